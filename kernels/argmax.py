@@ -1,0 +1,88 @@
+"""The index of the largest element of each row."""
+
+from trnrt.kernels.common import LOWEST, ceil_div, is_hbm_tensor
+from trnrt.nki import nisa, nl
+
+# Columns that are searched at once; the hardware's searches take 8 to 16,384.
+CHUNK = 8192
+SEARCH_MIN = 8
+
+
+def argmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
+    """dst = the index of the first largest element of each row.
+
+    NaN is never the largest, but a row that starts with one gives 0: that is what onnxruntime answers.
+
+    dst: HBM (N, 1) uint32
+    src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F); F up to 2**24, whose indices float32 holds exactly
+    rows: N
+
+    numpy: where(isnan(src[:, 0]), 0, argmax(where(isnan(src), lowest, src), axis=1))
+    """
+    columns = src.shape[-1]
+    assert columns <= 16777216, f"argmax: rows of {columns} elements; float32 holds indices up to 16777216"
+    for block in range(ceil_div(rows, nl.tile_size.pmax)):
+        n = min(nl.tile_size.pmax, rows - block * nl.tile_size.pmax)
+        best_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+        place_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+        starts_with_number_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+        for c0 in range(0, columns, CHUNK):
+            x_sb = _chunk(src, block, n, c0, min(CHUNK, columns - c0))
+            clean_sb = _without_nan(x_sb)
+            if c0 == 0:
+                first_sb = x_sb[:, 0:1]
+                nisa.tensor_tensor(dst=starts_with_number_sb, data1=first_sb, data2=first_sb, op=nl.equal)
+            _search(best_sb, place_sb, clean_sb, c0)
+        index_sb = nl.ndarray((n, 1), dtype=nl.uint32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=index_sb, data1=place_sb, data2=starts_with_number_sb, op=nl.multiply)
+        r0 = block * nl.tile_size.pmax
+        nisa.dma_copy(dst=dst[r0 : r0 + n, :], src=index_sb)
+
+
+def _chunk(src: nl.NkiTensor, block: int, n: int, c0: int, columns: int) -> nl.NkiTensor:
+    """Columns ``c0``... of a block of rows, in SBUF; fewer than 8 are filled up with copies of the first one,
+    which can't be found before it."""
+    if columns >= SEARCH_MIN and not is_hbm_tensor(src):
+        return src[0:n, block, c0 : c0 + columns]
+    x_sb = nl.ndarray((n, max(columns, SEARCH_MIN)), dtype=src.dtype, buffer=nl.sbuf)
+    if is_hbm_tensor(src):
+        r0 = block * nl.tile_size.pmax
+        nisa.dma_copy(dst=x_sb[:, 0:columns], src=src[r0 : r0 + n, c0 : c0 + columns])
+    else:
+        nisa.tensor_copy(dst=x_sb[:, 0:columns], src=src[0:n, block, c0 : c0 + columns])
+    if columns < SEARCH_MIN:
+        fill = SEARCH_MIN - columns
+        nisa.tensor_copy(dst=x_sb[:, columns:SEARCH_MIN], src=x_sb[:, 0:1].broadcast(1, fill))
+    return x_sb
+
+
+def _without_nan(x_sb: nl.NkiTensor) -> nl.NkiTensor:
+    """A float32 copy of x_sb with the lowest number in the place of each NaN, which equals not even itself."""
+    is_number_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=is_number_sb, data1=x_sb, data2=x_sb, op=nl.equal)
+    clean_sb = nl.ndarray(x_sb.shape, dtype=x_sb.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=clean_sb, value=LOWEST)
+    nisa.tensor_copy_predicated(dst=clean_sb, src=x_sb, predicate=is_number_sb)
+    return clean_sb
+
+
+def _search(best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, c0: int) -> None:
+    """Search columns ``c0``...; best_sb (value) and place_sb (its index) change only where these are larger."""
+    n = x_sb.shape[0]
+    top_sb = nl.ndarray((n, SEARCH_MIN), dtype=nl.float32, buffer=nl.sbuf)
+    found_sb = nl.ndarray((n, SEARCH_MIN), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.max8(dst=top_sb, src=x_sb)
+    nisa.nc_find_index8(dst=found_sb, data=x_sb, vals=top_sb)
+    if c0 == 0:
+        nisa.tensor_copy(dst=best_sb, src=top_sb[:, 0:1])
+        nisa.tensor_copy(dst=place_sb, src=found_sb[:, 0:1])
+    else:
+        better_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+        step_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=better_sb, data1=top_sb[:, 0:1], data2=best_sb, op=nl.greater)
+        # place += better * (found + c0 - place)
+        nisa.tensor_scalar(dst=step_sb, data=found_sb[:, 0:1], op0=nl.add, operand0=c0)
+        nisa.tensor_tensor(dst=step_sb, data1=step_sb, data2=place_sb, op=nl.subtract)
+        nisa.tensor_tensor(dst=step_sb, data1=step_sb, data2=better_sb, op=nl.multiply)
+        nisa.tensor_tensor(dst=place_sb, data1=place_sb, data2=step_sb, op=nl.add)
+        nisa.tensor_tensor(dst=best_sb, data1=best_sb, data2=top_sb[:, 0:1], op=nl.maximum)

@@ -1,0 +1,65 @@
+"""What the kernels share: tile arithmetic, activation names, and the ways of bringing a tensor to the partitions.
+
+Layouts, as plans and kernels name them (P is the partition count, at most 128; B counts blocks of 128):
+
+    rows      HBM (N, F): as ONNX stores it. In SBUF (P, B, F): row b*128 + p on partition p.
+    features  SBUF (P, B, S, N): feature f = (b*128 + p)*S + s of row n. S is 1 but for a flattened image.
+    images    HBM (N, C, H, W): as ONNX stores it.
+    channels  SBUF (P, B, N, H, W): channel b*128 + p on partition p.
+"""
+
+from typing import Any
+
+from trnrt.nki import nisa, nl
+
+# (rows, columns) of a window, an image or a step.
+Pair = tuple[int, int]
+
+# The largest finite float32, negated: smaller than anything a window can hold but -inf itself.
+LOWEST = -3.4028234e38
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The smallest integer that is at least a / b."""
+    return (a + b - 1) // b
+
+
+def block_rows(total: int, block: int) -> int:
+    """How many of ``total`` features or channels stand in block number ``block`` of 128."""
+    return min(nl.tile_size.pmax, total - block * nl.tile_size.pmax)
+
+
+def activation_function(name: str) -> Any:
+    """The scalar engine's function for an activation's name; "none" is the identity."""
+    if name == "none":
+        return nl.copy
+    if name == "relu":
+        return nl.relu
+    if name == "sigmoid":
+        return nl.sigmoid
+    assert name == "tanh", f"unknown activation {name}"
+    return nl.tanh
+
+
+def is_hbm_tensor(tensor: nl.NkiTensor) -> bool:
+    """Whether a tensor lives in device memory (and so reaches the engines by DMA only)."""
+    return tensor.buffer == nl.shared_hbm or tensor.buffer == nl.private_hbm
+
+
+def load_columns(src: nl.NkiTensor) -> nl.NkiTensor:
+    """A prepared (P, B) float32 column table, such as a bias a channel, from HBM to SBUF."""
+    columns_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=columns_sb, src=src)
+    return columns_sb
+
+
+def transpose_tile(dst_sb: nl.NkiTensor, src_sb: nl.NkiTensor) -> None:
+    """dst_sb (F, N) = src_sb (N, F).T for a tile of at most 128 x 128, by the tensor engine through PSUM."""
+    tile_psum = nl.ndarray(dst_sb.shape, dtype=src_sb.dtype, buffer=nl.psum)
+    nisa.nc_transpose(dst=tile_psum, data=src_sb, engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=dst_sb, src=tile_psum)
+
+
+def transpose_is_exact() -> bool:
+    """trn1 transposes by multiplying with an identity, which spreads NaN and infinity over their row."""
+    return nisa.get_nc_version() >= nisa.nc_version.gen3

@@ -1,0 +1,209 @@
+"""Fully connected layers: a matrix product with bias and activation.
+
+Two forms, by the layout that the next step wants. The features form keeps features on the partitions: weights
+are the stationary operand, bias and activation ride along as the scalar engine evacuates PSUM. The rows form
+puts the batch on the partitions: activations are the stationary operand, and a row is ready for softmax,
+argmax or HBM.
+
+Weights are prepared on the host as (P, B*S, O): chunk b*S + s holds the rows of the features that stand in
+block b at position s (see ``features`` in common.py), so that they arrive by DMA as they are used.
+"""
+
+from trnrt.kernels.common import (
+    activation_function,
+    block_rows,
+    ceil_div,
+    is_hbm_tensor,
+    load_columns,
+    transpose_is_exact,
+    transpose_tile,
+)
+from trnrt.nki import nisa, nl
+
+# Bytes a partition that one load of weights, and one block of activations, may take.
+WEIGHT_BYTES = 24 * 1024
+ACTIVATION_BYTES = 48 * 1024
+# PSUM banks that accumulate at once; the other half is being evacuated.
+BANKS = 4
+
+
+def linear_rows(
+    dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, features: int, act: str = "none"
+) -> None:
+    """dst = act(src @ w + bias), a row of the batch on each partition.
+
+    dst: rows, HBM (N, O) or SBUF (P, ceil(N/128), O)
+    src: HBM (N, F), or SBUF ``features`` (P, B, S, N)
+    w: HBM (P, B*S, O), prepared; the dtype of src
+    bias: HBM (1, O) float32
+    features: F of an HBM src; the number of channels of a flattened image otherwise (F = features * S)
+    act: "none", "relu", "sigmoid", "tanh"
+
+    numpy: act(src @ w + bias)
+    """
+    rows = src.shape[0] if is_hbm_tensor(src) else src.shape[3]
+    step = _batch_step(src, features)
+    for n0 in range(0, rows, step):
+        n_size = min(step, rows - n0)
+        x_sb = _features_block(src, features, n0, n_size)
+        for o0 in range(0, w.shape[2], nl.tile_size.psum_bank_fmax):
+            o_size = min(nl.tile_size.psum_bank_fmax, w.shape[2] - o0)
+            bias_sb = nl.ndarray((nl.tile_size.pmax, o_size), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=bias_sb, src=bias[:, o0 : o0 + o_size].broadcast(0, nl.tile_size.pmax))
+            for m0 in range(0, n_size, BANKS * nl.tile_size.pmax):
+                m_size = min(BANKS * nl.tile_size.pmax, n_size - m0)
+                x_part = x_sb[:, :, :, m0 : m0 + m_size]
+                banks = _rows_product(x_part, w, features, o0, o_size)
+                _store_rows(dst, banks, bias_sb, n0 + m0, o0, act)
+
+
+def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, o0: int, o_size: int) -> list[nl.NkiTensor]:
+    """PSUM tiles (rows, o_size), one for each 128 rows of x_sb (P, B, S, rows)."""
+    rows = x_sb.shape[3]
+    banks = []
+    for m0 in range(0, rows, nl.tile_size.pmax):
+        m_size = min(nl.tile_size.pmax, rows - m0)
+        banks.append(nl.ndarray((m_size, o_size), dtype=nl.float32, buffer=nl.psum))
+    positions = x_sb.shape[2]
+    group = _chunk_group(w, o_size)
+    for c0 in range(0, w.shape[1], group):
+        c_size = min(group, w.shape[1] - c0)
+        w_sb = nl.ndarray((w.shape[0], c_size, o_size), dtype=w.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=w_sb, src=w[:, c0 : c0 + c_size, o0 : o0 + o_size])
+        for i in range(len(banks)):
+            m0 = i * nl.tile_size.pmax
+            m1 = m0 + banks[i].shape[0]
+            for c in range(c0, c0 + c_size):
+                k = block_rows(features, c // positions)
+                nisa.nc_matmul(
+                    dst=banks[i],
+                    stationary=x_sb[0:k, c // positions, c % positions, m0:m1],
+                    moving=w_sb[0:k, c - c0, :],
+                    accumulate=c > 0,
+                )
+    return banks
+
+
+def _store_rows(
+    dst: nl.NkiTensor, banks: list[nl.NkiTensor], bias_sb: nl.NkiTensor, n0: int, o0: int, act: str
+) -> None:
+    """Bias and activation on the way from PSUM to rows ``n0``... of dst, columns ``o0``..."""
+    for i in range(len(banks)):
+        rows, o_size = banks[i].shape
+        row = n0 + i * nl.tile_size.pmax
+        if is_hbm_tensor(dst):
+            y_sb = nl.ndarray((rows, o_size), dtype=dst.dtype, buffer=nl.sbuf)
+        else:
+            y_sb = dst[0:rows, row // nl.tile_size.pmax, o0 : o0 + o_size]
+        if act == "none":
+            nisa.tensor_tensor(dst=y_sb, data1=banks[i], data2=bias_sb[0:rows, :], op=nl.add)
+        else:
+            sum_sb = nl.ndarray((rows, o_size), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=sum_sb, data1=banks[i], data2=bias_sb[0:rows, :], op=nl.add)
+            nisa.activation(dst=y_sb, op=activation_function(act), data=sum_sb)
+        if is_hbm_tensor(dst):
+            nisa.dma_copy(dst=dst[row : row + rows, o0 : o0 + o_size], src=y_sb)
+
+
+def linear_features(
+    dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, features: int, act: str = "none"
+) -> None:
+    """dst = act(src @ w + bias), a feature of the result on each partition.
+
+    dst: SBUF (P, ceil(O/128), N) in the ``features`` layout with S = 1 left out
+    src, w, features, act: as in linear_rows
+    bias: HBM (P, ceil(O/128)) float32, prepared
+
+    numpy: act(src @ w + bias).T, output o on partition o % 128 of block o // 128
+    """
+    rows = dst.shape[2]
+    bias_sb = load_columns(bias)
+    step = min(_batch_step(src, features), nl.tile_size.psum_bank_fmax)
+    for n0 in range(0, rows, step):
+        n_size = min(step, rows - n0)
+        x_sb = _features_block(src, features, n0, n_size)
+        for o0 in range(0, w.shape[2], BANKS * nl.tile_size.pmax):
+            o_size = min(BANKS * nl.tile_size.pmax, w.shape[2] - o0)
+            banks = _features_product(x_sb, w, features, o0, o_size)
+            for i in range(len(banks)):
+                outputs = banks[i].shape[0]
+                block = o0 // nl.tile_size.pmax + i
+                nisa.activation(
+                    dst=dst[0:outputs, block, n0 : n0 + n_size],
+                    op=activation_function(act),
+                    data=banks[i],
+                    bias=bias_sb[0:outputs, block : block + 1],
+                )
+
+
+def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, o0: int, o_size: int) -> list[nl.NkiTensor]:
+    """PSUM tiles (outputs, rows), one for each 128 outputs of columns ``o0``... of w."""
+    banks = []
+    for b0 in range(0, o_size, nl.tile_size.pmax):
+        outputs = min(nl.tile_size.pmax, o_size - b0)
+        banks.append(nl.ndarray((outputs, x_sb.shape[3]), dtype=nl.float32, buffer=nl.psum))
+    positions = x_sb.shape[2]
+    group = _chunk_group(w, o_size)
+    for c0 in range(0, w.shape[1], group):
+        c_size = min(group, w.shape[1] - c0)
+        w_sb = nl.ndarray((w.shape[0], c_size, o_size), dtype=w.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=w_sb, src=w[:, c0 : c0 + c_size, o0 : o0 + o_size])
+        for i in range(len(banks)):
+            b0 = i * nl.tile_size.pmax
+            b1 = b0 + banks[i].shape[0]
+            for c in range(c0, c0 + c_size):
+                k = block_rows(features, c // positions)
+                nisa.nc_matmul(
+                    dst=banks[i],
+                    stationary=w_sb[0:k, c - c0, b0:b1],
+                    moving=x_sb[0:k, c // positions, c % positions, :],
+                    accumulate=c > 0,
+                )
+    return banks
+
+
+def _chunk_group(w: nl.NkiTensor, o_size: int) -> int:
+    """How many chunks of weights fit one load."""
+    return max(1, WEIGHT_BYTES // (o_size * 4))
+
+
+def _batch_step(src: nl.NkiTensor, features: int) -> int:
+    """How many rows of the batch are held at once: all where src is in SBUF already, else what fits, in 128s."""
+    if not is_hbm_tensor(src):
+        return src.shape[3]
+    held = ACTIVATION_BYTES // (ceil_div(features, nl.tile_size.pmax) * 4)
+    return max(1, held // nl.tile_size.pmax) * nl.tile_size.pmax
+
+
+def _features_block(src: nl.NkiTensor, features: int, n0: int, n_size: int) -> nl.NkiTensor:
+    """Rows ``n0``... of src in the ``features`` layout (P, B, S, n_size)."""
+    if not is_hbm_tensor(src):
+        return src[:, :, :, n0 : n0 + n_size]
+    blocks = ceil_div(features, nl.tile_size.pmax)
+    x_sb = nl.ndarray((min(features, nl.tile_size.pmax), blocks, 1, n_size), dtype=src.dtype, buffer=nl.sbuf)
+    for m0 in range(0, n_size, nl.tile_size.pmax):
+        m_size = min(nl.tile_size.pmax, n_size - m0)
+        for b0 in range(0, blocks, 16):
+            _load_transposed(x_sb, src, features, n0, m0, m_size, b0, min(16, blocks - b0))
+    return x_sb
+
+
+def _load_transposed(
+    x_sb: nl.NkiTensor, src: nl.NkiTensor, features: int, n0: int, m0: int, m_size: int, b0: int, b_size: int
+) -> None:
+    """Blocks ``b0``... of rows ``n0 + m0``... of src (N, F), features onto the partitions of x_sb."""
+    first = b0 * nl.tile_size.pmax
+    columns = min(b_size * nl.tile_size.pmax, features - first)
+    rows_hbm = src[n0 + m0 : n0 + m0 + m_size, first : first + columns]
+    if not transpose_is_exact():
+        for b in range(b0, b0 + b_size):
+            k = block_rows(features, b)
+            part_hbm = rows_hbm[:, (b - b0) * nl.tile_size.pmax : (b - b0) * nl.tile_size.pmax + k]
+            nisa.dma_copy(dst=x_sb[0:k, b, 0, m0 : m0 + m_size], src=part_hbm.permute((1, 0)))
+    else:
+        rows_sb = nl.ndarray((m_size, columns), dtype=src.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=rows_sb, src=rows_hbm)
+        for b in range(b0, b0 + b_size):
+            k = block_rows(features, b)
+            c0 = (b - b0) * nl.tile_size.pmax
+            transpose_tile(x_sb[0:k, b, 0, m0 : m0 + m_size], rows_sb[:, c0 : c0 + k])

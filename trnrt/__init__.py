@@ -1,0 +1,34 @@
+"""trnrt runs ONNX models on AWS Trainium, and on a simulator of the NeuronCore everywhere else.
+
+    import trnrt
+    session = trnrt.InferenceSession("model.onnx")
+    outputs = session.run(None, {"image": images})
+
+Names are loaded on first use, so that ``import trnrt`` (and ``trnrt --help``) costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trnrt.session import InferenceSession as InferenceSession
+    from trnrt.session import NodeArg as NodeArg
+    from trnrt.validate import validate as validate
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "InferenceSession": "trnrt.session",
+    "NodeArg": "trnrt.session",
+    "validate": "trnrt.validate",
+}
+
+__all__ = ["InferenceSession", "NodeArg", "__version__", "validate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'trnrt' has no attribute {name!r}")

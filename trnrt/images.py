@@ -1,0 +1,384 @@
+"""PNG and JPEG files as a model's input.
+
+How a picture becomes an array is never guessed in silence. Each setting is said by the user, or comes
+from the model's metadata, or follows from the input's shape; ``recipe`` settles them, ``read_images``
+applies them, and what it did is told in one line:
+
+    value = (pixel * scale - mean) / std          pixels are 0 to 255
+
+Metadata: ``image.layout``, ``image.scale``, ``image.mean``, ``image.std`` and ``image.color``; else ONNX's
+own experimental keys ``Image.BitmapPixelFormat`` and ``Image.NominalPixelRange``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trnrt.errors import InputError
+from trnrt.report.text import escaped, listed, quoted, shape_text, size_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from PIL.Image import Image
+
+    from trnrt.importer import TensorInfo
+
+CHANNELS = {"L": 1, "RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4}
+"""Channels of each colour order."""
+
+LAYOUTS = {"NCHW": 1, "NHWC": 3}
+"""The dimension that holds the channels in each layout."""
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "uint8")
+"""Number formats of inputs that a picture can become."""
+
+_COLOR_OF_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
+
+# ONNX's page "MetadataProps": keys and values are case-insensitive.
+_PIXEL_FORMATS = {"gray8": "L", "rgb8": "RGB", "bgr8": "BGR", "rgba8": "RGBA", "bgra8": "BGRA"}
+_PIXEL_RANGES = {  # scale and mean that give the range
+    "nominalrange_0_255": (1.0, 0.0),
+    "normalized_0_1": (1 / 255, 0.0),
+    "normalized_1_1": (2 / 255, 1.0),
+    "nominalrange_16_235": (219 / 255, -16.0),
+}
+
+_METADATA = "the model's metadata"
+_WORDS = {"layout": {word: word for word in LAYOUTS}, "color": {word: word for word in CHANNELS}}
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """Settings that somebody says; None is not said."""
+
+    layout: str | None = None
+    color: str | None = None
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How pictures become the input ``name``.
+
+    ``height`` and ``width`` are None where the model takes any. ``mean`` and ``std`` have one number, or
+    one a channel, in the colour's order. ``sources`` tells for each setting who said it.
+    """
+
+    name: str
+    dtype: str
+    layout: str
+    color: str
+    height: int | None
+    width: int | None
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sources: Mapping[str, str]
+
+
+def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) -> Recipe:
+    """Settle how pictures become the input ``wanted``: of rank 4, with 1, 3 or 4 channels.
+
+    Raises:
+        InputError: if the input takes no pictures, if a setting contradicts it, or if nobody says a
+            setting that can't be told from the shape.
+    """
+    _check_takes_pictures(wanted)
+    stored = _stored(metadata, said)
+    layout = said.layout or stored.layout or _layout_of(wanted)
+    channels = wanted.shape[LAYOUTS[layout]]
+    color = said.color or stored.color or _color_of(wanted, channels, layout)
+    if channels != CHANNELS[color] and isinstance(channels, int):
+        raise InputError(f"{_titled(wanted)} has {channels} channels in layout {layout}, and {color} {CHANNELS[color]}")
+    scale, mean, std = _numbers(wanted, said, stored, CHANNELS[color])
+    height, width = (_size_of(wanted.shape[dim]) for dim in range(1, 4) if dim != LAYOUTS[layout])
+    sources = _sources(said, stored)
+    return Recipe(wanted.name, wanted.dtype, layout, color, height, width, scale, mean, std, sources)
+
+
+def read_images(paths: Sequence[Path], how: Recipe, *, largest: int) -> tuple[npt.NDArray[Any], str]:
+    """The pictures as one batch in the recipe's layout and dtype, and one line that tells what was done.
+
+    Pictures of another size are resized (bilinear, antialiased). Making the batch takes up to ``largest`` bytes.
+
+    Raises:
+        InputError: for a file that is no PNG or JPEG, is damaged, or is too large.
+    """
+    import numpy as np
+
+    pictures: list[npt.NDArray[np.uint8]] = []
+    steps: dict[str, None] = {}
+    for path in paths:
+        pixels = _read_pixels(path, how, steps, largest // len(paths))
+        if pictures and pixels.shape != pictures[0].shape:
+            raise InputError(
+                f"{quoted(str(path))} has {_size_text(pixels)} pixels, and {quoted(str(paths[0]))} "
+                f"{_size_text(pictures[0])}: the images of a batch need one size, and the model doesn't fix it",
+                hint="give one image a run, or resize them first",
+            )
+        pictures.append(pixels)
+    batch = _values(np.stack(pictures), how)
+    return batch, _told(paths, batch, how, steps)
+
+
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """Finite numbers with commas between them; ValueError if they aren't that."""
+    numbers = tuple(float(part) for part in text.split(","))
+    if not all(math.isfinite(number) for number in numbers):
+        raise ValueError("not finite")
+    return numbers
+
+
+def _check_takes_pictures(wanted: TensorInfo) -> None:
+    way_out = "give its values as NAME=FILE.npy"
+    if len(wanted.shape) != 4 or 0 in wanted.shape:
+        raise InputError(f"{_titled(wanted)} is no picture: it isn't of rank 4", hint=way_out)
+    if wanted.dtype not in DTYPES:
+        raise InputError(f"{_titled(wanted)} is no picture: it isn't {', '.join(DTYPES[:-1])} or uint8", hint=way_out)
+
+
+def _titled(wanted: TensorInfo) -> str:
+    return f"input {quoted(wanted.name)} ({wanted.dtype} {shape_text(wanted.shape)})"
+
+
+def _size_of(dim: int | str | None) -> int | None:
+    return dim if isinstance(dim, int) else None
+
+
+def _layout_of(wanted: TensorInfo) -> str:
+    """The layout, if only one of them gives 1, 3 or 4 channels."""
+    fitting = [layout for layout, dim in LAYOUTS.items() if wanted.shape[dim] in _COLOR_OF_CHANNELS]
+    if len(fitting) == 1:
+        return fitting[0]
+    reason = "could be either layout" if fitting else "doesn't say where its channels (1, 3 or 4) are"
+    raise InputError(f"{_titled(wanted)} {reason}", hint=f"say --layout {' or '.join(LAYOUTS)}")
+
+
+def _color_of(wanted: TensorInfo, channels: int | str | None, layout: str) -> str:
+    if isinstance(channels, int) and channels in _COLOR_OF_CHANNELS:
+        return _COLOR_OF_CHANNELS[channels]
+    if isinstance(channels, int):
+        raise InputError(f"{_titled(wanted)} has {channels} channels in layout {layout}; a picture has 1, 3 or 4")
+    raise InputError(f"{_titled(wanted)} leaves its channels open", hint=f"say --color {', '.join(CHANNELS)}")
+
+
+def _numbers(
+    wanted: TensorInfo, said: ImageOptions, stored: ImageOptions, channels: int
+) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """Scale, mean and std: as said, or stored in the model; raw pixels for uint8."""
+    scale = stored.scale if said.scale is None else said.scale
+    mean = said.mean or stored.mean or (0.0,)
+    std = said.std or stored.std or (1.0,)
+    if wanted.dtype == "uint8":
+        if (scale not in (None, 1), any(mean), set(std) != {1}) != (False, False, False):
+            raise InputError(f"{_titled(wanted)} takes pixels as they are; scale, mean and std don't apply to uint8")
+        scale = 1.0
+    if scale is None:
+        raise InputError(
+            f"neither the model's metadata nor an option says how pixels (0 to 255) become {_titled(wanted)}",
+            hint="say --scale, e.g. --scale 0.00392156862745098 for values of 0 to 1, or --scale 1 for 0 to 255",
+        )
+    for name, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) not in (1, channels):
+            raise InputError(f"{name} has {len(numbers)} numbers, and the image {channels} channels")
+    if 0 in std:
+        raise InputError("std is 0, and values are divided by it")
+    return scale, mean, std
+
+
+def _stored(metadata: Mapping[str, str], said: ImageOptions) -> ImageOptions:
+    """What the model's metadata says about the settings that the user leaves open."""
+    onnx = {key.lower(): value for key, value in metadata.items() if key.startswith("Image.")}
+    found: dict[str, Any] = {}
+    for name in (field.name for field in fields(ImageOptions) if getattr(said, field.name) is None):
+        if (text := metadata.get(f"image.{name}")) is not None:
+            found[name] = _parsed(name, text)
+    if said.color is None and "color" not in found and "image.bitmappixelformat" in onnx:
+        found["color"] = _looked_up("Image.BitmapPixelFormat", onnx, _PIXEL_FORMATS, "--color")
+    if said.scale is None and "scale" not in found and "image.nominalpixelrange" in onnx:
+        scale, mean = _looked_up("Image.NominalPixelRange", onnx, _PIXEL_RANGES, "--scale")
+        found = {"mean": (mean,), **found, "scale": scale}
+    if onnx.get("image.colorspacegamma", "srgb").lower() != "srgb":
+        raise InputError(
+            f"the model's metadata asks for Image.ColorSpaceGamma {quoted(onnx['image.colorspacegamma'])}, "
+            "and trnrt takes pixels as files store them, which is SRGB",
+            hint="convert the image yourself, and give its values as NAME=FILE.npy",
+        )
+    return ImageOptions(**found)
+
+
+def _parsed(name: str, text: str) -> Any:
+    """The metadata ``image.{name}`` as the setting ``name``."""
+    try:
+        if name in _WORDS:
+            return _WORDS[name][text.strip().upper()]
+        numbers = parse_numbers(text.strip().removeprefix("[").removesuffix("]"))
+        return _only(numbers) if name == "scale" else numbers
+    except (ValueError, KeyError):
+        raise InputError(
+            f"the model's metadata has image.{name} {quoted(text)}, which trnrt doesn't understand",
+            hint=f"--{name} says it instead",
+        ) from None
+
+
+def _only(numbers: tuple[float, ...]) -> float:
+    (number,) = numbers
+    return number
+
+
+def _looked_up(key: str, onnx: Mapping[str, str], table: Mapping[str, Any], option: str) -> Any:
+    value = onnx[key.lower()]
+    if value.lower() not in table:
+        raise InputError(
+            f"the model's metadata has {key} {quoted(value)}, which trnrt doesn't know",
+            hint=f"{option} says it instead",
+        )
+    return table[value.lower()]
+
+
+def _sources(said: ImageOptions, stored: ImageOptions) -> dict[str, str]:
+    """Who says each setting."""
+    sources = {"layout": "from the shape", "color": "from the channels"}
+    for name in (field.name for field in fields(ImageOptions)):
+        if getattr(said, name) is not None:
+            sources[name] = f"--{name}"
+        elif getattr(stored, name) is not None:
+            sources[name] = _METADATA
+    return sources
+
+
+def _read_pixels(path: Path, how: Recipe, steps: dict[str, None], largest: int) -> npt.NDArray[np.uint8]:
+    """The picture's pixels, (height, width, channels) in the recipe's colour and size; adds to ``steps``."""
+    import numpy as np
+    from PIL import Image
+
+    with _reading(path), Image.open(path, formats=("PNG", "JPEG")) as file:
+        width, height = how.width or file.width, how.height or file.height
+        if width * height * CHANNELS[how.color] * np.dtype(np.float64).itemsize > largest:
+            raise InputError(f"as {width}x{height} pixels, {quoted(str(path))} needs more than {size_text(largest)}")
+        picture = _colored(_upright(file, steps), how.color, steps)
+        width, height = how.width or picture.width, how.height or picture.height
+        if picture.size != (width, height):
+            step = f"resized from {picture.width}x{picture.height} to {width}x{height} (bilinear, antialiased)"
+            steps[step] = None
+            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, -1)
+    return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]] if how.color.startswith("BGR") else pixels
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what Pillow raises for a bad file into InputError."""
+    import struct
+    import warnings
+    import zlib
+
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise InputError(
+            f"{quoted(str(path))} has more pixels than trnrt reads ({Image.MAX_IMAGE_PIXELS:,})",
+            hint="resize it first",
+        ) from error
+    except Image.UnidentifiedImageError as error:
+        raise InputError(f"{quoted(str(path))} is no PNG or JPEG image") from error
+    except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(f"can't read the image {quoted(str(path))}: {escaped(reason)}") from error
+
+
+def _upright(picture: Image, steps: dict[str, None]) -> Image:
+    """The picture as a viewer shows it: cameras store how it must be turned."""
+    from PIL import ImageOps
+    from PIL.ExifTags import Base
+
+    picture.load()
+    if picture.getexif().get(Base.Orientation, 1) == 1:
+        return picture
+    steps["turned upright, as its EXIF data says"] = None
+    return ImageOps.exif_transpose(picture)
+
+
+def _colored(picture: Image, color: str, steps: dict[str, None]) -> Image:
+    """The picture in mode L, RGB or RGBA."""
+    if picture.mode.startswith("I"):
+        steps["16-bit pixels reduced to 8 bits"] = None
+        picture = _reduced(picture)
+    mode = _COLOR_OF_CHANNELS[CHANNELS[color]]
+    colorful = picture.mode not in ("1", "L", "LA")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        lowest, _ = picture.getchannel("A").getextrema()
+        if mode != "RGBA" and isinstance(lowest, int) and lowest < 255:
+            steps["transparency dropped"] = None
+    if mode == "L" and colorful:
+        steps["colours turned to grey (ITU-R 601 luma)"] = None
+    return picture.convert(mode)
+
+
+def _reduced(picture: Image) -> Image:
+    """A picture of 16-bit greys in 8 bits; Pillow's own conversion would cut the values off at 255."""
+    import numpy as np
+    from PIL import Image
+
+    greys = np.asarray(picture).astype(np.float64) / 257
+    return Image.fromarray(np.clip(np.rint(greys), 0, 255).astype(np.uint8))
+
+
+def _values(pixels: npt.NDArray[np.uint8], how: Recipe) -> npt.NDArray[Any]:
+    """Pixels (images, height, width, channels) as the model's input."""
+    import numpy as np
+
+    batch: npt.NDArray[Any] = pixels
+    if how.dtype != "uint8":
+        batch = (pixels * how.scale - np.array(how.mean)) / np.array(how.std)
+    if how.layout == "NCHW":
+        batch = batch.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(batch.astype(_dtype(how.dtype)))
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    import ml_dtypes
+    import numpy as np
+
+    return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)
+
+
+def _size_text(pixels: npt.NDArray[np.uint8]) -> str:
+    return f"{pixels.shape[1]}x{pixels.shape[0]}"
+
+
+def _told(paths: Sequence[Path], batch: npt.NDArray[Any], how: Recipe, steps: Mapping[str, None]) -> str:
+    """One line that tells everything that was done to the pictures, and who said so."""
+    files = quoted(paths[0].name) if len(paths) == 1 else f"{len(paths)} images"
+    if how.dtype == "uint8":
+        formula = "pixels as they are"
+    else:
+        formula = f"value = (pixel * {how.scale:.9g} - {_joined(how.mean)}) / {_joined(how.std)}"
+    by: dict[str, list[str]] = {}
+    for name, source in how.sources.items():
+        by.setdefault(source, []).append(name)
+    origins = "; ".join(f"{', '.join(names)}: {source}" for source, names in by.items())
+    parts = [*_some(list(steps)), f"colour {how.color}", f"layout {how.layout}", formula]
+    return f"{files} as {quoted(how.name)} {how.dtype} {shape_text(batch.shape)}: {', '.join(parts)} ({origins})"
+
+
+def _some(steps: list[str]) -> list[str]:
+    return [listed(steps, 4)] if steps else []
+
+
+def _joined(numbers: Sequence[float]) -> str:
+    return f"{numbers[0]:.9g}" if len(numbers) == 1 else f"[{', '.join(f'{number:.9g}' for number in numbers)}]"

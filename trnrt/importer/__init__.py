@@ -1,0 +1,43 @@
+"""ONNX file to graph: read, check, make static, fold, rewrite.
+
+The stages have names that can be looked at with ``describe``: *imported* (``ImportedModel.model``,
+the graph as read) and *rewritten* (``GraphView.model``, what ``ImportedModel.bind`` makes of it for
+concrete input shapes). This room knows ONNX and nothing of NKI.
+
+Importing this package imports neither ``onnx`` nor ``onnx_ir`` nor ``onnxscript``: together they take
+most of a second, and a command that reads no model must not wait for them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from trnrt.importer.model import GraphView, ImportedModel, TensorInfo
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["GraphView", "ImportedModel", "TensorInfo", "describe", "import_model"]
+
+
+def import_model(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> ImportedModel:
+    """Read and check an ONNX model.
+
+    ``source`` is a file's path, or the file's content. ``name`` is what to call the model; by default
+    the file's name without its ending, or "model" for bytes. External data is read from the model
+    file's folder only. Model and external data together may be up to 2 GiB.
+
+    Raises:
+        ModelFileError: for anything that is wrong with the file; nothing else is raised.
+    """
+    from trnrt.importer.reading import read_model
+
+    return read_model(source, name)
+
+
+def describe(model: ir.Model) -> str:
+    """A listing of ``model``: one line for each input, constant, node and output; names are escaped."""
+    from trnrt.importer.listing import list_model
+
+    return list_model(model)

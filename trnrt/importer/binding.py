@@ -1,0 +1,141 @@
+"""Concrete input shapes to a static, cleaned-up graph: the pipeline of the importer's second half."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
+from trnrt.importer.folding import Folder
+from trnrt.importer.model import GraphView, ImportedModel, TensorInfo
+from trnrt.importer.naming import listed, name_nodes, one_line, quoted, root_cause
+from trnrt.importer.rewriting import apply_rules
+
+# The rewrite rules are shared objects that remember what they matched last.
+_LOCK = threading.Lock()
+_LOGGERS = ("onnx_ir", "onnxscript")
+
+
+def bind(imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> GraphView:
+    """See ``ImportedModel.bind``."""
+    bound, symbols = check_shapes(imported, shapes)
+    try:
+        with _LOCK, _quiet():
+            return _prepared(imported, bound, symbols)
+    except TrnrtError:
+        raise
+    except Exception as error:
+        # The graph is untrusted, and the libraries below report what they stumble over as they like.
+        raise ModelFileError(f"{imported.name}: the model can't be prepared ({root_cause(error)})") from error
+
+
+def _prepared(imported: ImportedModel, shapes: dict[str, tuple[int, ...]], symbols: dict[str, int]) -> GraphView:
+    model = imported.model.clone()
+    for value in model.graph.inputs:
+        value.shape = ir.Shape(shapes[value.name or ""])
+    folder = Folder(model, symbols)
+    notes = folder.settle()
+    while more := apply_rules(model):
+        notes += more + folder.settle()
+    name_nodes(model.graph)
+    _check_outputs(imported, model)
+    return GraphView(model, tuple(notes), tuple(_unresolved(imported, shapes, folder)))
+
+
+def check_shapes(
+    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """The shapes as plain ints, and what they say about the model's symbols.
+
+    Raises:
+        InputError: if they are not one for each input, or don't fit.
+    """
+    declared = {info.name: info for info in imported.inputs}
+    if unknown := [name for name in shapes if name not in declared]:
+        known = listed(map(quoted, declared)) or "none"
+        raise InputError(f"the model has no input {quoted(unknown[0])}", hint=f"Its inputs are: {known}.")
+    bound: dict[str, tuple[int, ...]] = {}
+    symbols: dict[str, int] = {}
+    for name, info in declared.items():
+        if info.dtype.endswith(")"):
+            blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
+            raise UnsupportedModelError(imported.name, [blocker])
+        if name not in shapes:
+            raise InputError(f"input {quoted(name)}: there is no shape for it", hint=f"Expected {_shown(info)}.")
+        bound[name] = _fitted(info, shapes[name], symbols)
+    return bound, symbols
+
+
+def _fitted(info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int]) -> tuple[int, ...]:
+    start = f"input {quoted(info.name)}: expected shape {_shown(info)}, got {tuple(shape)}"
+    try:
+        dims = tuple(operator.index(dim) for dim in shape)
+    except TypeError:
+        raise InputError(f"{start}: a dimension is not a whole number") from None
+    if len(dims) != len(info.shape):
+        raise InputError(f"{start}: it has {len(dims)} dimensions, not {len(info.shape)}")
+    for axis, (dim, expected) in enumerate(zip(dims, info.shape, strict=True)):
+        if dim < 1:
+            raise InputError(f"{start}: dimension {axis} is {dim}, so there is nothing to compute")
+        if isinstance(expected, int) and dim != expected:
+            raise InputError(f"{start}: dimension {axis} must be {expected}")
+        if isinstance(expected, str) and symbols.setdefault(expected, dim) != dim:
+            raise InputError(
+                f"{start}: dimension {axis} must be {symbols[expected]},"
+                f" as {quoted(expected)} is already {symbols[expected]} elsewhere"
+            )
+    return dims
+
+
+def _shown(info: TensorInfo) -> str:
+    dims = ["?" if dim is None else str(dim) if isinstance(dim, int) else one_line(dim) for dim in info.shape]
+    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+
+
+def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
+    """The clean-up must keep what callers see, and the file must not lie about its outputs' types."""
+    names = [value.name for value in model.graph.outputs]
+    if names != [info.name for info in imported.outputs]:
+        raise ModelFileError(f"{imported.name}: the outputs of the model got lost when it was prepared")
+    for info, declared, made in zip(imported.outputs, imported.model.graph.outputs, model.graph.outputs, strict=True):
+        if declared.dtype is not None and made.dtype is not None and declared.dtype != made.dtype:
+            raise ModelFileError(
+                f"{imported.name}: output {quoted(info.name)} is declared as {declared.dtype.name},"
+                f" but the node that makes it gives {made.dtype.name}",
+                hint="Export the model again.",
+            )
+
+
+def _unresolved(imported: ImportedModel, shapes: dict[str, tuple[int, ...]], folder: Folder) -> Iterator[str]:
+    """Why tensors have no static shape; an error if that is a contradiction in the graph."""
+    problems = folder.problems()
+    if contradiction := next((p.text for p in problems if p.is_contradiction), None):
+        if all(isinstance(dim, int) for info in imported.inputs for dim in info.shape):
+            raise ModelFileError(f"{imported.name}: {contradiction}", hint="Export the model again.")
+        given = listed(f"{quoted(name)} {shape}" for name, shape in shapes.items())
+        raise InputError(f"the model can't take the input shapes {given}: {contradiction}")
+    for problem in problems:
+        yield problem.text
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the libraries from writing to the user's terminal what ``bind`` reports itself, or what is no problem."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

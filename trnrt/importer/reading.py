@@ -1,0 +1,138 @@
+"""A model file to a checked graph. What is wrong with a file is always a ModelFileError."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from trnrt.errors import ModelFileError
+from trnrt.importer import checking, external, signature
+from trnrt.importer.limits import LARGEST_MODEL, in_words
+from trnrt.importer.model import ImportedModel
+from trnrt.importer.naming import name_nodes, one_line, root_cause
+from trnrt.importer.sniffing import guess
+
+_EXPORT_AGAIN = "Copy or export the file again; an ONNX file is what torch.onnx.export or onnx.save writes."
+
+
+def read_model(source: str | os.PathLike[str] | bytes, name: str | None) -> ImportedModel:
+    """See ``trnrt.importer.import_model``."""
+    if isinstance(source, bytes):
+        return _import(source, None, name or "model", f"model {name!r}" if name else "the model")
+    path = Path(os.fspath(source))
+    where = one_line(str(path))
+    return _import(_content(path, where), path.parent, name or path.stem, where)
+
+
+def _import(data: bytes, folder: Path | None, name: str, where: str) -> ImportedModel:
+    try:
+        proto = parse(data, where)
+        checking.check_names(proto, where)
+        checking.check_versions(proto, where)
+        checking.check_size(proto, where)
+        whole = external.load(proto, folder, where, LARGEST_MODEL - len(data))
+        whole = checking.sort_nodes(proto, where) and whole
+        checking.check_model(data if whole else proto.SerializeToString(), where)
+        checking.check_graph(proto, where)
+        return _imported(proto, name, where)
+    except ModelFileError:
+        raise
+    except Exception as error:
+        # The file is untrusted, and the libraries below report what they stumble over as they like.
+        problem = f"{where}: the model is broken inside ({root_cause(error)})"
+        raise ModelFileError(problem, hint=_EXPORT_AGAIN) from error
+
+
+def _content(path: Path, where: str) -> bytes:
+    """The file's bytes."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelFileError(f"{where}: this is a folder", hint="Give the path of the .onnx file in it.")
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFileError(f"{where}: this is not a regular file", hint="Give the path of an .onnx file.")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_MODEL + 1)
+    except FileNotFoundError:
+        raise ModelFileError(f"{where}: there is no such file", hint="Check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelFileError(f"{where}: the file can't be read ({reason})", hint="Check the path.") from error
+    return data
+
+
+def parse(data: bytes, where: str) -> onnx.ModelProto:
+    """The content of a file as a ModelProto, or an error that says what the file is instead."""
+    if not data:
+        raise ModelFileError(f"{where}: the file is empty", hint=_EXPORT_AGAIN)
+    if len(data) > LARGEST_MODEL:
+        raise ModelFileError(f"{where}: the file is larger than {in_words(LARGEST_MODEL)}, which no ONNX model can be")
+    try:
+        proto = onnx.load_model_from_string(data)
+    except Exception:  # protobuf's DecodeError, which has no home that all its versions share
+        proto = None
+    if proto is not None and proto.HasField("ir_version") and proto.HasField("graph"):
+        return proto
+    if (found := guess(data)) is not None:
+        raise ModelFileError(f"{where}: not an ONNX model but {found.what}", hint=found.hint)
+    # An ONNX file starts with the field ir_version, a small number.
+    if data[0] == 0x08 and len(data) > 1 and 0 < data[1] <= onnx.IR_VERSION:
+        raise ModelFileError(f"{where}: the ONNX model is cut short or damaged", hint=_EXPORT_AGAIN)
+    raise ModelFileError(f"{where}: not an ONNX model", hint=_EXPORT_AGAIN)
+
+
+def _imported(proto: onnx.ModelProto, name: str, where: str) -> ImportedModel:
+    initialized = {tensor.name for tensor in proto.graph.initializer}
+    inputs = tuple(signature.tensor_info(info) for info in proto.graph.input if info.name not in initialized)
+    outputs = tuple(signature.tensor_info(info) for info in proto.graph.output)
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    model = _graph(proto, where)
+    return ImportedModel(
+        name=name,
+        inputs=inputs,
+        outputs=outputs,
+        metadata=metadata,
+        batch=signature.batch_of(inputs, outputs),
+        opset=model.opset_imports[""],
+        model=model,
+    )
+
+
+def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
+    signature.forget_maps(proto)
+    model: ir.Model = ir.from_proto(proto)
+    _one_name_for_the_standard_domain(model)
+    _expand_functions(model, where)
+    graph = model.graph
+    # Before version 4 of the format each initializer is an input, too, whose value a caller may replace.
+    true_inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    graph.inputs.clear()
+    graph.inputs.extend(true_inputs)
+    model.ir_version = max(model.ir_version, 4)
+    checking.settle_tensors(model, where)
+    name_nodes(graph)
+    return model
+
+
+def _expand_functions(model: ir.Model, where: str) -> None:
+    try:
+        passes.InlinePass()(model)
+    except Exception as error:
+        raise ModelFileError(
+            f"{where}: the model's functions can't be expanded ({root_cause(error)})",
+            hint="Expand them with onnx.inliner.inline_local_functions(model, convert_version=True).",
+        ) from error
+
+
+def _one_name_for_the_standard_domain(model: ir.Model) -> None:
+    """Operators of ONNX itself are in the domain "", which files may also call "ai.onnx"."""
+    for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+        if "ai.onnx" in imports:
+            imports[""] = imports.pop("ai.onnx")
+    # A model of foreign operators only has none, but what the clean-up inserts needs one.
+    model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))

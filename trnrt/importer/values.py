@@ -1,0 +1,49 @@
+"""Small questions to, and changes of, values of a graph."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The value's shape if all of it is known."""
+    if value is None or value.shape is None:
+        return None
+    dims = [dim for dim in value.shape if isinstance(dim, int)]
+    return tuple(dims) if len(dims) == len(value.shape) else None
+
+
+def static_size(value: ir.Value | None) -> int | None:
+    """The number of elements, if known."""
+    shape = static_shape(value)
+    return None if shape is None else math.prod(shape)
+
+
+def is_resolved(value: ir.Value) -> bool:
+    """Are shape and type of the tensor known?"""
+    return value.dtype is not None and static_shape(value) is not None
+
+
+def named_outputs(node: ir.Node) -> list[ir.Value]:
+    """The outputs that exist: optional ones may be left out by an empty name."""
+    return [value for value in node.outputs if value.name]
+
+
+def constant_array(value: ir.Value | None) -> np.ndarray | None:
+    """What the value always is, if it is a constant."""
+    if value is None or value.const_value is None:
+        return None
+    array: np.ndarray = value.const_value.numpy()
+    return array
+
+
+def replace_output(node: ir.Node, value: ir.Value, *new_nodes: ir.Node) -> None:
+    """Put ``value``, made by ``new_nodes`` or an initializer, where ``node``'s first output was; remove ``node``."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], new_nodes, [node.outputs[0]], [value])
+    if not new_nodes:
+        graph.register_initializer(value)

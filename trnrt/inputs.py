@@ -1,0 +1,252 @@
+"""What ``--input`` names: arrays in .npz and .npy files, and images, matched to a model's inputs.
+
+    FILE.npz          the arrays that are named like inputs; others are left alone
+    NAME=FILE.npy     one array; NAME= may be left out for a model of one input
+    NAME=FILE.png     a picture (also .jpg); several for one input become a batch
+
+A file is untrusted: its kind is told by its content, pickles are refused, and what it claims to hold is
+checked against ``LARGEST_INPUT`` before any of it is read.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from trnrt.errors import InputError
+from trnrt.images import ImageOptions, read_images, recipe
+from trnrt.report.text import escaped, listed, quoted, shape_text, shown, size_text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trnrt.importer import TensorInfo
+
+LARGEST_INPUT = 4 * 2**30
+"""Bytes that the arrays read for one run may have together."""
+
+_MOST_DIMENSIONS = 32
+
+# By their first bytes: a name's ending can lie.
+_KINDS = ((b"\x93NUMPY", "npy"), (b"PK\x03\x04", "npz"), (b"PK\x05\x06", "npz"))
+_IMAGES = ((b"\x89PNG\r\n\x1a\n", "image"), (b"\xff\xd8\xff", "image"))
+_IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
+
+
+@dataclass
+class Inputs:
+    """The arrays to feed, by input name, and what a user should know about them."""
+
+    feeds: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Reading:
+    """What was read so far: where each input comes from, pictures that wait, arrays that no input is named like."""
+
+    wanted: Mapping[str, TensorInfo]
+    inputs: Inputs = field(default_factory=Inputs)
+    sources: dict[str, Path] = field(default_factory=dict)
+    pictures: dict[str, list[Path]] = field(default_factory=dict)
+    spare: list[str] = field(default_factory=list)
+    size: int = 0
+
+    def claim(self, name: str, path: Path) -> None:
+        """Say that the input ``name`` comes from ``path``; it can't come from two."""
+        if name in self.sources:
+            raise InputError(
+                f"input {quoted(name)} is given twice: by {_file(self.sources[name])} and by {_file(path)}"
+            )
+        self.sources[name] = path
+
+    def reserve(self, size: int, path: Path) -> None:
+        """Count bytes that are about to be read."""
+        self.size += size
+        if self.size > LARGEST_INPUT:
+            raise InputError(
+                f"with {_file(path)}, the inputs need {size_text(self.size)}; the limit is {size_text(LARGEST_INPUT)}",
+                hint="give fewer rows a run",
+            )
+
+
+def read_inputs(
+    arguments: Sequence[str],
+    wanted: Sequence[TensorInfo],
+    *,
+    metadata: Mapping[str, str],
+    images: ImageOptions,
+) -> Inputs:
+    """Read the files that ``arguments`` name, for a model with the inputs ``wanted``.
+
+    Arrays are passed on as they are; whether their shape and dtype fit is for the session to say.
+
+    Raises:
+        InputError: for a file that can't be read, a name that is no input, or an input that is missing.
+    """
+    reading = _Reading({tensor.name: tensor for tensor in wanted})
+    for argument in arguments:
+        name, path = _split(argument, reading.wanted)
+        _READERS[_kind(path)](reading, name, path)
+    for name, paths in reading.pictures.items():
+        how = recipe(reading.wanted[name], metadata, images)
+        reading.inputs.feeds[name], told = read_images(paths, how, largest=LARGEST_INPUT)
+        reading.inputs.notes.append(told)
+    _check_complete(reading)
+    return reading.inputs
+
+
+def _split(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str | None, Path]:
+    """``NAME=FILE`` or ``FILE``. Both may hold a "="; a prefix that is an input's name is one."""
+    for name in sorted(wanted, key=len, reverse=True):
+        if argument.startswith(f"{name}="):
+            return name, _checked(Path(argument[len(name) + 1 :]))
+    path = Path(argument)
+    if "=" in argument and not path.exists():
+        name = argument.split("=")[0]
+        raise InputError(f"the model has no input {quoted(name)}", hint=f"its inputs are {_inputs(wanted)}")
+    return None, _checked(path)
+
+
+def _checked(path: Path) -> Path:
+    try:
+        if path.is_file():
+            return path
+        reason = "it is no regular file" if path.exists() else "there is no such file"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise InputError(f"can't read {_file(path)}: {escaped(reason)}")
+
+
+def _kind(path: Path) -> str:
+    with _reading(path), path.open("rb") as file:
+        start = file.read(8)
+    for magic, kind in _KINDS + _IMAGES:
+        if start.startswith(magic):
+            return kind
+    if path.suffix.lower() in _IMAGE_ENDINGS:
+        raise InputError(f"{_file(path)} is no PNG or JPEG image")
+    if start.startswith(b"\x80"):
+        raise InputError(f"{_file(path)} is a pickle, and reading one runs code that is in it", hint=_SAVE)
+    raise InputError(f"{_file(path)} is none of .npz, .npy, PNG and JPEG, by its first bytes", hint=_SAVE)
+
+
+_SAVE = "numpy.savez(FILE, NAME=array) writes a file that trnrt reads"
+
+
+def _read_npy(reading: _Reading, name: str | None, path: Path) -> None:
+    name = name or _only_input(reading, path)
+    reading.claim(name, path)
+    with _reading(path), path.open("rb") as file:
+        reading.inputs.feeds[name] = _read_array(reading, file, path, path.stat().st_size)
+
+
+def _read_npz(reading: _Reading, name: str | None, path: Path) -> None:
+    if name is not None:
+        raise InputError(f"{_file(path)} names its arrays itself", hint=f"give it without {shown(name)}=")
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            key = member.filename.removesuffix(".npy")
+            if key not in reading.wanted:
+                reading.spare.append(key)
+                continue
+            reading.claim(key, path)
+            with archive.open(member) as file:
+                reading.inputs.feeds[key] = _read_array(reading, file, path, member.file_size)
+
+
+def _note_picture(reading: _Reading, name: str | None, path: Path) -> None:
+    name = name or _only_input(reading, path)
+    if name not in reading.pictures:
+        reading.claim(name, path)
+    reading.pictures.setdefault(name, []).append(path)
+
+
+_READERS: dict[str, Callable[[_Reading, str | None, Path], None]] = {
+    "npy": _read_npy,
+    "npz": _read_npz,
+    "image": _note_picture,
+}
+
+
+def _read_array(reading: _Reading, file: IO[bytes], path: Path, available: int) -> npt.NDArray[Any]:
+    """The array in an open .npy file of ``available`` bytes, in the machine's byte order."""
+    shape, fortran, dtype = _read_header(file)
+    if dtype.hasobject:
+        raise InputError(f"{_file(path)} holds an array of Python objects, which only pickle can read", hint=_SAVE)
+    if dtype.kind not in "biufcSU" or len(shape) > _MOST_DIMENSIONS:
+        raise InputError(f"{_file(path)} holds an array of {escaped(str(dtype))}, which is no tensor")
+    count = 1
+    for dim in shape:
+        count *= dim
+    size = count * dtype.itemsize
+    if size > available:
+        raise InputError(f"{_file(path)} is truncated: it says {size_text(size)} and has {size_text(available)}")
+    reading.reserve(size, path)
+    content = bytearray(size)
+    view, done = memoryview(content), 0
+    while done < size and (chunk := file.read(min(size - done, 2**24))):
+        view[done : done + len(chunk)] = chunk
+        done += len(chunk)
+    if done < size:
+        raise InputError(f"{_file(path)} is truncated: it says {size_text(size)} and has {size_text(done)}")
+    array = np.frombuffer(content, dtype, count).reshape(shape, order="F" if fortran else "C")
+    return array.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"its format is version {version[0]}.{version[1]}, which only arrays with named fields need")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what numpy and zipfile raise for a bad file into InputError."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        # RuntimeError: an encrypted archive; NotImplementedError: a compression that zipfile doesn't know
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(f"can't read {_file(path)}: {escaped(reason)}") from error
+
+
+def _only_input(reading: _Reading, path: Path) -> str:
+    if len(reading.wanted) == 1:
+        return next(iter(reading.wanted))
+    raise InputError(
+        f"the model has {len(reading.wanted)} inputs, and {_file(path)} doesn't say which it is for",
+        hint=f"say NAME={shown(str(path))}; the inputs are {_inputs(reading.wanted)}",
+    )
+
+
+def _check_complete(reading: _Reading) -> None:
+    missing = [tensor for name, tensor in reading.wanted.items() if name not in reading.inputs.feeds]
+    spare = listed([quoted(name) for name in reading.spare])
+    if missing:
+        found = f"; the files hold {spare}" if spare else ""
+        raise InputError(
+            f"no array for input {_inputs({tensor.name: tensor for tensor in missing})}{found}",
+            hint=f"arrays of an .npz are matched by name; or say --input {shown(missing[0].name)}=FILE.npy",
+        )
+    if spare:
+        reading.inputs.notes.append(f"not named like an input, and left alone: {spare}")
+
+
+def _inputs(wanted: Mapping[str, TensorInfo]) -> str:
+    """The inputs as messages name them: ``'image' float32 [batch, 1, 8, 8]``."""
+    return listed([f"{quoted(t.name)} {t.dtype} {shape_text(t.shape)}" for t in wanted.values()])
+
+
+def _file(path: Path) -> str:
+    return quoted(str(path))

@@ -1,0 +1,238 @@
+"""The program: storages, views on them, and the flat stream of instructions that tracing a kernel gives.
+
+Everything else of the machine is a function over these: the allocator gives storages their addresses,
+the executor binds views to arrays, the reports read names and source lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from typing import Any, NamedTuple
+
+from trnrt.nki.machine.dtypes import Array, DType
+from trnrt.nki.machine.targets import Target
+
+
+class MemoryRegion(Enum):
+    """Where a tensor lives."""
+
+    sbuf = "sbuf"
+    psum = "psum"
+    private_hbm = "private_hbm"
+    shared_hbm = "shared_hbm"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+ON_CHIP = frozenset({MemoryRegion.sbuf, MemoryRegion.psum})
+
+
+class Engine(Enum):
+    """The engines of a NeuronCore, numbered as ``nisa.engine``."""
+
+    unknown = 0
+    tensor = 1
+    scalar = 2
+    gpsimd = 3
+    dma = 4
+    vector = 5
+    sync = 6
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Source(NamedTuple):
+    """A line of Python: where a kernel allocated a tile or issued an instruction."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """A piece of memory that one ``nl.ndarray`` call (or one kernel argument) stands for.
+
+    ``shape`` and ``size`` count elements. ``address`` is ``(partition, byte)`` within SBUF or PSUM: given
+    by the kernel (``pinned``) or chosen by the allocator; None in HBM.
+    """
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: DType
+    buffer: MemoryRegion
+    name: str
+    source: Source
+    address: tuple[int, int] | None = None
+    pinned: bool = False
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def on_chip(self) -> bool:
+        return self.buffer in ON_CHIP
+
+    @property
+    def partition_elements(self) -> int:
+        """Elements one partition holds: the stride from a partition to the next."""
+        return prod(self.shape[1:])
+
+    @property
+    def partition_bytes(self) -> int:
+        return self.partition_elements * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"{self.name or 'tile'} [{shape}] {self.dtype} ({self.source})"
+
+
+@dataclass(slots=True, eq=False)
+class View:
+    """A strided window on a storage. Element ``(i0, i1, ...)`` is ``offset + sum(strides[k] * ik)``, in elements.
+
+    On-chip views keep the partition dimension first; its stride is ``storage.partition_elements``.
+    """
+
+    storage: Storage
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.storage.dtype
+
+    @property
+    def buffer(self) -> MemoryRegion:
+        return self.storage.buffer
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def partitions(self) -> int:
+        return self.shape[0]
+
+    @property
+    def free_size(self) -> int:
+        """Elements a partition that the view touches."""
+        return prod(self.shape[1:])
+
+    @property
+    def start_partition(self) -> int:
+        """First partition the view touches, counted from the start of its storage."""
+        return self.offset // self.storage.partition_elements if self.storage.partition_elements else 0
+
+    def covers_storage(self) -> bool:
+        """Whether writing the view writes every element of its storage."""
+        return self.size == self.storage.size and 0 not in self.strides
+
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"({shape}) {self.dtype} {self.buffer.value} view of {self.storage.name or 'a tile'!r}"
+
+
+Bind = Callable[["Instruction", Callable[[View], Array]], Callable[[], None]]
+Check = Callable[["Instruction", Target], "str | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that the hardware (or its compiler) refuses.
+
+    ``check`` returns what is wrong with an instruction, with the value it found and the limit, or None.
+    """
+
+    name: str
+    says: str
+    source: str
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An instruction of the NeuronCore, declared once.
+
+    ``writes`` and ``reads`` name the arguments that are tensors (an argument may hold a number instead);
+    ``engines`` are the engines that can run it, the first one being what an unnamed engine means (the
+    model's policy for what AWS's compiler is free to choose); ``rules`` what is refused; ``bind`` the meaning.
+    """
+
+    name: str
+    engines: tuple[Engine, ...]
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    bind: Bind
+
+
+@dataclass(slots=True, eq=False)
+class Instruction:
+    """One issued instruction. ``line`` is the line of the ``@nki.jit`` function that led to it: the step."""
+
+    operation: Operation
+    engine: Engine
+    args: dict[str, Any]
+    source: Source
+    line: int
+    name: str | None = None
+
+    def __getitem__(self, arg: str) -> Any:
+        return self.args[arg]
+
+    def writes(self) -> Iterator[View]:
+        args = self.args
+        return (args[a] for a in self.operation.writes if isinstance(args[a], View))
+
+    def reads(self) -> Iterator[View]:
+        args = self.args
+        return (args[a] for a in self.operation.reads if isinstance(args[a], View))
+
+    def views(self) -> Iterator[tuple[str, View]]:
+        """Every tensor operand with the name of its argument, destinations first."""
+        for arg in self.operation.writes + self.operation.reads:
+            if isinstance(self.args[arg], View):
+                yield arg, self.args[arg]
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """What a kernel does for given shapes on a given target, before any data.
+
+    ``inputs`` are the storages of the tensor arguments in order; ``outputs`` the returned views; ``returns``
+    says how they were returned (a single tensor, or a tuple).
+    """
+
+    kernel: str
+    target: Target
+    storages: list[Storage] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    inputs: list[Storage] = field(default_factory=list)
+    outputs: list[View] = field(default_factory=list)
+    returns_tuple: bool = False
+    file: str = ""
+
+    def lifetimes(self) -> dict[int, tuple[int, int]]:
+        """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out."""
+        spans: dict[int, tuple[int, int]] = {}
+        for position, instruction in enumerate(self.instructions):
+            for _, view in instruction.views():
+                index = view.storage.index
+                first, _ = spans.get(index, (position, position))
+                spans[index] = (first, position)
+        return spans

@@ -1,0 +1,95 @@
+"""Does a kernel file use only what NKI 0.6 has? The language and the API, checked without running anything.
+
+``check_source`` finds the Python that the NKI compiler refuses, by the table in ``subset_rules``; ``check_api`` the
+names and arguments that ``nki``, ``nki.language`` and ``nki.isa`` do not have, by the data in ``nki_api_0_6.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+
+from trnrt.nki.sim.subset_api import ApiTable, check_api, load_api
+from trnrt.nki.sim.subset_rules import RULES, Rule
+from trnrt.nki.sim.subset_source import (
+    Finding,
+    Function,
+    Scope,
+    SourceFile,
+    code_children,
+    methods,
+    reached,
+    read,
+    scope_of,
+    syntax_finding,
+    value_nodes,
+)
+
+__all__ = ["RULES", "ApiTable", "Finding", "Rule", "check_api", "check_source", "load_api"]
+
+
+def check_source(
+    source: str, filename: str, *, extra_names: Collection[str] = (), all_functions: bool = False
+) -> list[Finding]:
+    """What the NKI compiler refuses in ``source``, in the order of the file.
+
+    Kernels (``@nki.jit``) are checked with every function and class of the file that they name; with
+    ``all_functions`` every function and class at module level, for a file that only other kernels use.
+    ``extra_names`` are built-in functions that the caller knows to exist when the file is compiled.
+    A file that isn't Python has one finding, of rule "syntax".
+    """
+    try:
+        file = read(source, filename)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return [syntax_finding(error, filename)]
+    roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
+    classes = [*file.classes.values()] if all_functions else []
+    found: list[Finding] = []
+    for node in reached(file, roots, classes):
+        if isinstance(node, ast.expr):
+            found += _in_nodes(value_nodes(node), "values", Scope(file))
+        elif isinstance(node, ast.ClassDef):
+            found += _in_nodes([node], "class", Scope(file))
+            found += [f for method in methods(node) for f in _in_code(file, method, extra_names)]
+        else:
+            found += _in_code(file, node, extra_names)
+    if roots:
+        found += _in_nodes(ast.walk(file.tree), "file", Scope(file))
+    return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
+
+
+def _by_node_type(where: str) -> dict[str, list[Rule]]:
+    table: dict[str, list[Rule]] = defaultdict(list)
+    for rule in RULES:
+        if where in rule.where.split():
+            for name in rule.nodes.split():
+                table[name].append(rule)
+    return dict(table)
+
+
+_TABLES = {where: _by_node_type(where) for where in ("code", "class", "values", "file")}
+
+
+def _in_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope) -> Iterator[Finding]:
+    for node in nodes:
+        for rule in _TABLES[where].get(type(node).__name__, ()):
+            yield from _findings(rule, node, scope)
+
+
+def _in_code(file: SourceFile, root: Function, extra_names: Collection[str]) -> Iterator[Finding]:
+    scope = scope_of(file, root, frozenset(extra_names))
+    work: list[ast.AST] = [root]
+    while work:
+        node = work.pop()
+        hits = [(rule, list(_findings(rule, node, scope))) for rule in _TABLES["code"].get(type(node).__name__, ())]
+        for _, findings in hits:
+            yield from findings
+        if not any(rule.opaque and findings for rule, findings in hits):
+            work.extend(code_children(node))
+
+
+def _findings(rule: Rule, node: ast.AST, scope: Scope) -> Iterator[Finding]:
+    for place, detail in rule.find(node, scope):
+        line, column = getattr(place, "lineno", 1), getattr(place, "col_offset", 0) + 1
+        yield Finding(scope.file.filename, line, column, rule.id, rule.message.format(detail), rule.instead)

@@ -1,0 +1,227 @@
+"""NKI 0.6's names and signatures as data, and the check of a file's names and calls against them."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trnrt.nki.sim.subset_source import Finding, SourceFile, bound_names, read, syntax_finding
+
+_DATA = Path(__file__).with_name("nki_api_0_6.json")
+# Modules of AWS's package that the data leaves out: what is used of them is not checked.
+_OTHER_MODULES = frozenset(
+    [
+        "nki.collectives",
+        "nki.compiler",
+        "nki.dtype",
+        "nki.experimental",
+        "nki.isa.constants",
+        "nki.tensor",
+        "nki.typing",
+    ]
+)
+# What older releases had, and what SDK 2.32's migration guide puts in its place.
+_REMOVED = {
+    "nki.language.arange": "Slice the tensor, or use .ap()",
+    "nki.language.mgrid": "Slice the tensor, or use .ap()",
+    "nki.language.par_dim": "The first dimension is the partition dimension: write its size alone",
+    "nki.isa.tensor_copy_dynamic_src": "Call nisa.tensor_copy with .ap(scalar_offset=...)",
+    "nki.isa.tensor_copy_dynamic_dst": "Call nisa.tensor_copy with .ap(scalar_offset=...)",
+    "nki.isa.nc_version.gen1": "NKI 0.6 starts at gen2",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """``default`` is its text, None where there is none; ``variadic`` marks ``*args`` and ``**kwargs``."""
+
+    name: str
+    default: str | None
+    variadic: bool
+
+
+@dataclass(frozen=True)
+class ApiClass:
+    """``members`` are attributes and properties, with the text of their value or type."""
+
+    bases: tuple[str, ...]
+    members: Mapping[str, str]
+    methods: Mapping[str, tuple[Parameter, ...]]
+
+    @property
+    def is_enum(self) -> bool:
+        return "Enum" in self.bases
+
+
+@dataclass(frozen=True)
+class ApiModule:
+    """``constants`` maps each name to the name of its type, "" where the data gives none."""
+
+    functions: Mapping[str, tuple[Parameter, ...]]
+    classes: Mapping[str, ApiClass]
+    constants: Mapping[str, str]
+
+    def names(self) -> set[str]:
+        return {*self.functions, *self.classes, *self.constants}
+
+
+@dataclass(frozen=True)
+class ApiTable:
+    """The API of one release: modules by their dotted path."""
+
+    nki_version: str
+    neuron_sdk: str
+    modules: Mapping[str, ApiModule]
+
+    def signature(self, path: str) -> tuple[Parameter, ...] | None:
+        """The parameters of the function or class at ``path``; None where it is neither, or an enumeration."""
+        module_path, _, name = path.rpartition(".")
+        module = self.modules.get(module_path)
+        if module is None:
+            return None
+        if name in module.functions:
+            return module.functions[name]
+        init = module.classes[name].methods.get("__init__") if name in module.classes else None
+        return init[1:] if init is not None else None
+
+    def unknown(self, path: str) -> tuple[str, set[str]] | None:
+        """The shortest part of ``path`` that the release does not have, and the names it has there; None if all is."""
+        module_path = max((m for m in self.modules if path == m or path.startswith(m + ".")), key=len, default="")
+        if not module_path or any(path == m or path.startswith(m + ".") for m in _OTHER_MODULES):
+            return None
+        rest = path[len(module_path) + 1 :].split(".") if path != module_path else []
+        module = self.modules[module_path]
+        if rest and rest[0] not in module.names():
+            return f"{module_path}.{rest[0]}", module.names()
+        if len(rest) > 1 and (cls := self._class_of(module, rest[0])) is not None:
+            known = {*cls.members, *cls.methods}
+            if rest[1] not in known and not rest[1].startswith("__"):
+                return f"{module_path}.{rest[0]}.{rest[1]}", known
+        return None
+
+    def _class_of(self, module: ApiModule, name: str) -> ApiClass | None:
+        """The class that ``name`` is, or is a constant of, where all of its attributes are known."""
+        if name in module.classes:
+            return module.classes[name]
+        cls = module.classes.get(module.constants.get(name, ""))
+        return None if cls is None or cls.is_enum else cls
+
+
+@functools.cache
+def load_api() -> ApiTable:
+    """The API of NKI 0.6, from the package's data."""
+    data = json.loads(_DATA.read_text(encoding="utf-8"))
+    modules = {path: _module(entry) for path, entry in data["modules"].items()}
+    return ApiTable(data["nki_version"], data["neuron_sdk"], modules)
+
+
+def check_api(source: str, filename: str, api: ApiTable) -> list[Finding]:
+    """Names of ``nki``, ``nki.language`` and ``nki.isa`` that ``api`` does not have, and calls that do not fit.
+
+    The whole file is looked at, whatever short names its imports give the modules. A call with ``*`` or ``**`` has
+    its other arguments checked. A file that isn't Python has one finding, of rule "syntax".
+    """
+    try:
+        file = read(source, filename)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return [syntax_finding(error, filename)]
+    found = [f for node, path in _uses(file, api) for f in _check_use(file, api, node, path)]
+    return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
+
+
+def _uses(file: SourceFile, api: ApiTable) -> Iterator[tuple[ast.AST, str]]:
+    """Every whole attribute chain or name that an import makes a path of the API, and every import of such a path."""
+    shadows = {n: bound_names(n) - _imported_in(n) for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef)}
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            paths = [file.imports[alias.asname or alias.name] for alias in node.names if alias.name != "*"]
+        elif isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(file.parents[node], ast.Attribute):
+            first: ast.AST = node
+            while isinstance(first, ast.Attribute):
+                first = first.value
+            name = first.id if isinstance(first, ast.Name) else ""
+            shadowed = any(name in shadows.get(a, ()) for a in file.ancestors(node) if isinstance(a, ast.FunctionDef))
+            paths = [file.path_of(node)] if name in file.imports and not shadowed else []
+        else:
+            paths = []
+        yield from ((node, path) for path in paths if any(path.startswith(f"{m}.") for m in api.modules))
+
+
+def _imported_in(function: ast.FunctionDef) -> set[str]:
+    imports = [n for n in ast.walk(function) if isinstance(n, (ast.Import, ast.ImportFrom))]
+    return {alias.asname or alias.name.split(".")[0] for node in imports for alias in node.names}
+
+
+def _check_use(file: SourceFile, api: ApiTable, node: ast.AST, path: str) -> Iterator[Finding]:
+    missing = api.unknown(path)
+    parent = file.parents[node]
+    if missing is not None:
+        name, known = missing
+        message = f"{name} does not exist in NKI {api.nki_version}"
+        yield _finding(
+            file, node, "api-name", message, _REMOVED.get(name) or _suggestion(name.rpartition(".")[2], known)
+        )
+    elif isinstance(parent, ast.Call) and parent.func is node and (parameters := api.signature(path)) is not None:
+        for rule, message in _misfits(parent, parameters):
+            names = ", ".join(p.name for p in parameters)
+            yield _finding(file, parent, rule, f"{path}() {message}", f"It takes {names}" if names else "It takes none")
+
+
+def _misfits(call: ast.Call, parameters: tuple[Parameter, ...]) -> Iterator[tuple[str, str]]:
+    """The rule broken and what is wrong, for each argument that does not fit the parameters."""
+    plain = [p for p in parameters if not p.variadic]
+    any_keyword = any(p.variadic and p.name.startswith("**") for p in parameters)
+    any_position = any(p.variadic and not p.name.startswith("**") for p in parameters)
+    expanded = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+    if len(call.args) > len(plain) and not any_position:
+        yield "api-positional", f"takes at most {len(plain)} positional arguments, not {len(call.args)}"
+    by_position = {p.name for p in plain[: len(call.args)]}
+    by_name = [k.arg for k in call.keywords if k.arg is not None]
+    for name in by_name:
+        if name in by_position and not expanded:
+            yield "api-argument", f"is given {name} twice"
+        elif name not in {p.name for p in plain} and not any_keyword:
+            yield "api-argument", f"has no argument {name}"
+    missing = [p.name for p in plain if p.default is None and p.name not in by_position and p.name not in by_name]
+    if missing and not expanded:
+        yield "api-missing", f"needs {', '.join(missing)}"
+
+
+def _suggestion(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"Did you mean {' or '.join(close)}?" if close else "See the API reference of Neuron SDK 2.32"
+
+
+def _finding(file: SourceFile, node: ast.AST, rule: str, message: str, instead: str) -> Finding:
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+    return Finding(file.filename, line, column, rule, message, instead)
+
+
+def _module(entry: Any) -> ApiModule:
+    constants = dict(_split(text) for text in entry["constants"])
+    functions = {name: _parameters(signature) for name, signature in entry["functions"].items()}
+    return ApiModule(functions, {name: _class(cls) for name, cls in entry["classes"].items()}, constants)
+
+
+def _class(entry: Any) -> ApiClass:
+    members = {name: str(text) for name, text in entry["members"].items()}
+    members |= {name: "property" for name, method in entry["methods"].items() if method == "property"}
+    methods = {name: _parameters(method) for name, method in entry["methods"].items() if method != "property"}
+    return ApiClass(tuple(entry["bases"]), members, methods)
+
+
+def _parameters(signature: Any) -> tuple[Parameter, ...]:
+    """``[["dst"], ["engine", "engine.unknown"], ["**kwargs"]]`` as parameters."""
+    return tuple(Parameter(p[0], p[1] if len(p) > 1 else None, p[0].startswith("*")) for p in signature)
+
+
+def _split(constant: str) -> tuple[str, str]:
+    """``tile_size: _TileSize`` as name and type."""
+    name, _, type_name = constant.partition(":")
+    return name.strip(), type_name.strip()

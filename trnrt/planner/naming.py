@@ -1,0 +1,44 @@
+"""What a model calls its tensors is data: here it becomes identifiers, comments and file names, and nowhere else."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import unicodedata
+
+_NOT_IN_IDENTIFIER = re.compile(r"[^0-9a-zA-Z_]+")
+_LONGEST = 48
+
+
+def identifier(name: str) -> str:
+    """A Python identifier made of ``name``: ASCII letters, digits and underscores, never a keyword."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = _NOT_IN_IDENTIFIER.sub("_", plain).strip("_")[:_LONGEST].lower()
+    if not plain or plain[0].isdigit() or keyword.iskeyword(plain):
+        plain = f"t_{plain}" if plain else "t"
+    return plain
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """``text`` for a comment or a message: one line of printable ASCII, everything else as an escape."""
+    escaped = text.encode("unicode_escape").decode("ascii")
+    return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
+
+
+class Names:
+    """Identifiers of one kernel module: each name gets one, no two the same, none that the module uses itself."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = set(taken)
+        self._given: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """The identifier of ``name``; the same one whenever asked again."""
+        if name not in self._given:
+            base = candidate = identifier(name)
+            count = 2
+            while candidate in self._taken:
+                candidate, count = f"{base}_{count}", count + 1
+            self._taken.add(candidate)
+            self._given[name] = candidate
+        return self._given[name]

@@ -1,0 +1,95 @@
+"""Operators along rows: Softmax and ArgMax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trnrt.kernels.softmax import MAX_COLUMNS
+from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, rows_and_columns, value_name
+from trnrt.planner.plan import Layout
+from trnrt.planner.steps import Call, Step, Tensors
+
+_TRANSPOSE_HINT = "transpose the tensor so that this axis is the last one"
+
+
+@dataclass(kw_only=True)
+class RowsStep(Step):
+    """A kernel that reads its source as a matrix of rows."""
+
+    columns: int
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        stored = shapes.shape(self.sources[0].value)
+        return (Layout.ROWS, Layout.HBM) if stored == (self.shape[0], self.columns) else (Layout.HBM,)
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return self.shape if position is None else (self.shape[0], self.columns)
+
+
+@dataclass(kw_only=True)
+class SoftmaxStep(RowsStep):
+    """Softmax of each row."""
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.ROWS, Layout.HBM)
+
+    def call(self, tensors: Tensors) -> Call:
+        return Call("softmax", "softmax", (), {"rows": self.shape[0]})
+
+
+@dataclass(kw_only=True)
+class ArgmaxStep(RowsStep):
+    """The index of each row's first largest element, uint32 in HBM."""
+
+    def call(self, tensors: Tensors) -> Call:
+        return Call("argmax", "argmax", (), {"rows": self.shape[0]})
+
+
+@lowers("Softmax")
+def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
+    """Softmax over the last axis (before opset 13: over everything from the axis on)."""
+    source = lowering.operand(node.inputs[0])
+    rank = len(source.shape)
+    axis = attribute(node, "axis", -1 if lowering.opset >= 13 else 1)
+    axis = axis + rank if axis < 0 else axis
+    if lowering.opset >= 13 and axis != rank - 1:
+        raise Blocked(f"axis={axis} of {rank} dimensions; the kernel works along the last one", _TRANSPOSE_HINT)
+    rows, columns = rows_and_columns(source.shape, axis)
+    if columns > MAX_COLUMNS:
+        raise Blocked(f"rows of {columns} elements; the kernel holds {MAX_COLUMNS}")
+    step = SoftmaxStep(
+        name=node_name(node),
+        nodes=[node_name(node)],
+        sources=[source],
+        output=value_name(node.outputs[0]),
+        shape=(rows, columns),
+        columns=columns,
+    )
+    lowering.add(step, [node], "a row a partition: maximum, exponential with running sum, scaling")
+
+
+@lowers("ArgMax")
+def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
+    """The index of the first maximum along the last axis."""
+    source = lowering.operand(node.inputs[0])
+    rank = len(source.shape)
+    axis = attribute(node, "axis", 0)
+    axis = axis + rank if axis < 0 else axis
+    if axis != rank - 1:
+        raise Blocked(f"axis={axis} of {rank} dimensions; the kernel works along the last one", _TRANSPOSE_HINT)
+    if attribute(node, "select_last_index", 0):
+        raise Blocked("select_last_index=1; the hardware's search finds the first index")
+    rows, columns = rows_and_columns(source.shape, axis)
+    step = ArgmaxStep(
+        name=node_name(node),
+        nodes=[node_name(node)],
+        sources=[source],
+        output=value_name(node.outputs[0]),
+        shape=(rows, 1),
+        dtype="uint32",
+        columns=columns,
+    )
+    lowering.add(step, [node], "the vector engine's search; indices become int64 on the host")
+    lowering.mark_index(node.outputs[0])

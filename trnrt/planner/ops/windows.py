@@ -1,0 +1,60 @@
+"""Window arithmetic that convolution and pooling share: strides, paddings, and the forms ONNX writes them in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trnrt.planner.lowering import Blocked, attribute
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window over an image; pairs are (rows, columns), ``pads`` is (top, left)."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    pads: tuple[int, int]
+
+    @property
+    def moves(self) -> bool:
+        """Whether the window does anything at all."""
+        return self.kernel != (1, 1) or self.stride != (1, 1)
+
+
+def _pair(node: ir.Node, name: str, default: tuple[int, int]) -> tuple[int, int]:
+    values = attribute(node, name, default)
+    if len(values) != 2:
+        raise Blocked(f"{name}={list(values)}: only two-dimensional images are supported")
+    return int(values[0]), int(values[1])
+
+
+def read_window(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]) -> Window:
+    """The window of a Conv or pooling node over images (H, W) that gives results (OH, OW).
+
+    What the window needs beyond the bottom and right edges follows from the result's size, so that pads at the end
+    and ceil_mode need no further care.
+    """
+    stride = _pair(node, "strides", (1, 1))
+    dilation = _pair(node, "dilations", (1, 1))
+    pads = attribute(node, "pads", (0, 0, 0, 0))
+    if any(p < 0 for p in pads):
+        raise Blocked(f"pads={list(pads)}: negative padding", "slice the image before the node")
+    auto = attribute(node, "auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        begin = [
+            _same_pad(image[d], result[d], kernel[d], stride[d], dilation[d], lower=auto == "SAME_LOWER")
+            for d in (0, 1)
+        ]
+        return Window(kernel, stride, dilation, (begin[0], begin[1]))
+    if auto == "VALID":
+        return Window(kernel, stride, dilation, (0, 0))
+    return Window(kernel, stride, dilation, (int(pads[0]), int(pads[1])))
+
+
+def _same_pad(size: int, result: int, kernel: int, stride: int, dilation: int, *, lower: bool) -> int:
+    """Padding before the first element under auto_pad SAME_UPPER or SAME_LOWER."""
+    total = max(0, (result - 1) * stride + (kernel - 1) * dilation + 1 - size)
+    return -(-total // 2) if lower else total // 2

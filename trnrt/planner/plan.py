@@ -1,0 +1,116 @@
+"""The plan: the ordered steps, their tensors, the prepared weights, and what is done at the boundary on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Layout(Enum):
+    """How a tensor lies in memory; ``kernels/common.py`` says where each element stands."""
+
+    HBM = "hbm"  # as ONNX stores it
+    ROWS = "rows"  # SBUF (P, B, F): the batch on the partitions
+    FEATURES = "features"  # SBUF (P, B, N): features on the partitions
+    CHANNELS = "channels"  # SBUF (P, B, N, H, W): channels on the partitions
+
+    @property
+    def place(self) -> str:
+        """The memory: "sbuf" or "hbm"."""
+        return "hbm" if self is Layout.HBM else "sbuf"
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What became of one ONNX node.
+
+    ``place``: "core" (arithmetic on the NeuronCore), "host" (a boundary node), "view" (moves nothing),
+    "folded" (gone before planning). ``reason`` says why, or why a fusion was not made.
+    """
+
+    name: str
+    op: str
+    step: str | None
+    kernel: str | None
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One kernel call: the nodes it covers, and where its result lives and why. ``lines`` are the first and last
+    line of the call in the kernel module."""
+
+    name: str
+    kernel: str
+    nodes: tuple[str, ...]
+    output: str
+    shape: tuple[int, ...]
+    place: str
+    layout: str
+    reason: str
+    lines: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class DeviceTensor:
+    """A tensor that crosses the boundary: an argument of the kernel, or what it returns (shape as on the device)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class HostNode:
+    """A boundary node that runs on the host: a conversion or look-up of a final index or label."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    compute: Callable[..., Array] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PlanOutput:
+    """An output of the model: the value it comes from (device, host, input or constant), and what it must look like."""
+
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model for given input shapes, ready to be compiled.
+
+    ``batch`` is the number of rows it is for, None where the model has no batch.
+    ``source`` is the kernel module's text; its function ``entry`` takes ``inputs`` and then ``weights`` in order
+    and returns ``results``. ``constants`` are values that the host needs (label tables, outputs that do not depend
+    on any input).
+    """
+
+    name: str
+    entry: str
+    target: str
+    dtype: str
+    batch: int | None
+    inputs: tuple[DeviceTensor, ...]
+    weights: dict[str, Array]
+    results: tuple[DeviceTensor, ...]
+    outputs: tuple[PlanOutput, ...]
+    host: tuple[HostNode, ...]
+    constants: dict[str, Array]
+    steps: tuple[StepReport, ...]
+    nodes: tuple[NodeReport, ...]
+    notes: tuple[str, ...]
+    source: str

@@ -1,0 +1,168 @@
+"""Plan to kernel module: the Python file that both backends compile, and that a person can read, edit and run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from trnrt.planner.naming import Names, identifier, printable
+from trnrt.planner.placing import Placed, tile_shape
+from trnrt.planner.plan import Array, DeviceTensor, Layout
+from trnrt.planner.steps import Call, Operand, Step, WeightName
+
+# Names that the module itself uses.
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main"}
+_LINE_LIMIT = 120
+
+
+@dataclass
+class KernelModule:
+    """The rendered text, its entry function, and its weight arguments in order (biases keep float32).
+
+    ``lines`` are the first and last line of each step's call.
+    """
+
+    source: str
+    entry: str
+    weights: dict[str, Array]
+    biases: set[str]
+    lines: list[tuple[int, int]]
+    kernels: list[str]
+
+
+@dataclass
+class _Writer:
+    """The function's body while it is written. The first body line stands at ``first_line`` of the file."""
+
+    placed: Placed
+    dtype: str
+    names: Names
+    results: dict[str, DeviceTensor]
+    body: list[str] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    weights: dict[str, Array] = field(default_factory=dict)
+    biases: set[str] = field(default_factory=set)
+    calls: list[Call] = field(default_factory=list)
+
+    def step(self, step: Step) -> None:
+        """A comment, the result's memory, and the call."""
+        call = step.call(self.placed)
+        self.calls.append(call)
+        layout = self.placed.layout(step.output)
+        title = printable(" + ".join(step.title))
+        shapes = ", ".join(str(source.shape) for source in step.sources)
+        self.body += ["", f"# {title}   {shapes} -> {step.shape}, {_where(layout)}"]
+        self.body.append(self._allocation(step, layout))
+        first = len(self.body)
+        self.body += self._call(step, call)
+        self.spans.append((first, len(self.body) - 1))
+
+    def _allocation(self, step: Step, layout: Layout) -> str:
+        name = self.names.of(step.output)
+        dtype = f"nl.{step.dtype or self.dtype}"
+        if layout is not Layout.HBM:
+            return f"{name} = nl.ndarray({tile_shape(layout, step.shape)}, dtype={dtype}, buffer=nl.sbuf)"
+        memory = "shared_hbm" if step.output in self.results else "private_hbm"
+        return f"{name} = nl.ndarray({step.shape}, dtype={dtype}, buffer=nl.{memory})"
+
+    def _call(self, step: Step, call: Call) -> list[str]:
+        names = {key: self._weight(step, key, array) for key, array in call.weights.items()}
+        for key, array in call.biases.items():
+            names[key] = self._weight(step, key, array)
+            self.biases.add(names[key])
+        args = [self._destination(step)]
+        args += [self._source(step, position, source) for position, source in enumerate(step.sources)]
+        args += [names[a.key] if isinstance(a, WeightName) else _literal(a) for a in call.args]
+        args += [f"{option}={_literal(value)}" for option, value in call.options.items()]
+        line = f"{call.kernel}({', '.join(args)})"
+        if len(line) + 4 <= _LINE_LIMIT:
+            return [line]
+        return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
+
+    def _weight(self, step: Step, key: str, array: Array) -> str:
+        name = self.names.of(f"{step.name}.{key}")
+        self.weights[name] = array
+        return name
+
+    def _destination(self, step: Step) -> str:
+        name = self.names.of(step.output)
+        if self.placed.layout(step.output) is not Layout.HBM:
+            return name
+        return _reshaped(name, step.shape, step.hbm_view(None))
+
+    def _source(self, step: Step, position: int, source: Operand) -> str:
+        name = self.names.of(source.value)
+        layout = self.placed.layout(source.value)
+        if layout is Layout.HBM:
+            return _reshaped(name, self.placed.shape(source.value), step.hbm_view(position))
+        return step.on_chip_view(name, layout, self.placed.shape(source.value))
+
+
+def _literal(value: Any) -> str:
+    """A compile-time value as source text; nothing but numbers, words of ours and tuples of them gets here."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _reshaped(name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    assert prod(stored) == prod(wanted), (name, stored, wanted)
+    return name if stored == wanted else f"{name}.reshape({wanted})"
+
+
+def _where(layout: Layout) -> str:
+    return "HBM" if layout is Layout.HBM else f"SBUF {layout.value}"
+
+
+def render(
+    name: str,
+    steps: list[Step],
+    inputs: list[DeviceTensor],
+    results: list[DeviceTensor],
+    placed: Placed,
+    dtype: str,
+    heading: list[str],
+) -> KernelModule:
+    """The module of a plan. ``heading`` are lines about it for the docstring; names are escaped here."""
+    entry = identifier(name)
+    kernels = {step.call(placed).kernel for step in steps}
+    names = Names(_OWN_NAMES | kernels | {entry})
+    parameters = [names.of(tensor.name) for tensor in inputs]
+    writer = _Writer(placed, dtype, names, {r.name: r for r in results})
+    for step in steps:
+        writer.step(step)
+    returned = [names.of(result.name) for result in results]
+    head = _head(entry, writer.calls, parameters + list(writer.weights), heading)
+    body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {_tuple(returned)}"]]
+    source = "\n".join([*head, *body]) + "\n"
+    lines = [(first + len(head), last + len(head)) for first, last in writer.spans]
+    return KernelModule(source, entry, writer.weights, writer.biases, lines, [call.kernel for call in writer.calls])
+
+
+def _tuple(names: list[str]) -> str:
+    return f"({', '.join(names)},)"
+
+
+def _head(entry: str, calls: list[Call], parameters: list[str], heading: list[str]) -> list[str]:
+    imports: dict[str, set[str]] = {}
+    for call in calls:
+        imports.setdefault(call.module, set()).add(call.kernel)
+    signature = f"def {entry}({', '.join(parameters)}):"
+    if len(signature) > _LINE_LIMIT:
+        signature = "\n".join([f"def {entry}(", *(f"    {p}," for p in parameters), "):"])
+    return [
+        '"""' + printable(heading[0], 100).replace('"', "'"),
+        "",
+        *(printable(line, 110).replace('"', "'") for line in heading[1:]),
+        '"""',
+        "",
+        *(
+            f"from trnrt.kernels.{module} import {', '.join(sorted(kernels))}"
+            for module, kernels in sorted(imports.items())
+        ),
+        "from trnrt.nki import nki, nl",
+        "",
+        "",
+        "@nki.jit",
+        *signature.split("\n"),
+    ]

@@ -1,0 +1,95 @@
+"""Steps: what a fusion group becomes, which layouts it can read and write, and how it is called.
+
+A step is made by a lowering function, with the layouts still open; when ``placing`` has decided where each tensor
+lives, ``call`` says which kernel to call with which arguments and prepares the weights for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trnrt.planner.plan import Array, Layout
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as a step reads it: the value it is stored as, and the ONNX shape in which it is read."""
+
+    value: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel call. ``args`` follow dst and the sources: names of weights, or compile-time values.
+
+    ``weights`` take the session's dtype; ``biases`` stay float32, as the engines want them.
+    """
+
+    module: str
+    kernel: str
+    args: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, Array] = field(default_factory=dict)
+    biases: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WeightName:
+    """An argument that is a weight: rendered as its identifier, never as text."""
+
+    key: str
+
+
+class Tensors(Protocol):
+    """What a step may ask about the tensors it touches."""
+
+    def layout(self, value: str) -> Layout:
+        """Where a value lives."""
+        ...
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """The shape a value is stored in."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Step:
+    """One kernel call in the making.
+
+    ``shape`` is the shape the result is stored in, ``dtype`` its dtype where that is not the session's; ``nodes``
+    the ONNX nodes that the step covers, the first one giving it its name; ``title`` them with their operators.
+    """
+
+    name: str
+    nodes: list[str]
+    sources: list[Operand]
+    output: str
+    shape: tuple[int, ...]
+    dtype: str = ""
+    title: list[str] = field(default_factory=list)
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        """Layouts in which the step can read source ``position``."""
+        return (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        """Layouts in which the step can write its result, the best first."""
+        return (Layout.HBM,)
+
+    def same_layout(self) -> bool:
+        """Whether sources and result must lie in one layout."""
+        return False
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        """The shape in which the kernel wants source ``position`` (None: its result) when that is in HBM."""
+        return self.shape if position is None else self.sources[position].shape
+
+    def on_chip_view(self, name: str, layout: Layout, stored: tuple[int, ...]) -> str:
+        """The expression with which the step reads a source that is in SBUF under ``name``."""
+        return name
+
+    def call(self, tensors: Tensors) -> Call:
+        """The kernel call, once layouts are known."""
+        raise NotImplementedError

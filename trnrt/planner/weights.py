@@ -1,0 +1,57 @@
+"""Layout work on weights: done once on the host when a plan is made, never in a kernel.
+
+P is the partition count, at most 128; B counts blocks of 128 of them. See ``kernels/common.py`` for the layouts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+PARTITIONS = 128
+
+
+def blocks_of(total: int) -> int:
+    """How many blocks of 128 hold ``total`` channels or features."""
+    return -(-total // PARTITIONS)
+
+
+def _blocked(array: Array) -> Array:
+    """(C, ...) -> (P, B, ...): row b*128 + p at [p, b]; what is missing in the last block is zero."""
+    rows = array.shape[0]
+    blocks, parts = blocks_of(rows), min(rows, PARTITIONS)
+    padded = np.zeros((blocks * parts, *array.shape[1:]), array.dtype)
+    padded[:rows] = array
+    return np.ascontiguousarray(padded.reshape(blocks, parts, *array.shape[1:]).swapaxes(0, 1))
+
+
+def linear_weight(weight: Array, positions: int = 1) -> Array:
+    """(F, O) -> (P, B*S, O) for the linear kernels.
+
+    ``positions`` (S) is 1 for plain features; for a flattened image it is rows x columns, and feature
+    ``c*S + s`` is channel c at position s.
+    """
+    features, outputs = weight.shape
+    channels = features // positions
+    blocked = _blocked(weight.reshape(channels, positions, outputs))
+    return blocked.reshape(blocked.shape[0], -1, outputs)
+
+
+def conv_weight(weight: Array) -> Array:
+    """(O, C, KH, KW) -> (P, B, KH*KW, O) for conv2d."""
+    outputs, channels, rows, columns = weight.shape
+    return _blocked(weight.reshape(outputs, channels, rows * columns).transpose(1, 2, 0))
+
+
+def columns(bias: Array) -> Array:
+    """(O,) -> (P, B) float32: one value an output channel, on its partition."""
+    return _blocked(bias.astype(np.float32))
+
+
+def row(bias: Array) -> Array:
+    """(O,) -> (1, O) float32."""
+    return np.ascontiguousarray(bias.astype(np.float32).reshape(1, -1))

@@ -1,0 +1,65 @@
+"""Where text goes: results to stdout, notes and progress to stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from trnrt.report.text import escaped, escaped_lines
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDTH_OF_A_FILE = 200
+"""Columns where the output is no terminal: wide, since nobody can widen the window of a pipe."""
+
+
+def render(parts: Iterable[RenderableType]) -> str:
+    """Tables and texts as stdout takes them: styled on a terminal, plain elsewhere.
+
+    They become one string first, so that a reader that goes away (``| head``) is met in one place.
+    """
+    from rich.console import Console
+
+    page = StringIO()
+    terminal = sys.stdout.isatty()
+    width = None if terminal or "COLUMNS" in os.environ else _WIDTH_OF_A_FILE
+    console = Console(file=page, force_terminal=terminal, width=width, markup=False, emoji=False, highlight=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def say(text: str) -> None:
+    """Print a result."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Print what a user should know beside the result."""
+    sys.stderr.write(f"note: {escaped(text)}\n")
+
+
+def complain(message: str, hint: str | None = None) -> None:
+    """Print an error, and what would help."""
+    sys.stderr.write(f"error: {escaped_lines(message)}\n")
+    if hint:
+        sys.stderr.write(f"hint: {escaped_lines(hint)}\n")
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that something slow goes on, where somebody watches."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(escaped(what))):
+        yield

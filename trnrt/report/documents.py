@@ -1,0 +1,175 @@
+"""The JSON document of each verb: the keys that other programs may rely on.
+
+The documents are strictly valid JSON, which knows no NaN and no infinity: such a number is null.
+An output whose data has one also says ``"non_finite": true``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trnrt.errors import Blocker
+    from trnrt.importer import TensorInfo
+    from trnrt.planner.plan import NodeReport, Plan
+    from trnrt.report.top import Top
+    from trnrt.session import InferenceSession
+    from trnrt.validate import ValidationReport
+
+SCHEMA_VERSION = 1
+
+SMALL = 1024
+"""Elements up to which an output's data is in the document without ``--full``."""
+
+Document = dict[str, Any]
+
+
+def as_text(document: Document) -> str:
+    """The document as JSON text, in ASCII; every number in it is finite."""
+    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+
+
+def header(session: InferenceSession) -> Document:
+    """What every document about a session starts with."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": session.name,
+        "backend": session.backend,
+        "target": session.target,
+        "dtype": session.dtype,
+    }
+
+
+def run_document(
+    session: InferenceSession,
+    outputs: Mapping[str, npt.NDArray[Any]],
+    top: Top | None,
+    *,
+    wall_ms: float,
+    full: bool,
+    notes: Iterable[str],
+) -> Document:
+    """``run``: the outputs by name, their data if there are up to ``SMALL`` elements or with ``full``.
+
+    ``top`` is null without ``--top``, else a list of rows, each a list of ``{class, number, label}``, best
+    first; ``top_output`` tells which output that is, ``top_softmax`` whether softmax was applied.
+    """
+    return header(session) | {
+        "wall_ms": wall_ms,
+        "predicted_us": session.predicted_us,
+        "outputs": {name: _output(array, full) for name, array in outputs.items()},
+        "top": top and [[_choice(choice) for choice in row] for row in _rows(top)],
+        "top_output": top and top.output,
+        "top_softmax": top and top.softmax,
+        "notes": list(notes),
+    }
+
+
+def validate_document(session: InferenceSession, report: ValidationReport, notes: Iterable[str]) -> Document:
+    """``validate``: an output's error that is not finite is null, so is a tolerance that does not exist."""
+    outputs = [asdict(output) for output in report.outputs]
+    return header(session) | asdict(report) | {"outputs": outputs, "notes": list(notes)}
+
+
+def inspect_document(plan: Plan) -> Document:
+    """``inspect`` of a model that can run."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": plan.name,
+        "target": plan.target,
+        "dtype": plan.dtype,
+        "batch": plan.batch,
+        "supported": True,
+        "nodes": [asdict(node) for node in plan.nodes],
+        "steps": [asdict(step) for step in plan.steps],
+        "blockers": [],
+        "notes": list(plan.notes),
+    }
+
+
+def unsupported_document(model: str, nodes: Iterable[NodeReport], blockers: Iterable[Blocker]) -> Document:
+    """``inspect`` of a model that can't run: the nodes as far as known, and everything that blocks it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": model,
+        "supported": False,
+        "nodes": [asdict(node) for node in nodes],
+        "steps": [],
+        "blockers": [asdict(blocker) for blocker in blockers],
+        "notes": [],
+    }
+
+
+def stage_document(
+    model: str, stage: str, *, inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], listing: str
+) -> Document:
+    """``inspect --stage imported|rewritten``: the signature, and the graph's listing as lines."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": model,
+        "stage": stage,
+        "inputs": [asdict(tensor) for tensor in inputs],
+        "outputs": [asdict(tensor) for tensor in outputs],
+        "listing": listing.splitlines(),
+    }
+
+
+def compile_document(plan: Plan, files: Iterable[str]) -> Document:
+    """``compile``: what was compiled, and the files that were written."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": plan.name,
+        "target": plan.target,
+        "dtype": plan.dtype,
+        "batch": plan.batch,
+        "files": list(files),
+    }
+
+
+def _output(array: npt.NDArray[Any], full: bool) -> Document:
+    entry: Document = {"shape": list(array.shape), "dtype": dtype_name(array)}
+    if full or array.size <= SMALL:
+        entry["data"] = _data(array)
+    if _has_non_finite(array):
+        entry["non_finite"] = True
+    return entry
+
+
+def dtype_name(array: npt.NDArray[Any]) -> str:
+    """An array's dtype as the importer names it: numpy's name, "str" for strings."""
+    return "str" if array.dtype.kind in "OUS" else array.dtype.name
+
+
+def _data(array: npt.NDArray[Any]) -> Any:
+    return (array.astype("float32") if array.dtype.kind == "V" else array).tolist()
+
+
+def _has_non_finite(array: npt.NDArray[Any]) -> bool:
+    import numpy as np
+
+    return array.dtype.kind in "fcV" and not bool(np.isfinite(array).all())
+
+
+def _rows(top: Top) -> Iterable[Any]:
+    return top.rows
+
+
+def _choice(choice: Any) -> Document:
+    return {"class": choice.index, "number": choice.number, "label": choice.label}
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with None for every number that JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

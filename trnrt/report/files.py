@@ -1,0 +1,97 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from trnrt.errors import OptionError
+from trnrt.report.text import escaped, quoted
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Call ``write`` with a new file beside ``path``, then put that file in its place.
+
+    Whoever reads ``path`` sees the old file or the whole new one. A device or a pipe is written to
+    directly, as it must not be replaced.
+
+    Raises:
+        OptionError: if the file can't be written; nothing is left behind.
+    """
+    try:
+        if path.is_dir():
+            raise OptionError(f"can't write {quoted(str(path))}: it is a directory")
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                write(file)
+        else:
+            _replace(Path(os.path.realpath(path)), write)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise OptionError(f"can't write {quoted(str(path))}: {escaped(reason)}", hint=_hint(path)) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all; OptionError if it can't be."""
+    write_whole(path, lambda file: _write_all(file, text.encode()))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
+    """Write an .npz file of these arrays, by name, that ``np.load`` reads without pickle.
+
+    Strings become unicode arrays. A number format that numpy has no code for (bfloat16) becomes
+    float32, which holds every value of it; the notes returned say so. OptionError if the file can't
+    be written.
+    """
+    storable = {name: _storable(array) for name, array in arrays.items()}
+    write_whole(path, lambda file: _write_npz(file, storable))
+    return [
+        f"{quoted(name)} is {array.dtype} and was saved as {storable[name].dtype}, as .npz files have no {array.dtype}"
+        for name, array in arrays.items()
+        if array.dtype.kind == "V"
+    ]
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    # Not tempfile: its files are the owner's alone, and a report gets the permissions of any other new file.
+    beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
+    try:
+        with beside.open("xb") as file:
+            write(file)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _hint(path: Path) -> str | None:
+    return None if path.parent.is_dir() else f"make the directory first: mkdir -p {escaped(str(path.parent))}"
+
+
+def _write_all(file: IO[bytes], content: bytes) -> None:
+    file.write(content)
+
+
+def _write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    # Not np.savez: an output may be called "file", which is the name of savez's first parameter.
+    import zipfile
+
+    import numpy as np
+
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _storable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    return array.astype("float32") if array.dtype.kind == "V" else array

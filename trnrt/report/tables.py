@@ -1,0 +1,121 @@
+"""The tables of each verb. Without lines, so that they read the same in a terminal and in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from trnrt.report.documents import dtype_name
+from trnrt.report.text import error_text, escaped, number_text, shape_text, shown
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trnrt.errors import Blocker
+    from trnrt.planner.plan import NodeReport, StepReport
+    from trnrt.report.top import Top
+    from trnrt.validate import ValidationReport
+
+ROWS_SHOWN = 10
+"""Rows of a batch that the tables of ``run`` show."""
+
+_VALUES_SHOWN = 5
+
+
+def outputs_table(outputs: Mapping[str, npt.NDArray[Any]]) -> Table:
+    """A line for each output of a run: what it is, and how it starts."""
+    rows = [
+        (shown(name), dtype_name(array), shape_text(array.shape), _first_values(array))
+        for name, array in outputs.items()
+    ]
+    return _table(("output", "dtype", "shape", "values"), rows)
+
+
+def top_table(top: Top) -> Table:
+    """The best classes of the first rows."""
+    labelled = any(choice.label is not None for row in top.rows for choice in row)
+    rows = [
+        ("" if rank else str(index), str(choice.index), number_text(choice.number), shown(choice.label or ""))
+        for index, row in enumerate(top.rows[:ROWS_SHOWN])
+        for rank, choice in enumerate(row)
+    ]
+    number = "share" if top.softmax else "number"
+    columns = ("row", "class", number, "label") if labelled else ("row", "class", number)
+    return _table(columns, [row[: len(columns)] for row in rows], right=(0, 1, 2))
+
+
+def comparison_table(report: ValidationReport) -> Table:
+    """A line for each output of a validation: how far it is from onnxruntime's."""
+    rows = [
+        (
+            shown(output.name),
+            output.dtype,
+            error_text(output.max_abs),
+            error_text(output.max_rel),
+            error_text(output.required_rtol),
+            Text("pass", "green") if output.passed else Text("FAIL", "bold red"),
+        )
+        for output in report.outputs
+    ]
+    return _table(("output", "dtype", "max abs", "max rel", "rtol needed", "verdict"), rows, right=(2, 3, 4))
+
+
+def nodes_table(nodes: Iterable[NodeReport]) -> Table:
+    """A line for each ONNX node: the step and the kernel it went to, and why."""
+    rows = [
+        (
+            shown(node.name),
+            shown(node.op),
+            shown(node.step or "-"),
+            node.kernel or "-",
+            node.place,
+            escaped(node.reason),
+        )
+        for node in nodes
+    ]
+    return _table(("node", "op", "step", "kernel", "place", "why"), rows)
+
+
+def steps_table(steps: Iterable[StepReport]) -> Table:
+    """A line for each step: the tensor it makes, where that lives, and why there."""
+    rows = [
+        (
+            shown(step.name),
+            step.kernel,
+            shown(step.output),
+            shape_text(step.shape),
+            step.place,
+            step.layout,
+            escaped(step.reason),
+        )
+        for step in steps
+    ]
+    return _table(("step", "kernel", "output", "shape", "place", "layout", "why"), rows)
+
+
+def blockers_table(blockers: Iterable[Blocker]) -> Table:
+    """A line for each reason why a model can't run."""
+    rows = [(shown(b.node), shown(b.op), escaped(b.reason), escaped(b.hint)) for b in blockers]
+    return _table(("node", "op", "why not", "what would help"), rows)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[int] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index in right else "left", overflow="fold")
+    for row in rows:
+        # Text, not str: rich would read brackets in a name as markup.
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def _first_values(array: npt.NDArray[Any]) -> str:
+    values = [_value_text(value) for value in array.flat[:_VALUES_SHOWN].tolist()]
+    return " ".join([*values, "..."] if array.size > len(values) else values)
+
+
+def _value_text(value: Any) -> str:
+    return number_text(value) if isinstance(value, float) else shown(str(value))

@@ -1,0 +1,69 @@
+"""Names and numbers as text. What a model or a file calls its parts is data: it may hold control characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_LONGEST_NAME = 120
+
+
+def escaped(text: str) -> str:
+    """``text`` with everything that is not printable as an escape sequence; the result has one line."""
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def shown(name: str) -> str:
+    """A name as a terminal may show it: one line, escaped, and of a bounded length."""
+    text = escaped(name)
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
+
+
+def quoted(name: str) -> str:
+    """``shown`` in quotes, for the middle of a sentence."""
+    return f"'{shown(name)}'"
+
+
+def escaped_lines(text: str) -> str:
+    """``text`` of several lines, each escaped."""
+    return "\n".join(escaped(line) for line in text.split("\n"))
+
+
+def shape_text(shape: Iterable[int | str | None]) -> str:
+    """A shape as in messages: ``[batch, 1, 8, 8]``; an open dimension is ``?``."""
+    return "[" + ", ".join("?" if dim is None else shown(str(dim)) for dim in shape) + "]"
+
+
+def listed(items: Sequence[str], most: int = 8) -> str:
+    """The items, comma-separated; of a long list, the first few and how many more there are."""
+    rest = len(items) - most
+    return ", ".join(items[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 row``, ``10 rows``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def number_text(value: float) -> str:
+    """A number in a table: six significant digits."""
+    return f"{value:.6g}"
+
+
+def error_text(value: float) -> str:
+    """An error or a tolerance in a table: two digits and a power of ten, 0 as it is."""
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for a person: ``4.0 GiB``."""
+    amount = float(size)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.1f} {unit}" if unit != "bytes" else f"{size} bytes"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

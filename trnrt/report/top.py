@@ -1,0 +1,110 @@
+"""The best classes of a classifier's output.
+
+Which output ``--top`` applies to: an output of floats that holds one number a class, which is one of
+shape [rows, classes] with two classes or more (later dimensions of 1 do not count). If there are
+several, the rule, in this order:
+
+1. those with as many classes as the model's metadata has labels, if any has;
+2. the one that is called what is asked for: without ``--logits`` the numbers are taken as they are, so an
+   output named like probabilities ("prob", "softmax") is preferred; with ``--logits`` one named like
+   logits ("logit");
+3. the first one in the model's order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trnrt.errors import OptionError
+from trnrt.report.text import listed, quoted, shape_text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trnrt.importer import TensorInfo
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+_NAMES_OF_PROBABILITIES = ("prob", "softmax")
+_NAMES_OF_LOGITS = ("logit",)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One class of one row: its index, its number, and its label if the model has labels."""
+
+    index: int
+    number: float
+    label: str | None
+
+
+@dataclass(frozen=True)
+class Top:
+    """The best classes of each row of ``output``, best first; ``softmax`` tells whether it was applied here."""
+
+    output: str
+    softmax: bool
+    rows: tuple[tuple[Choice, ...], ...]
+
+
+def labels_of(metadata: Mapping[str, str]) -> list[str]:
+    """The class names in a model's metadata (``labels``, a JSON list); empty if there are none that can be read."""
+    try:
+        labels = json.loads(metadata.get("labels", "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return [str(label) for label in labels] if isinstance(labels, list) else []
+
+
+def choose_output(outputs: Sequence[TensorInfo], metadata: Mapping[str, str], logits: bool) -> str:
+    """The name of the output that ``--top`` applies to; see the rule above. OptionError if there is none."""
+    candidates = [output for output in outputs if _one_number_a_class(output)]
+    if not candidates:
+        found = listed([f"{quoted(o.name)} {o.dtype} {shape_text(o.shape)}" for o in outputs])
+        raise OptionError(
+            f"--top needs an output with one number a class, floats of shape [rows, classes]; the model's are {found}",
+            hint="leave --top out",
+        )
+    count = len(labels_of(metadata))
+    candidates = [output for output in candidates if output.shape[1] == count] or candidates
+    wanted = _NAMES_OF_LOGITS if logits else _NAMES_OF_PROBABILITIES
+    named = [output for output in candidates if any(word in output.name.lower() for word in wanted)]
+    return (named or candidates)[0].name
+
+
+def best_classes(name: str, output: npt.NDArray[Any], count: int, *, labels: Sequence[str], softmax: bool) -> Top:
+    """The ``count`` best classes of each row of ``output`` ([rows, classes], any later dimensions 1).
+
+    Equal numbers rank by class, NaN comes last. ``labels`` are used if there is one for each class.
+    ``softmax`` turns the row's numbers into shares of 1 first, in float64.
+    """
+    import numpy as np
+
+    numbers = output.reshape(output.shape[:2]).astype(np.float64)
+    if softmax:
+        numbers = _softmax(numbers)
+    best = np.argsort(-numbers, axis=1, kind="stable")[:, :count]
+    named = labels if len(labels) == numbers.shape[1] else None
+    rows = tuple(
+        tuple(Choice(int(i), float(row[i]), named[i] if named else None) for i in order)
+        for row, order in zip(numbers, best, strict=True)
+    )
+    return Top(name, softmax, rows)
+
+
+def _one_number_a_class(output: TensorInfo) -> bool:
+    shape = output.shape
+    if output.dtype not in FLOATS or len(shape) < 2 or any(dim != 1 for dim in shape[2:]):
+        return False
+    return not isinstance(shape[1], int) or shape[1] > 1
+
+
+def _softmax(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):  # infinite logits give NaN, as in any softmax
+        shares = np.exp(numbers - numbers.max(axis=1, keepdims=True, initial=-np.inf))
+        result: npt.NDArray[Any] = shares / shares.sum(axis=1, keepdims=True)
+    return result
