@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.backends import LoadedKernel, choose
+from trnrt.backends import LoadedKernel, choose, device_target
 from trnrt.cache import KernelCache, write_whole
 from trnrt.errors import InputError, OptionError
 from trnrt.importer import ImportedModel, TensorInfo, import_model
@@ -54,13 +54,17 @@ class _Compiled:
 class InferenceSession:
     """A model, compiled for a target, that runs on the simulator or on a NeuronCore.
 
-    ``model``: a file's path or its content. ``dtype``: what weights and activations are computed in (accumulation is
-    float32). What a shape needs is compiled once and kept. Errors are TrnrtErrors.
+    ``model``: a file's path or its content. ``target``: "trn1", "trn2" or "trn3"; by default this machine's device,
+    else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). What a shape needs
+    is compiled once and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script
+    written for onnxruntime changes one import; they mean nothing here.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes,
+        sess_options: object = None,
+        providers: Sequence[object] | None = None,
         *,
         target: str | None = None,
         dtype: str = "float32",
@@ -70,7 +74,7 @@ class InferenceSession:
         if dtype not in DTYPES:
             raise OptionError(f"unknown dtype {dtype!r}", hint=f"dtypes are {', '.join(DTYPES)}")
         choice = choose(backend)
-        self.target = get_target(target or DEFAULT_TARGET).name
+        self.target = get_target(target or device_target() or DEFAULT_TARGET).name
         self.dtype = dtype
         self.backend = choice.backend.name
         self.backend_reason = choice.reason
@@ -93,7 +97,9 @@ class InferenceSession:
         """The model's outputs."""
         return [_node_arg(info) for info in self.model.outputs]
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Array], run_options: object = None
+    ) -> list[Array]:
         """The outputs called ``output_names`` (all where None) for these inputs, in the model's own dtypes.
 
         A model with a fixed batch is run in slices of it, the last one padded; ``notes`` says so.

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 BACKENDS = ("auto", "simulator", "neuron")
 
+_PRODUCT_NAME = Path("/sys/devices/virtual/dmi/id/product_name")
+# EC2 instance family -> target.
+_FAMILIES = {"trn1": "trn1", "inf2": "trn1", "trn2": "trn2", "trn3": "trn3"}
+
 
 class LoadedKernel(Protocol):
     """A compiled kernel with its weights in place."""
@@ -68,3 +72,17 @@ def choose(name: str) -> Choice:
 def neuron_device() -> Path | None:
     """The first Neuron device file of this machine, or None."""
     return next(iter(sorted(Path("/dev").glob("neuron[0-9]*"))), None)
+
+
+def device_target() -> str | None:
+    """The target that this machine's device is, or None where there is no device or its kind can't be told.
+
+    EC2 gives the instance type ("trn2.48xlarge") as the product name.
+    """
+    if neuron_device() is None:
+        return None
+    try:
+        family = _PRODUCT_NAME.read_text(encoding="ascii").split(".")[0].strip()
+    except (OSError, ValueError):
+        return None
+    return next((target for prefix, target in _FAMILIES.items() if family.startswith(prefix)), None)

@@ -1,0 +1,202 @@
+"""The session: onnxruntime's interface, batches, and what it says to bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import parser
+
+import trnrt
+from trnrt.errors import BackendError, InputError, OptionError
+
+MODELS = Path(__file__).parents[2] / "models"
+CNN = MODELS / "digits_cnn.onnx"
+FFNN = MODELS / "digits_ffnn.onnx"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has a cache of its own."""
+    monkeypatch.setenv("TRNRT_CACHE", str(tmp_path / "cache"))
+
+
+def parsed(text: str) -> bytes:
+    """A model from ONNX's textual form."""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+# y = relu(x @ w + b) with small constants; the batch is what the test says.
+def small(batch: str) -> bytes:
+    """A Gemm and a Relu over (batch, 3)."""
+    return parsed(
+        f"g (float[{batch},3] x) => (float[{batch},2] y)"
+        "<float[3,2] w = {1,-1,2,0,-1,1}, float[2] b = {0.5,-0.25}> { h = Gemm(x, w, b)  y = Relu(h) }"
+    )
+
+
+def reference(model: bytes, feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """What onnxruntime answers."""
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    outputs: list[NDArray[Any]] = session.run(None, feeds)
+    return outputs
+
+
+def test_answers_as_onnxruntime_does_with_one_import_changed() -> None:
+    feeds = {"image": np.load(MODELS / "digits_test.npz")["image"][:5]}
+    answers = []
+    for runtime in (onnxruntime, trnrt):
+        session = runtime.InferenceSession(str(FFNN), providers=["CPUExecutionProvider"])
+        assert [i.name for i in session.get_inputs()] == ["image"]
+        assert [(o.name, o.type) for o in session.get_outputs()] == [
+            ("probabilities", "tensor(float)"),
+            ("label", "tensor(int64)"),
+        ]
+        assert list(session.get_inputs()[0].shape) == ["batch", 1, 8, 8]
+        answers.append(session.run(["label", "probabilities"], feeds))
+    (label, probabilities), (ours_label, ours_probabilities) = answers
+    assert ours_label.dtype == label.dtype and ours_probabilities.dtype == probabilities.dtype
+    np.testing.assert_array_equal(ours_label, label)
+    np.testing.assert_allclose(ours_probabilities, probabilities, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 33, 130])
+def test_symbolic_batch_of_any_size(rows: int) -> None:
+    session = trnrt.InferenceSession(small("N"))
+    x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], reference(small("N"), {"x": x})[0], rtol=1e-5)
+    assert session.notes == []
+
+
+@pytest.mark.parametrize(("rows", "slices", "padding"), [(4, 0, 0), (8, 2, 0), (10, 3, 2), (1, 1, 3)])
+def test_fixed_batch_runs_in_slices_and_says_so(rows: int, slices: int, padding: int) -> None:
+    session = trnrt.InferenceSession(small("4"))
+    x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+    y = session.run(None, {"x": x})[0]
+    np.testing.assert_allclose(y, reference(small("N"), {"x": x})[0], rtol=1e-5)
+    said = " ".join(session.notes)
+    assert (f"{slices} slices" in said) == bool(slices)
+    assert (f"padded with {padding} rows" in said) == bool(padding)
+
+
+def test_model_without_batch() -> None:
+    model = parsed("g (float[3] x) => (float[2] y) <float[3,2] w = {1,2,3,4,5,6}> { y = MatMul(x, w) }")
+    session = trnrt.InferenceSession(model)
+    x = np.array([1, -2, 0.5], np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], reference(model, {"x": x})[0], rtol=1e-6)
+    with pytest.raises(InputError, match=r"'x'.*\(4,\).*\(3\)"):
+        session.run(None, {"x": np.zeros(4, np.float32)})
+
+
+def test_compiles_a_shape_once_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trnrt.backends.simulator import SimulatorBackend
+
+    loaded: list[int | None] = []
+    load = SimulatorBackend.load
+
+    def counted(self: SimulatorBackend, plan: Any, path: Path, source: bytes) -> Any:
+        loaded.append(plan.batch)
+        return load(self, plan, path, source)
+
+    monkeypatch.setattr(SimulatorBackend, "load", counted)
+    session = trnrt.InferenceSession(small("N"))
+    for rows in (2, 5, 2, 5, 2):
+        session.run(None, {"x": np.ones((rows, 3), np.float32)})
+    assert loaded == [2, 5]
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_target_and_dtype(target: str, dtype: str) -> None:
+    session = trnrt.InferenceSession(CNN, target=target, dtype=dtype)
+    x = np.load(MODELS / "digits_test.npz")["image"][:16]
+    expected = reference(CNN.read_bytes(), {"image": x})[0]
+    y = session.run(None, {"image": x})[0]
+    assert y.dtype == np.float32
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(y, expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_array_equal(y.argmax(1), expected.argmax(1))
+
+
+def test_nan_and_infinity_as_onnxruntime() -> None:
+    x = np.load(MODELS / "digits_test.npz")["image"][:4].copy()
+    x[1, 0, 3, 3] = np.nan
+    x[2, 0, 5, 1] = np.inf
+    expected = reference(FFNN.read_bytes(), {"image": x})
+    for target in ("trn1", "trn2"):
+        probabilities, label = trnrt.InferenceSession(FFNN, target=target).run(None, {"image": x})
+        np.testing.assert_allclose(probabilities, expected[0], rtol=1e-4, atol=1e-6, equal_nan=True)
+        np.testing.assert_array_equal(label, expected[1])
+    assert np.isnan(expected[0][1]).all() and not np.isnan(expected[0][0]).any()
+
+
+BAD_FEEDS: list[tuple[dict[str, NDArray[Any]], str]] = [
+    ({}, r"missing input: 'x', float32 \(N, 3\)"),
+    ({"z": np.zeros((1, 3), np.float32)}, "no input 'z'"),
+    ({"x": np.zeros((1, 3))}, "float64.*wants float32"),
+    ({"x": np.zeros((1, 3), np.int64)}, "int64.*wants float32"),
+    ({"x": np.zeros((1, 4), np.float32)}, r"\(1, 4\).*\(N, 3\)"),
+    ({"x": np.zeros(3, np.float32)}, "rank 1"),
+    ({"x": np.zeros((0, 3), np.float32)}, "dimension 0 is 0"),
+]
+
+
+@pytest.mark.parametrize(("feeds", "message"), BAD_FEEDS)
+def test_bad_feeds_name_the_input_and_the_way_out(feeds: dict[str, NDArray[Any]], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        trnrt.InferenceSession(small("N")).run(None, feeds)
+    assert caught.value.exit_code == 2
+
+
+def test_unknown_output_dtype_target_and_backend() -> None:
+    session = trnrt.InferenceSession(small("N"))
+    with pytest.raises(InputError, match="no output 'nope'"):
+        session.run(["nope"], {"x": np.zeros((1, 3), np.float32)})
+    with pytest.raises(OptionError, match="float64"):
+        trnrt.InferenceSession(small("N"), dtype="float64")
+    with pytest.raises(OptionError, match="trn9"):
+        trnrt.InferenceSession(small("N"), target="trn9")
+    with pytest.raises(OptionError, match="gpu"):
+        trnrt.InferenceSession(small("N"), backend="gpu")
+    with pytest.raises(BackendError, match="neuron"):
+        trnrt.InferenceSession(small("N"), backend="neuron")
+
+
+def test_random_inputs_are_seeded() -> None:
+    session = trnrt.InferenceSession(CNN)
+    first, again, other = (session.random_inputs(3, seed)["image"] for seed in (1, 1, 2))
+    assert first.shape == (3, 1, 8, 8) and first.dtype == np.float32
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+def test_save_writes_a_module_that_runs_by_itself(tmp_path: Path) -> None:
+    session = trnrt.InferenceSession(CNN)
+    module, weights, summary = session.save(tmp_path / "kept", batch=2)
+    text = module.read_text()
+    assert "def digits_cnn(image" in text and summary.stat().st_size > 100
+    namespace: dict[str, Any] = {}
+    exec(compile(text, str(module), "exec"), namespace)
+    image = session.random_inputs(2)["image"]
+    arrays = np.load(weights, allow_pickle=False)
+    (logits,) = namespace["digits_cnn"](image, *(arrays[name] for name in arrays.files))
+    np.testing.assert_array_equal(logits, session.run(None, {"image": image})[0])
+
+
+def test_device_decides_the_default_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import trnrt.backends
+
+    product = tmp_path / "product_name"
+    product.write_text("trn1.32xlarge\n")
+    monkeypatch.setattr(trnrt.backends, "_PRODUCT_NAME", product)
+    assert trnrt.InferenceSession(small("N")).target == "trn2"  # no device here
+    monkeypatch.setattr(trnrt.backends, "neuron_device", lambda: Path("/dev/neuron0"))
+    session = trnrt.InferenceSession(small("N"))
+    assert session.target == "trn1" and session.backend == "simulator"
+    assert "/dev/neuron0" in session.backend_reason
