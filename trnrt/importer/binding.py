@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import operator
-import threading
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
-import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
 from trnrt.importer.folding import Folder
 from trnrt.importer.model import GraphView, ImportedModel, TensorInfo
 from trnrt.importer.naming import listed, name_nodes, one_line, quoted, root_cause
+from trnrt.importer.quiet import undisturbed
 from trnrt.importer.rewriting import apply_rules
-
-# The rewrite rules are shared objects that remember what they matched last.
-_LOCK = threading.Lock()
-_LOGGERS = ("onnx_ir", "onnxscript")
 
 
 def bind(imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> GraphView:
     """See ``ImportedModel.bind``."""
     bound, symbols = check_shapes(imported, shapes)
     try:
-        with _LOCK, _quiet():
+        with undisturbed():
             return _prepared(imported, bound, symbols)
     except TrnrtError:
         raise
     except Exception as error:
         # The graph is untrusted, and the libraries below report what they stumble over as they like.
-        raise ModelFileError(f"{imported.name}: the model can't be prepared ({root_cause(error)})") from error
+        raise ModelFileError(f"{one_line(imported.name)}: the model can't be prepared ({root_cause(error)})") from error
 
 
 def _prepared(imported: ImportedModel, shapes: dict[str, tuple[int, ...]], symbols: dict[str, int]) -> GraphView:
@@ -103,11 +95,11 @@ def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
     """The clean-up must keep what callers see, and the file must not lie about its outputs' types."""
     names = [value.name for value in model.graph.outputs]
     if names != [info.name for info in imported.outputs]:
-        raise ModelFileError(f"{imported.name}: the outputs of the model got lost when it was prepared")
+        raise ModelFileError(f"{one_line(imported.name)}: the outputs of the model got lost when it was prepared")
     for info, declared, made in zip(imported.outputs, imported.model.graph.outputs, model.graph.outputs, strict=True):
         if declared.dtype is not None and made.dtype is not None and declared.dtype != made.dtype:
             raise ModelFileError(
-                f"{imported.name}: output {quoted(info.name)} is declared as {declared.dtype.name},"
+                f"{one_line(imported.name)}: output {quoted(info.name)} is declared as {declared.dtype.name},"
                 f" but the node that makes it gives {made.dtype.name}",
                 hint="Export the model again.",
             )
@@ -118,24 +110,8 @@ def _unresolved(imported: ImportedModel, shapes: dict[str, tuple[int, ...]], fol
     problems = folder.problems()
     if contradiction := next((p.text for p in problems if p.is_contradiction), None):
         if all(isinstance(dim, int) for info in imported.inputs for dim in info.shape):
-            raise ModelFileError(f"{imported.name}: {contradiction}", hint="Export the model again.")
+            raise ModelFileError(f"{one_line(imported.name)}: {contradiction}", hint="Export the model again.")
         given = listed(f"{quoted(name)} {shape}" for name, shape in shapes.items())
         raise InputError(f"the model can't take the input shapes {given}: {contradiction}")
     for problem in problems:
         yield problem.text
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the libraries from writing to the user's terminal what ``bind`` reports itself, or what is no problem."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from trnrt.errors import ModelFileError
 from trnrt.importer.limits import MOST_NODES
 from trnrt.importer.naming import listed, one_line, quoted
-from trnrt.importer.protos import all_graphs, all_nodes, every_node, reads
+from trnrt.importer.protos import all_graphs, all_nodes, all_tensors, every_node, reads
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -146,6 +146,16 @@ def check_graph(model: onnx.ModelProto, where: str) -> None:
             f"{where}: the model stores tensors in ONNX's sparse format, which trnrt doesn't read",
             hint="Export the model with dense weights.",
         )
+
+
+def check_tensors(model: onnx.ModelProto, where: str) -> None:
+    """Refuse shapes that no tensor has."""
+    for tensor in all_tensors(model):
+        if any(dim < 0 for dim in tensor.dims):
+            raise ModelFileError(
+                f"{where}: the tensor {quoted(tensor.name)} has a negative dimension in its shape {list(tensor.dims)}",
+                hint="The file is damaged: copy or export it again.",
+            )
 
 
 def settle_tensors(model: ir.Model, where: str) -> None:

@@ -106,8 +106,6 @@ class _Place:
 
     def _needed(self, tensor: onnx.TensorProto) -> int:
         """Bytes that the tensor's shape and type need."""
-        if any(dim < 0 for dim in tensor.dims):
-            raise self.error("belongs to a shape with a negative dimension", _TOGETHER)
         try:
             bits = ir.DataType(tensor.data_type).bitwidth
         except (TypeError, ValueError):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from trnrt.importer.naming import one_line, quoted, titled
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
+from trnrt.importer.windows import WINDOWED
 
 Kind = tuple[ir.DataType, tuple[int, ...]]
 
@@ -42,6 +43,8 @@ def why_unknown(model: ir.Model) -> Iterator[Reason]:
             yield reason
         elif any(not is_resolved(value) for value in named_outputs(node)):
             yield _reason(node, model)
+        elif any(static_size(value) == 0 for value in named_outputs(node)):
+            yield Reason(f"{titled(node)}: its output is empty")
 
 
 # -- onnx's own inference ---------------------------------------------------------------------------
@@ -177,10 +180,11 @@ def _mismatch(node: ir.Node) -> Reason | None:
     """A contradiction that onnx's inference lets pass."""
     if node.domain != "" or not node.inputs:
         return None
-    if any(dim < 0 for value in node.outputs for dim in static_shape(value) or ()):
-        shapes = [static_shape(value) for value in node.inputs if value is not None]
-        return Reason(f"{titled(node)} doesn't fit its input shapes {shapes}", is_contradiction=True)
     source, made = node.inputs[0], node.outputs[0]
+    smallest = min(static_shape(made) or (1,), default=1)
+    if smallest < (1 if node.op_type in WINDOWED else 0):
+        text = f"{titled(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
+        return Reason(text, is_contradiction=True)
     before, after = static_size(source), static_size(made)
     if node.op_type not in _RESHAPING or before is None or after is None or before == after:
         return None

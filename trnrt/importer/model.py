@@ -28,8 +28,8 @@ class TensorInfo:
 class GraphView:
     """A model for concrete input shapes: cleaned up, and static.
 
-    Every tensor of ``model`` has a dtype and an integer shape, except those that ``unresolved`` gives
-    a reason for. Nodes are in topological order and have unique names. Constants are initializers
+    Every tensor of ``model`` has a dtype and an integer shape with no 0 in it, except those of nodes that
+    ``unresolved`` gives a reason for. Nodes are in topological order and have unique names. Constants are initializers
     (there are no Constant nodes); a graph output that does not depend on the inputs is one, too, and an
     output that the file declares to be an input is that input. ``notes`` tells what was rewritten.
     """

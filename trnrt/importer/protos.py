@@ -52,6 +52,17 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 yield attribute.t
 
 
+def name_standard_domain(model: onnx.ModelProto) -> bool:
+    """Call the domain of ONNX's own operators "" everywhere; false if it was called "ai.onnx" somewhere."""
+    was_so = True
+    opsets = [*model.opset_import, *(opset for function in model.functions for opset in function.opset_import)]
+    for item in (*opsets, *every_node(model)):
+        if item.domain == "ai.onnx":
+            item.domain = ""
+            was_so = False
+    return was_so
+
+
 def reads(node: onnx.NodeProto) -> set[str]:
     """Names of the tensors that the node and its subgraphs take from the graph around it."""
     names = set(node.input)

@@ -15,6 +15,8 @@ from trnrt.importer import checking, external, signature
 from trnrt.importer.limits import LARGEST_MODEL, in_words
 from trnrt.importer.model import ImportedModel
 from trnrt.importer.naming import name_nodes, one_line, root_cause
+from trnrt.importer.protos import name_standard_domain
+from trnrt.importer.quiet import undisturbed
 from trnrt.importer.sniffing import guess
 
 _EXPORT_AGAIN = "Copy or export the file again; an ONNX file is what torch.onnx.export or onnx.save writes."
@@ -31,21 +33,32 @@ def read_model(source: str | os.PathLike[str] | bytes, name: str | None) -> Impo
 
 def _import(data: bytes, folder: Path | None, name: str, where: str) -> ImportedModel:
     try:
-        proto = parse(data, where)
-        checking.check_names(proto, where)
-        checking.check_versions(proto, where)
-        checking.check_size(proto, where)
-        whole = external.load(proto, folder, where, LARGEST_MODEL - len(data))
-        whole = checking.sort_nodes(proto, where) and whole
-        checking.check_model(data if whole else proto.SerializeToString(), where)
-        checking.check_graph(proto, where)
-        return _imported(proto, name, where)
+        with undisturbed():
+            proto = _checked(data, folder, where)
+            return _imported(proto, name, where)
     except ModelFileError:
         raise
     except Exception as error:
         # The file is untrusted, and the libraries below report what they stumble over as they like.
         problem = f"{where}: the model is broken inside ({root_cause(error)})"
         raise ModelFileError(problem, hint=_EXPORT_AGAIN) from error
+
+
+def _checked(data: bytes, folder: Path | None, where: str) -> onnx.ModelProto:
+    """The model in the file, with all its data, in topological order."""
+    proto = parse(data, where)
+    checking.check_names(proto, where)
+    checking.check_versions(proto, where)
+    checking.check_size(proto, where)
+    checking.check_tensors(proto, where)
+    is_as_read = [
+        name_standard_domain(proto),
+        external.load(proto, folder, where, LARGEST_MODEL - len(data)),
+        checking.sort_nodes(proto, where),
+    ]
+    checking.check_model(data if all(is_as_read) else proto.SerializeToString(), where)
+    checking.check_graph(proto, where)
+    return proto
 
 
 def _content(path: Path, where: str) -> bytes:
@@ -106,7 +119,8 @@ def _imported(proto: onnx.ModelProto, name: str, where: str) -> ImportedModel:
 def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     signature.forget_maps(proto)
     model: ir.Model = ir.from_proto(proto)
-    _one_name_for_the_standard_domain(model)
+    # A model of foreign operators only has no version of ONNX's own, but what the clean-up inserts needs one.
+    model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))
     _expand_functions(model, where)
     graph = model.graph
     # Before version 4 of the format each initializer is an input, too, whose value a caller may replace.
@@ -114,6 +128,7 @@ def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     graph.inputs.clear()
     graph.inputs.extend(true_inputs)
     model.ir_version = max(model.ir_version, 4)
+    _store_strings_as_tensors(graph)
     checking.settle_tensors(model, where)
     name_nodes(graph)
     return model
@@ -129,10 +144,14 @@ def _expand_functions(model: ir.Model, where: str) -> None:
         ) from error
 
 
-def _one_name_for_the_standard_domain(model: ir.Model) -> None:
-    """Operators of ONNX itself are in the domain "", which files may also call "ai.onnx"."""
-    for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
-        if "ai.onnx" in imports:
-            imports[""] = imports.pop("ai.onnx")
-    # A model of foreign operators only has none, but what the clean-up inserts needs one.
-    model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))
+def _store_strings_as_tensors(graph: ir.Graph) -> None:
+    """Rewrite Constant nodes of strings, which onnx_ir and onnxscript read as if all text was ASCII."""
+    for node in graph.all_nodes():
+        if node.op_type != "Constant" or node.domain != "":
+            continue
+        for name in node.attributes.keys() & {"value_string", "value_strings"}:
+            attribute = node.attributes.pop(name)
+            texts = [attribute.as_string()] if name == "value_string" else list(attribute.as_strings())
+            shape = ir.Shape([] if name == "value_string" else [len(texts)])
+            tensor = ir.StringTensor([text.encode() for text in texts], shape=shape)
+            node.attributes.add(ir.AttrTensor("value", tensor))

@@ -72,4 +72,4 @@ def _in_words(kind: onnx.TypeProto) -> str:
         return f"optional({_in_words(kind.optional_type.elem_type)})"
     if kind.HasField("map_type"):
         return f"map({dtype_name(kind.map_type.key_type)}, {_in_words(kind.map_type.value_type)})"
-    return "sparse tensor" if kind.HasField("sparse_tensor_type") else "unknown"
+    return "sparse()" if kind.HasField("sparse_tensor_type") else "unknown()"

@@ -8,7 +8,7 @@ from trnrt.importer.naming import titled
 from trnrt.importer.values import static_shape
 
 # onnxscript has this for Conv without dilation only.
-_WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "LpPool"})
+WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "LpPool"})
 
 
 def write_out_padding(model: ir.Model) -> list[str]:
@@ -17,7 +17,7 @@ def write_out_padding(model: ir.Model) -> list[str]:
 
 
 def _write_out(node: ir.Node) -> str | None:
-    if node.op_type not in _WINDOWED or node.domain != "":
+    if node.op_type not in WINDOWED or node.domain != "":
         return None
     rule = node.attributes.get_string("auto_pad", "NOTSET")
     if rule not in ("SAME_UPPER", "SAME_LOWER", "VALID"):
