@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InputError
-from trnrt.report.text import escaped, listed, quoted, shape_text, size_text
+from trnrt.report.text import counted, escaped, listed, quoted, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +97,9 @@ def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) 
     channels = wanted.shape[LAYOUTS[layout]]
     color = said.color or stored.color or _color_of(wanted, channels, layout)
     if channels != CHANNELS[color] and isinstance(channels, int):
-        raise InputError(f"{_titled(wanted)} has {channels} channels in layout {layout}, and {color} {CHANNELS[color]}")
+        raise InputError(
+            f"{_titled(wanted)} has {channels} as channels in layout {layout}; {color} has {CHANNELS[color]}"
+        )
     scale, mean, std = _numbers(wanted, said, stored, CHANNELS[color])
     height, width = (_size_of(wanted.shape[dim]) for dim in range(1, 4) if dim != LAYOUTS[layout])
     sources = _sources(said, stored)
@@ -188,7 +190,7 @@ def _numbers(
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):
-            raise InputError(f"{name} has {len(numbers)} numbers, and the image {channels} channels")
+            raise InputError(f"{name} has {counted(len(numbers), 'number')} for {counted(channels, 'channel')}")
     if 0 in std:
         raise InputError("std is 0, and values are divided by it")
     return scale, mean, std
@@ -196,7 +198,7 @@ def _numbers(
 
 def _stored(metadata: Mapping[str, str], said: ImageOptions) -> ImageOptions:
     """What the model's metadata says about the settings that the user leaves open."""
-    onnx = {key.lower(): value for key, value in metadata.items() if key.startswith("Image.")}
+    onnx = {key.lower(): value for key, value in metadata.items() if key.lower().startswith("image.")}
     found: dict[str, Any] = {}
     for name in (field.name for field in fields(ImageOptions) if getattr(said, field.name) is None):
         if (text := metadata.get(f"image.{name}")) is not None:
@@ -281,7 +283,7 @@ def _reading(path: Path) -> Iterator[None]:
     import warnings
     import zlib
 
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
@@ -293,7 +295,7 @@ def _reading(path: Path) -> Iterator[None]:
             f"{quoted(str(path))} has more pixels than trnrt reads ({Image.MAX_IMAGE_PIXELS:,})",
             hint="resize it first",
         ) from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise InputError(f"{quoted(str(path))} is no PNG or JPEG image") from error
     except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -321,8 +323,7 @@ def _colored(picture: Image, color: str, steps: dict[str, None]) -> Image:
     colorful = picture.mode not in ("1", "L", "LA")
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
-        lowest, _ = picture.getchannel("A").getextrema()
-        if mode != "RGBA" and isinstance(lowest, int) and lowest < 255:
+        if mode != "RGBA" and min(picture.getchannel("A").tobytes()) < 255:
             steps["transparency dropped"] = None
     if mode == "L" and colorful:
         steps["colours turned to grey (ITU-R 601 luma)"] = None

@@ -10,6 +10,9 @@ checked against ``LARGEST_INPUT`` before any of it is read.
 
 from __future__ import annotations
 
+import lzma
+import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
 
 LARGEST_INPUT = 4 * 2**30
 """Bytes that the arrays read for one run may have together."""
-
-_MOST_DIMENSIONS = 32
 
 # By their first bytes: a name's ending can lie.
 _KINDS = ((b"\x93NUMPY", "npy"), (b"PK\x03\x04", "npz"), (b"PK\x05\x06", "npz"))
@@ -178,36 +179,45 @@ _READERS: dict[str, Callable[[_Reading, str | None, Path], None]] = {
 
 def _read_array(reading: _Reading, file: IO[bytes], path: Path, available: int) -> npt.NDArray[Any]:
     """The array in an open .npy file of ``available`` bytes, in the machine's byte order."""
-    shape, fortran, dtype = _read_header(file)
+    shape, dtype = _read_header(file)
     if dtype.hasobject:
         raise InputError(f"{_file(path)} holds an array of Python objects, which only pickle can read", hint=_SAVE)
-    if dtype.kind not in "biufcSU" or len(shape) > _MOST_DIMENSIONS:
-        raise InputError(f"{_file(path)} holds an array of {escaped(str(dtype))}, which is no tensor")
-    count = 1
-    for dim in shape:
-        count *= dim
-    size = count * dtype.itemsize
+    if dtype.kind not in "biufcSU" or dtype.itemsize == 0:
+        raise InputError(f"{_file(path)} holds an array of {escaped(str(dtype))}, which is no tensor", hint=_SAVE)
+    size = math.prod(shape) * dtype.itemsize
     if size > available:
         raise InputError(f"{_file(path)} is truncated: it says {size_text(size)} and has {size_text(available)}")
     reading.reserve(size, path)
-    content = bytearray(size)
-    view, done = memoryview(content), 0
-    while done < size and (chunk := file.read(min(size - done, 2**24))):
-        view[done : done + len(chunk)] = chunk
-        done += len(chunk)
-    if done < size:
-        raise InputError(f"{_file(path)} is truncated: it says {size_text(size)} and has {size_text(done)}")
-    array = np.frombuffer(content, dtype, count).reshape(shape, order="F" if fortran else "C")
+    file.seek(0)
+    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array.astype(dtype.newbyteorder("="), copy=False)
 
 
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f"its format is version {version[0]}.{version[1]}, which only arrays with named fields need")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+    else:  # 3.0 is for fields with names that are not ASCII
+        raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain arrays")
+    return shape, dtype
+
+
+_DAMAGE = (
+    OSError,
+    ValueError,
+    OverflowError,
+    EOFError,
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    RuntimeError,  # an encrypted archive, a compression that is not known, a header of brackets
+    MemoryError,  # a header of more brackets
+)
+"""What numpy and zipfile raise for files that are not as they should be."""
 
 
 @contextmanager
@@ -215,8 +225,7 @@ def _reading(path: Path) -> Iterator[None]:
     """Turn what numpy and zipfile raise for a bad file into InputError."""
     try:
         yield
-    except (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        # RuntimeError: an encrypted archive; NotImplementedError: a compression that zipfile doesn't know
+    except _DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(f"can't read {_file(path)}: {escaped(reason)}") from error
 
@@ -234,7 +243,7 @@ def _check_complete(reading: _Reading) -> None:
     missing = [tensor for name, tensor in reading.wanted.items() if name not in reading.inputs.feeds]
     spare = listed([quoted(name) for name in reading.spare])
     if missing:
-        found = f"; the files hold {spare}" if spare else ""
+        found = f"; the files hold {spare}, which no input is called" if spare else ""
         raise InputError(
             f"no array for input {_inputs({tensor.name: tensor for tensor in missing})}{found}",
             hint=f"arrays of an .npz are matched by name; or say --input {shown(missing[0].name)}=FILE.npy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ class InferenceSession:
         self.notes: list[str] = []
         self.predicted_us: float | None = None
         self.kernel_path: Path | None = None
+        self.last_plan: Plan | None = None
         self._backend = choice.backend
         self._cache = KernelCache(cache_dir)
         self._compiled: dict[tuple[tuple[int, ...], ...], _Compiled] = {}
@@ -118,12 +120,17 @@ class InferenceSession:
         """The plan for ``batch`` rows."""
         return make_plan(self.model, default_shapes(self.model, batch), target=self.target, dtype=self.dtype)
 
-    def random_inputs(self, batch: int = 1, seed: int = 0) -> dict[str, Array]:
-        """A seeded random value for each input: floats in [0, 1), integers in [0, 10)."""
+    def random_inputs(self, batch: int | None = None, seed: int = 0) -> dict[str, Array]:
+        """A seeded random value for each input: floats in [0, 1), integers in [0, 10).
+
+        ``batch``: how many rows; by default as many as the model fixes, else 1.
+        """
         generator = np.random.default_rng(seed)
+        fixed = self.model.batch if isinstance(self.model.batch, int) else None
+        shapes = default_shapes(self.model, batch or 1)
         arrays: dict[str, Array] = {}
         for info in self.model.inputs:
-            shape = default_shapes(self.model, batch)[info.name]
+            shape = shapes[info.name] if fixed is None else (batch or fixed, *shapes[info.name][1:])
             if info.dtype == "str":
                 raise InputError(f"input {info.name!r} holds strings; no random value can be drawn for it")
             kind = as_numpy(info.dtype)
@@ -131,17 +138,26 @@ class InferenceSession:
             arrays[info.name] = drawn.astype(kind)
         return arrays
 
-    def save(self, directory: Path, batch: int = 1) -> list[Path]:
-        """Write the kernel module, its weights (.npz) and a summary of the plan (.json) into ``directory``."""
-        plan = self.plan_for(batch)
+    def save(self, directory: Path, batch: int = 1, plan: Plan | None = None) -> list[Path]:
+        """Write the kernel module, its weights (.npz) and a summary of the plan (.json) into ``directory``.
+
+        ``plan``: the one to write, such as ``last_plan``; by default that for ``batch`` rows.
+        """
+        plan = plan or self.plan_for(batch)
         directory.mkdir(parents=True, exist_ok=True)
         stem = identifier(plan.name)
         module, weights, summary = (directory / f"{stem}{end}" for end in (".py", "_weights.npz", "_plan.json"))
-        write_whole(module, plan.source.encode("utf-8"))
         # npz has no bfloat16: such weights are stored as the float32 numbers that they are.
         arrays = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in plan.weights.items()}
-        np.savez(weights, allow_pickle=False, **arrays)
-        write_whole(summary, json.dumps(plan_summary(plan), indent=1).encode("utf-8"))
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **arrays)
+        contents = (
+            plan.source.encode("utf-8"),
+            packed.getvalue(),
+            json.dumps(plan_summary(plan), indent=1).encode("utf-8"),
+        )
+        for path, content in zip((module, weights, summary), contents, strict=True):
+            write_whole(path, content, mode=0o644)
         return [module, weights, summary]
 
     def serialized(self) -> str | bytes:
@@ -175,8 +191,9 @@ class InferenceSession:
     def _run_slices(self, arrays: dict[str, Array], rows: int, batch: int) -> dict[str, Array]:
         slices = range(0, rows, batch)
         padding = -rows % batch
-        padded = f", the last one padded with {padding} rows" if padding else ""
-        self.notes.append(f"the model's batch is fixed at {batch}: {rows} rows ran in {len(slices)} slices{padded}")
+        padded = f", the last one padded with {_counted(padding, 'row')}" if padding else ""
+        ran = f"{_counted(rows, 'row')} ran in {_counted(len(slices), 'slice')}{padded}"
+        self.notes.append(f"the model's batch is fixed at {batch}: {ran}")
         parts = []
         for start in slices:
             part = {name: _pad(array[start : start + batch], batch) for name, array in arrays.items()}
@@ -190,7 +207,7 @@ class InferenceSession:
         with np.errstate(all="ignore"):
             inputs = [arrays[tensor.name].astype(held) for tensor in plan.inputs]
         results = compiled.kernel.run(inputs)
-        self.kernel_path = compiled.path
+        self.kernel_path, self.last_plan = compiled.path, plan
         values: dict[str, Array] = dict(arrays) | plan.constants
         values |= {tensor.name: array for tensor, array in zip(plan.results, results, strict=True)}
         for node in plan.host:
@@ -256,6 +273,10 @@ def _check_array(array: Array, info: TensorInfo, batch: int | str | None) -> Non
             )
         if isinstance(declared, int) and size != declared and not (d == 0 and isinstance(batch, int)):
             raise InputError(f"input {info.name!r} has shape {array.shape}; the model wants {_shape_text(info.shape)}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _rows(arrays: dict[str, Array]) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trnrt.errors import Blocker
     from trnrt.importer import TensorInfo
     from trnrt.planner.plan import NodeReport, Plan
-    from trnrt.report.top import Top
+    from trnrt.report.top import Choice, Top
     from trnrt.session import InferenceSession
     from trnrt.validate import ValidationReport
 
@@ -64,9 +64,9 @@ def run_document(
         "wall_ms": wall_ms,
         "predicted_us": session.predicted_us,
         "outputs": {name: _output(array, full) for name, array in outputs.items()},
-        "top": top and [[_choice(choice) for choice in row] for row in _rows(top)],
-        "top_output": top and top.output,
-        "top_softmax": top and top.softmax,
+        "top": None if top is None else [[_choice(choice) for choice in row] for row in top.rows],
+        "top_output": None if top is None else top.output,
+        "top_softmax": None if top is None else top.softmax,
         "notes": list(notes),
     }
 
@@ -77,14 +77,14 @@ def validate_document(session: InferenceSession, report: ValidationReport, notes
     return header(session) | asdict(report) | {"outputs": outputs, "notes": list(notes)}
 
 
-def inspect_document(plan: Plan) -> Document:
-    """``inspect`` of a model that can run."""
+def inspect_document(plan: Plan, batch: int | None) -> Document:
+    """``inspect`` of a model that can run; ``batch`` is null for a model that has none."""
     return {
         "schema_version": SCHEMA_VERSION,
         "model": plan.name,
         "target": plan.target,
         "dtype": plan.dtype,
-        "batch": plan.batch,
+        "batch": batch,
         "supported": True,
         "nodes": [asdict(node) for node in plan.nodes],
         "steps": [asdict(step) for step in plan.steps],
@@ -120,16 +120,9 @@ def stage_document(
     }
 
 
-def compile_document(plan: Plan, files: Iterable[str]) -> Document:
+def compile_document(session: InferenceSession, batch: int | None, files: Iterable[str]) -> Document:
     """``compile``: what was compiled, and the files that were written."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "model": plan.name,
-        "target": plan.target,
-        "dtype": plan.dtype,
-        "batch": plan.batch,
-        "files": list(files),
-    }
+    return header(session) | {"batch": batch, "files": list(files)}
 
 
 def _output(array: npt.NDArray[Any], full: bool) -> Document:
@@ -156,11 +149,7 @@ def _has_non_finite(array: npt.NDArray[Any]) -> bool:
     return array.dtype.kind in "fcV" and not bool(np.isfinite(array).all())
 
 
-def _rows(top: Top) -> Iterable[Any]:
-    return top.rows
-
-
-def _choice(choice: Any) -> Document:
+def _choice(choice: Choice) -> Document:
     return {"class": choice.index, "number": choice.number, "label": choice.label}
 
 

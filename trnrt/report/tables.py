@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import dtype_name
-from trnrt.report.text import error_text, escaped, number_text, shape_text, shown
+from trnrt.report.text import aligned_number, error_text, escaped, number_text, shape_text, shown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +38,7 @@ def top_table(top: Top) -> Table:
     """The best classes of the first rows."""
     labelled = any(choice.label is not None for row in top.rows for choice in row)
     rows = [
-        ("" if rank else str(index), str(choice.index), number_text(choice.number), shown(choice.label or ""))
+        ("" if rank else str(index), str(choice.index), aligned_number(choice.number), shown(choice.label or ""))
         for index, row in enumerate(top.rows[:ROWS_SHOWN])
         for rank, choice in enumerate(row)
     ]
@@ -99,7 +99,8 @@ def steps_table(steps: Iterable[StepReport]) -> Table:
 def blockers_table(blockers: Iterable[Blocker]) -> Table:
     """A line for each reason why a model can't run."""
     rows = [(shown(b.node), shown(b.op), escaped(b.reason), escaped(b.hint)) for b in blockers]
-    return _table(("node", "op", "why not", "what would help"), rows)
+    count = 4 if any(hint for *_, hint in rows) else 3
+    return _table(("node", "op", "why not", "what would help")[:count], [row[:count] for row in rows])
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[int] = ()) -> Table:

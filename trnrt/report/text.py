@@ -49,6 +49,11 @@ def number_text(value: float) -> str:
     return f"{value:.6g}"
 
 
+def aligned_number(value: float) -> str:
+    """A number in a column of its like: six decimals, so that the points stand under each other."""
+    return f"{value:.6f}" if value == 0 or 1e-6 <= abs(value) < 1e9 else f"{value:.3e}"
+
+
 def error_text(value: float) -> str:
     """An error or a tolerance in a table: two digits and a power of ten, 0 as it is."""
     return "0" if value == 0 else f"{value:.1e}"

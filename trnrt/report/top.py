@@ -82,11 +82,12 @@ def best_classes(name: str, output: npt.NDArray[Any], count: int, *, labels: Seq
     """
     import numpy as np
 
-    numbers = output.reshape(output.shape[:2]).astype(np.float64)
+    count_rows, classes = output.shape[:2]
+    numbers = output.reshape(count_rows, classes).astype(np.float64)
     if softmax:
         numbers = _softmax(numbers)
     best = np.argsort(-numbers, axis=1, kind="stable")[:, :count]
-    named = labels if len(labels) == numbers.shape[1] else None
+    named = labels if len(labels) == classes else None
     rows = tuple(
         tuple(Choice(int(i), float(row[i]), named[i] if named else None) for i in order)
         for row, order in zip(numbers, best, strict=True)

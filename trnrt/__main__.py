@@ -1,0 +1,5 @@
+"""``python -m trnrt`` is ``trnrt``."""
+
+from trnrt.cli import main
+
+main()

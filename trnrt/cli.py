@@ -1,0 +1,259 @@
+"""The command line: ``trnrt VERB MODEL``.
+
+This module declares the verbs and turns errors into messages and exit codes; what the verbs do is in
+``trnrt.commands``, imported when one is called. So ``trnrt --help`` waits for nothing heavy.
+
+Results go to stdout, notes and progress to stderr. Exit codes: 0 success; 1 the answer is no; 2 the
+request was wrong; 130 interrupted; 141 the reader of stdout went away.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trnrt import __version__
+from trnrt.commands.options import (
+    AtolFlag,
+    Backend,
+    BackendFlag,
+    Color,
+    ColorFlag,
+    DType,
+    DTypeFlag,
+    InputFiles,
+    JsonFlag,
+    JsonOutFlag,
+    KeepFlag,
+    Layout,
+    LayoutFlag,
+    MeanFlag,
+    ModelFile,
+    PlanBatchFlag,
+    Reporting,
+    RtolFlag,
+    SamplesFlag,
+    ScaleFlag,
+    SeedFlag,
+    Stage,
+    StdFlag,
+    TargetFlag,
+    TopFlag,
+    read_numbers,
+)
+from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
+from trnrt.report.console import complain
+
+if TYPE_CHECKING:
+    from trnrt.commands.opening import SessionOptions
+    from trnrt.images import ImageOptions
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class _Verbs(TyperGroup):
+    """The verbs; an error that a user can do something about becomes a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a verb."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except TrnrtError as error:
+            complain(str(error), _hint(error))
+            raise typer.Exit(error.exit_code) from error
+        except MemoryError as error:
+            complain(f"not enough memory: {error}" if str(error) else "not enough memory", "ask for fewer rows")
+            raise typer.Exit(OptionError.exit_code) from error
+        except BrokenPipeError as error:
+            _close_stdout()
+            raise typer.Exit(PIPE_CLOSED) from error
+        except KeyboardInterrupt as error:
+            complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from error
+
+
+app = typer.Typer(
+    name="trnrt",
+    help="Runs ONNX models on AWS Trainium, and on a simulator of it everywhere else.",
+    cls=_Verbs,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: it starts in half the time, and reads the same in a pipe
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main() -> None:
+    """The entry point of ``trnrt``: exits with the code that the verb's outcome has."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal's encoding has no byte for
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _close_stdout()
+        sys.exit(PIPE_CLOSED)
+
+
+def _hint(error: TrnrtError) -> str | None:
+    if isinstance(error, UnsupportedModelError):  # it has a way out for each blocker
+        return "; ".join(dict.fromkeys(blocker.hint for blocker in error.blockers if blocker.hint)) or None
+    return error.hint
+
+
+def _close_stdout() -> None:
+    # What is left in the buffer is flushed at exit, into a pipe that nobody reads.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trnrt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def trnrt(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Runs ONNX models on AWS Trainium, and on a simulator of it everywhere else."""
+
+
+@app.command("run")
+def run_command(
+    model: ModelFile,
+    inputs: InputFiles = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT.npz", help="Write all outputs.", show_default=False)
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, metavar="N", help="Random rows to draw: 1.", show_default=False)
+    ] = None,
+    top: TopFlag = None,
+    logits: Annotated[
+        bool, typer.Option("--logits", help="With --top: the numbers are logits; show their softmax.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="JSON: the data of large outputs, too.")] = False,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    backend: BackendFlag = Backend.AUTO,
+    keep: KeepFlag = None,
+    seed: SeedFlag = 0,
+    layout: LayoutFlag = None,
+    color: ColorFlag = None,
+    scale: ScaleFlag = None,
+    mean: MeanFlag = None,
+    std: StdFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Run a model, and print what it predicts."""
+    if logits and top is None:
+        raise OptionError("--logits says how to show classes", hint="add --top K")
+    if batch is not None and inputs:
+        raise OptionError("--batch says how many random rows to draw, and --input gives the rows", hint="leave one out")
+    from trnrt.commands.opening import Feeding
+    from trnrt.commands.run import RunRequest, run
+
+    feeding = Feeding(inputs or [], _images(layout, color, scale, mean, std), batch, seed)
+    request = RunRequest(feeding, top, logits, full, output, keep, Reporting(as_json, json_out))
+    run(model, _session(target, dtype, backend), request)
+
+
+@app.command("validate", short_help="Compare with onnxruntime on the same inputs.")
+def validate_command(
+    model: ModelFile,
+    inputs: InputFiles = None,
+    samples: SamplesFlag = None,
+    rtol: RtolFlag = None,
+    atol: AtolFlag = None,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    backend: BackendFlag = Backend.AUTO,
+    seed: SeedFlag = 0,
+    layout: LayoutFlag = None,
+    color: ColorFlag = None,
+    scale: ScaleFlag = None,
+    mean: MeanFlag = None,
+    std: StdFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Compare with onnxruntime on the same inputs; exit 0 if all outputs are within the tolerance, else 1."""
+    from trnrt.commands.validate import ValidateRequest, validate
+
+    images = _images(layout, color, scale, mean, std)
+    request = ValidateRequest(inputs or [], images, samples, seed, rtol, atol, Reporting(as_json, json_out))
+    if not validate(model, _session(target, dtype, backend), request):
+        raise typer.Exit(1)
+
+
+@app.command("inspect", short_help="Show what becomes of every node, and why.")
+def inspect_command(
+    model: ModelFile,
+    stage: Annotated[Stage, typer.Option("--stage", help="The stage to look at.")] = Stage.PLANNED,
+    batch: PlanBatchFlag = None,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Show the step and kernel of every node, what was fused and why, and where each tensor lives."""
+    from trnrt.commands.inspect import inspect
+
+    options = _session(target, dtype, Backend.AUTO)
+    if not inspect(model, options, stage, batch, Reporting(as_json, json_out)):
+        raise typer.Exit(1)
+
+
+@app.command("compile", short_help="Write the kernel module and its weights.")
+def compile_command(
+    model: ModelFile,
+    directory: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.", show_default=False)
+    ],
+    batch: PlanBatchFlag = None,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Write the kernel module that runs a model, and its weights, into a directory."""
+    from trnrt.commands.compile import compile_model
+
+    options = _session(target, dtype, Backend.AUTO)
+    compile_model(model, options, directory, batch, Reporting(as_json, json_out))
+
+
+def _session(target: str | None, dtype: DType, backend: Backend) -> SessionOptions:
+    from trnrt.commands.opening import SessionOptions
+
+    return SessionOptions(target, dtype.value, backend.value)
+
+
+def _images(
+    layout: Layout | None, color: Color | None, scale: float | None, mean: str | None, std: str | None
+) -> ImageOptions:
+    from trnrt.images import ImageOptions
+
+    return ImageOptions(
+        layout and layout.value,
+        color and color.value,
+        scale,
+        None if mean is None else read_numbers(mean),
+        None if std is None else read_numbers(std),
+    )

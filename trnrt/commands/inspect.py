@@ -1,0 +1,113 @@
+"""``trnrt inspect``: what became of every node, and where each tensor lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trnrt.commands.opening import SessionOptions, check_rows, fixed_batch, open_session
+from trnrt.commands.options import Reporting, Stage
+from trnrt.errors import OptionError, UnsupportedModelError
+from trnrt.report.console import complain, render, say, working
+from trnrt.report.documents import Document, as_text, inspect_document, stage_document, unsupported_document
+from trnrt.report.files import write_text
+from trnrt.report.text import counted, escaped, shown
+
+if TYPE_CHECKING:
+    from trnrt.planner.plan import NodeReport, Plan
+    from trnrt.session import InferenceSession
+
+
+def inspect(model: Path, options: SessionOptions, stage: Stage, batch: int | None, reporting: Reporting) -> bool:
+    """Print what ``stage`` of the model looks like; tell whether trnrt can run it."""
+    session = open_session(model, options)
+    rows = rows_to_plan(session, batch)
+    if stage is not Stage.PLANNED:
+        listing = _listing(session, stage, rows)
+        document = _stage_document(session, stage, listing)
+        _deliver(document, listing, reporting)
+        return True
+    try:
+        with working("planning"):
+            plan = session.plan_for(rows)
+    except UnsupportedModelError as error:
+        nodes = _known_nodes(session, error)
+        _deliver(unsupported_document(session.name, nodes, error.blockers), _refusal(error), reporting)
+        count = counted(len(error.blockers), "reason")
+        complain(f"{shown(session.name)} can't run on the NeuronCore, for {count}")
+        return False
+    shown_batch = rows if session.model.batch is not None else None
+    _deliver(inspect_document(plan, shown_batch), _text(plan, shown_batch), reporting)
+    return True
+
+
+def rows_to_plan(session: InferenceSession, batch: int | None) -> int:
+    """Rows to plan for: as asked, else the model's fixed batch, else 1. OptionError if that contradicts the model."""
+    check_rows(session, batch, "--batch")
+    fixed = fixed_batch(session)
+    if fixed is not None and batch not in (None, fixed):
+        raise OptionError(
+            f"the model was exported with a batch of {fixed}, and can't be planned for {batch}",
+            hint="leave --batch out; trnrt run takes any number of rows, and runs them in slices",
+        )
+    return batch or fixed or 1
+
+
+def _deliver(document: Document, text: str, reporting: Reporting) -> None:
+    say(as_text(document) if reporting.as_json else text)
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, as_text(document))
+
+
+def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
+    from trnrt.importer import describe
+
+    if stage is Stage.IMPORTED:
+        return describe(session.model.model)
+    from trnrt.planner.making import default_shapes
+
+    return describe(session.model.bind(default_shapes(session.model, rows)).model)
+
+
+def _stage_document(session: InferenceSession, stage: Stage, listing: str) -> Document:
+    model = session.model
+    return stage_document(session.name, stage.value, inputs=model.inputs, outputs=model.outputs, listing=listing)
+
+
+def _text(plan: Plan, batch: int | None) -> str:
+    from rich.text import Text
+
+    from trnrt.report.tables import nodes_table, steps_table
+
+    rows = "" if batch is None else f", planned for {counted(batch, 'row')}"
+    heading = f"{shown(plan.name)}: {plan.dtype} on {plan.target}{rows}"
+    counts = f"{counted(len(plan.nodes), 'node')} in {counted(len(plan.steps), 'step')}"
+    parts: list[Any] = [Text(f"{heading}; {counts}", "bold"), "", nodes_table(plan.nodes)]
+    if plan.steps:
+        parts += ["", steps_table(plan.steps)]
+    if plan.notes:
+        parts += ["", *(Text(f"- {escaped(told)}") for told in plan.notes)]
+    return render(parts)
+
+
+def _refusal(error: UnsupportedModelError) -> str:
+    from trnrt.report.tables import blockers_table
+
+    return render([blockers_table(error.blockers)])
+
+
+def _known_nodes(session: InferenceSession, error: UnsupportedModelError) -> list[NodeReport]:
+    """The file's nodes: those that block, with the reason, and the others, which nothing was planned for."""
+    from trnrt.planner.lowering import node_name, operator_name
+    from trnrt.planner.plan import NodeReport
+
+    reasons: dict[str, str] = {}
+    for blocker in error.blockers:
+        reasons.setdefault(blocker.node, blocker.reason)
+    return [
+        NodeReport(
+            name, operator_name(node), None, None, "none", reasons.get(name, "not planned: others block the model")
+        )
+        for node in session.model.model.graph
+        for name in [node_name(node)]
+    ]

@@ -1,0 +1,121 @@
+"""A session, and what to feed it: the part that all verbs begin with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trnrt.errors import InputError, OptionError
+from trnrt.images import ImageOptions
+from trnrt.inputs import LARGEST_INPUT, Inputs, read_inputs
+from trnrt.report.console import working
+from trnrt.report.text import counted, escaped, quoted, shape_text, size_text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trnrt.session import InferenceSession
+
+_BYTES_DRAWN = 8
+"""Bytes of a random value while it is drawn."""
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a model is opened; a ``target`` of None is the device that is present, else the default."""
+
+    target: str | None
+    dtype: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """What the user says about a run's inputs: files, or ``rows`` random rows (None: the model's fixed batch, or 1)."""
+
+    files: Sequence[str]
+    images: ImageOptions
+    rows: int | None
+    seed: int
+
+
+def open_session(model: Path, options: SessionOptions) -> InferenceSession:
+    """Read the model, and choose target and backend."""
+    with working("loading the runtime"):
+        from trnrt.session import InferenceSession
+
+    with working(f"reading {model}"):
+        return InferenceSession(str(model), target=options.target, dtype=options.dtype, backend=options.backend)
+
+
+def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
+    """The arrays for a run, from the files or drawn at random; the notes say which."""
+    wanted = session.model.inputs
+    if feeding.files:
+        return read_inputs(feeding.files, wanted, metadata=session.metadata, images=feeding.images)
+    if feeding.images != ImageOptions():
+        raise OptionError("--layout, --color, --scale, --mean and --std are for images, and no --input is one")
+    rows = feeding.rows or fixed_batch(session) or 1
+    _check_size(session, rows)
+    feeds = session.random_inputs(rows, feeding.seed)
+    return Inputs(feeds, [_told(feeds, feeding.seed)] if feeds else [])
+
+
+def fixed_batch(session: InferenceSession) -> int | None:
+    """The batch that the model was exported with; None if it is symbolic or there is none."""
+    batch = session.model.batch
+    return batch if isinstance(batch, int) else None
+
+
+def check_rows(session: InferenceSession, asked: int | None, flag: str) -> None:
+    """OptionError if rows are asked for and the model has no batch, whose rows they could be."""
+    if asked is not None and session.model.batch is None:
+        raise OptionError(f"{flag} asks for rows, and the model has no batch", hint=f"leave {flag} out")
+
+
+def row_count(session: InferenceSession, inputs: Inputs) -> int:
+    """Rows of these inputs; 1 for a model without a batch."""
+    if session.model.batch is None:
+        return 1
+    return next((array.shape[0] for array in inputs.feeds.values() if array.ndim), 1)
+
+
+def batch_text(session: InferenceSession, rows: int) -> str:
+    """How many rows, in words; a model without a batch is run once."""
+    return "1 run" if session.model.batch is None else counted(rows, "row")
+
+
+@contextmanager
+def writing_into(directory: Path) -> Iterator[None]:
+    """Turn what a directory raises that can't be written to into OptionError."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OptionError(f"can't write into {quoted(str(directory))}: {escaped(reason)}") from error
+
+
+def _told(feeds: Mapping[str, npt.NDArray[Any]], seed: int) -> str:
+    """What was drawn: the ranges are those of ``InferenceSession.random_inputs``."""
+    drawn = ", ".join(f"{quoted(name)} {array.dtype} {shape_text(array.shape)}" for name, array in feeds.items())
+    kinds = {array.dtype.kind in "iub" for array in feeds.values()}
+    ranges = ["uniform in [0, 1)"] * (False in kinds) + ["integers in [0, 10)"] * (True in kinds)
+    return f"no --input: drew random values for {drawn} ({', '.join(ranges)}, seed {seed})"
+
+
+def _check_size(session: InferenceSession, rows: int) -> None:
+    """Refuse random inputs that would not fit: drawing them would take the machine down first."""
+    values = 0
+    for tensor in session.model.inputs:
+        dims = tensor.shape[1:] if session.model.batch is not None else tensor.shape
+        values += rows * math.prod(dim for dim in dims if isinstance(dim, int))
+    if values * _BYTES_DRAWN > LARGEST_INPUT:
+        raise InputError(
+            f"{counted(rows, 'random row')} of this model need {size_text(values * _BYTES_DRAWN)}; "
+            f"the limit is {size_text(LARGEST_INPUT)}",
+            hint="ask for fewer rows",
+        )

@@ -1,0 +1,201 @@
+"""The flags that verbs share. Imported for ``trnrt --help``, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trnrt.errors import OptionError
+
+
+class DType(StrEnum):
+    """What a model is computed in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Backend(StrEnum):
+    """What runs a kernel module."""
+
+    AUTO = "auto"
+    SIMULATOR = "simulator"
+    NEURON = "neuron"
+
+
+class Stage(StrEnum):
+    """A stage of a model that can be looked at."""
+
+    IMPORTED = "imported"
+    REWRITTEN = "rewritten"
+    PLANNED = "planned"
+
+
+class Layout(StrEnum):
+    """The order of an image's dimensions."""
+
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+
+
+class Color(StrEnum):
+    """The channels of an image, in order."""
+
+    L = "L"
+    RGB = "RGB"
+    BGR = "BGR"
+    RGBA = "RGBA"
+    BGRA = "BGRA"
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Where a result goes beside the terminal."""
+
+    as_json: bool
+    json_out: Path | None
+
+
+def check_target(name: str | None) -> str | None:
+    """The target's name as given; OptionError if there is no such target."""
+    if name is not None:
+        from trnrt.nki.machine.targets import get_target
+
+        get_target(name)
+    return name
+
+
+def check_finite(value: float | None) -> float | None:
+    """The number as given; OptionError for NaN and infinity."""
+    if value is not None and not math.isfinite(value):
+        raise OptionError(f"{value} is not a number that can be used", hint="give a finite number")
+    return value
+
+
+def check_numbers(text: str | None) -> str | None:
+    """The text as given; OptionError if it is not finite numbers with commas between."""
+    if text is not None:
+        read_numbers(text)
+    return text
+
+
+def read_numbers(text: str) -> tuple[float, ...]:
+    """``"0.5"`` or ``"0.485,0.456,0.406"`` as numbers; OptionError if it isn't that."""
+    from trnrt.images import parse_numbers
+
+    try:
+        return parse_numbers(text)
+    except ValueError:
+        raise OptionError(f"{text!r} is not numbers", hint="one number, or one a channel: 0.485,0.456,0.406") from None
+
+
+_MODEL = "The model, an .onnx file."
+_INPUT = (
+    "Input file, repeatable: FILE.npz (arrays named like the model's inputs), NAME=FILE.npy, or an image "
+    "(.png, .jpg; several make a batch). NAME= may be left out for a model of one input. Without: random values."
+)
+
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)]
+InputFiles = Annotated[
+    list[str] | None, typer.Option("--input", "-i", metavar="[NAME=]FILE", help=_INPUT, show_default=False)
+]
+DTypeFlag = Annotated[DType, typer.Option("--dtype", help="What weights and activations are computed in.")]
+TargetFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="[trn1|trn2|trn3]",
+        help="The hardware: the device that is present, else trn2.",
+        callback=check_target,
+        show_default=False,
+    ),
+]
+BackendFlag = Annotated[Backend, typer.Option("--backend", help="What runs the model; auto takes a device if present.")]
+SeedFlag = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random values.")]
+LayoutFlag = Annotated[
+    Layout | None, typer.Option("--layout", help="Images: the order of the input's dimensions.", show_default=False)
+]
+ColorFlag = Annotated[
+    Color | None, typer.Option("--color", help="Images: the input's channels, in order.", show_default=False)
+]
+ScaleFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--scale",
+        metavar="F",
+        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
+        callback=check_finite,
+        show_default=False,
+    ),
+]
+MeanFlag = Annotated[
+    str | None,
+    typer.Option("--mean", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
+]
+StdFlag = Annotated[
+    str | None,
+    typer.Option("--std", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+JsonOutFlag = Annotated[
+    Path | None,
+    typer.Option("--json-out", metavar="FILE", help="Also write the JSON document to a file.", show_default=False),
+]
+PlanBatchFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--batch", min=1, metavar="N", help="Rows to plan for: 1, or the model's fixed batch.", show_default=False
+    ),
+]
+SamplesFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--samples",
+        min=1,
+        metavar="N",
+        help="Random rows to draw: 64, or the model's fixed batch. With --input, the first N rows of it.",
+        show_default=False,
+    ),
+]
+RtolFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--rtol",
+        min=0.0,
+        metavar="F",
+        help="Relative tolerance: 1e-4 for float32, 2e-2 for 16 bits.",
+        callback=check_finite,
+        show_default=False,
+    ),
+]
+AtolFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--atol",
+        min=0.0,
+        metavar="F",
+        help="Absolute tolerance: 1e-5 for float32, 1e-2 for 16 bits.",
+        callback=check_finite,
+        show_default=False,
+    ),
+]
+TopFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        min=1,
+        metavar="K",
+        help="Show the best K classes of the output that holds one number a class.",
+        show_default=False,
+    ),
+]
+KeepFlag = Annotated[
+    Path | None,
+    typer.Option("--keep", metavar="DIR", help="Keep the kernel module and its weights.", show_default=False),
+]

@@ -1,0 +1,121 @@
+"""``trnrt run``: predictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trnrt.commands.opening import (
+    Feeding,
+    SessionOptions,
+    batch_text,
+    check_rows,
+    feed,
+    open_session,
+    row_count,
+    writing_into,
+)
+from trnrt.commands.options import Reporting
+from trnrt.report.console import note, render, say, working
+from trnrt.report.documents import as_text, run_document
+from trnrt.report.files import write_arrays, write_text
+from trnrt.report.text import quoted
+from trnrt.report.top import Top, best_classes, choose_output, labels_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trnrt.session import InferenceSession
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asks of a run; ``top`` of None is no --top."""
+
+    feeding: Feeding
+    top: int | None
+    logits: bool
+    full: bool
+    output: Path | None
+    keep: Path | None
+    reporting: Reporting
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a run gave: outputs by name, and the milliseconds it took, compiling included."""
+
+    outputs: Mapping[str, npt.NDArray[Any]]
+    top: Top | None
+    rows: int
+    wall_ms: float
+    notes: list[str]
+
+
+def run(model: Path, options: SessionOptions, request: RunRequest) -> None:
+    """Run the model once, print what it gives, and write the files that were asked for."""
+    session = open_session(model, options)
+    check_rows(session, request.feeding.rows, "--batch")
+    # Before the run, which may take long: whether the model has such an output is known already.
+    classifier = request.top and choose_output(session.model.outputs, session.metadata, request.logits)
+    result = _run(session, request, classifier or None)
+    document = run_document(
+        session, result.outputs, result.top, wall_ms=result.wall_ms, full=request.full, notes=result.notes
+    )
+    say(as_text(document) if request.reporting.as_json else _text(session, result))
+    if request.reporting.json_out is not None:
+        write_text(request.reporting.json_out, as_text(document))
+    if request.output is not None:
+        for told in write_arrays(request.output, result.outputs):
+            note(told)
+    if request.keep is not None:
+        with writing_into(request.keep):
+            files = session.save(request.keep, plan=session.last_plan)
+        note(f"kept {', '.join(quoted(str(file)) for file in files)}")
+
+
+def _run(session: InferenceSession, request: RunRequest, classifier: str | None) -> _Result:
+    inputs = feed(session, request.feeding)
+    for told in inputs.notes:
+        note(told)
+    names = [output.name for output in session.model.outputs]
+    start = time.perf_counter()
+    with working(f"compiling and running on the {session.backend}"):
+        outputs = dict(zip(names, session.run(None, inputs.feeds), strict=True))
+    wall_ms = (time.perf_counter() - start) * 1000
+    for told in session.notes:
+        note(told)
+    top = None
+    if classifier is not None and request.top is not None:
+        labels = labels_of(session.metadata)
+        top = best_classes(classifier, outputs[classifier], request.top, labels=labels, softmax=request.logits)
+    return _Result(outputs, top, row_count(session, inputs), wall_ms, [*inputs.notes, *session.notes])
+
+
+def _text(session: InferenceSession, result: _Result) -> str:
+    from rich.text import Text
+
+    from trnrt.report.tables import ROWS_SHOWN, outputs_table, top_table
+
+    parts: list[Any] = [outputs_table(result.outputs), ""]
+    if result.top is not None:
+        applied = ", softmax applied" if result.top.softmax else ""
+        parts += [Text(f"best classes by output {quoted(result.top.output)}{applied}"), top_table(result.top)]
+        if (rest := len(result.top.rows) - ROWS_SHOWN) > 0:
+            parts.append(Text(f"and {rest:,} more rows; --json has all"))
+        parts.append("")
+    parts.append(Text(_last_line(session, result)))
+    return render(parts)
+
+
+def _last_line(session: InferenceSession, result: _Result) -> str:
+    where = f"{session.backend}, target {session.target}, {session.dtype}"
+    line = (
+        f"{where}: {batch_text(session, result.rows)} in {result.wall_ms:,.1f} ms on this machine, compiling included"
+    )
+    if session.predicted_us is not None:
+        line += f"; predicted for the device: {session.predicted_us:,.1f} us"
+    return line
