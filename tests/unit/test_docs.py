@@ -11,7 +11,10 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
+from trnrt.cli import app
 from trnrt.planner import ops as ops
 from trnrt.planner.lowering import _REGISTRY, supported_operators
 
@@ -24,7 +27,7 @@ def operator_page() -> str:
     lines = [
         "# Operators",
         "",
-        "What trnrt lowers, generated from the lowering functions in `trnrt/planner/ops`. Anything else is refused with",
+        "What trnrt lowers, generated from the functions in `trnrt/planner/ops`. Anything else is refused with",
         "its node, the attribute or shape that blocks it, and a way out.",
         "",
         "| operator | what is done | file |",
@@ -43,6 +46,43 @@ def test_operator_table_is_generated() -> None:
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(operator_page(), encoding="utf-8")
     assert page.read_text(encoding="utf-8") == operator_page()
+
+
+def command_page() -> str:
+    """docs/cli.md: every verb with its arguments and flags, from the commands themselves."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    lines = [
+        "# The command line",
+        "",
+        "Generated from the commands. Every verb exits with 0 for success, 1 where the answer is no",
+    ]
+    lines += ["(a mismatch, an unsupported model), and 2 where the request was wrong (a bad file, flag or input).", ""]
+    for name, command in group.commands.items():
+        arguments = " ".join(p.name.upper() for p in command.params if isinstance(p, TyperArgument) and p.name)
+        lines += [f"## trnrt {name} {arguments}".rstrip(), "", " ".join((command.help or "").split()), ""]
+        lines += ["| flag | meaning |", "|---|---|"]
+        for parameter in command.params:
+            if isinstance(parameter, TyperOption) and not parameter.hidden:
+                flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
+                lines.append(f"| {flags} | {' '.join((parameter.help or '').split()).replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_command_reference_is_generated() -> None:
+    page = DOCS / "cli.md"
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(command_page(), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == command_page()
+
+
+def test_every_environment_variable_is_documented() -> None:
+    used = set()
+    for path in (ROOT / "trnrt").rglob("*.py"):
+        used |= set(re.findall(r'"((?:TRNRT|NEURON)_[A-Z_]+)"', path.read_text(encoding="utf-8")))
+    pages = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS.glob("*.md")])
+    assert used and all(name in pages for name in used), used
 
 
 def test_readme_names_every_operator_and_none_that_is_missing() -> None:
