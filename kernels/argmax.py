@@ -1,11 +1,13 @@
 """The index of the largest element of each row."""
 
-from trnrt.kernels.common import LOWEST, ceil_div, is_hbm_tensor
+from trnrt.kernels.common import ceil_div, is_hbm_tensor, load
 from trnrt.nki import nisa, nl
 
 # Columns that are searched at once; the hardware's searches take 8 to 16,384.
 CHUNK = 8192
 SEARCH_MIN = 8
+# float32, in which places are compared, holds every index up to here.
+MAX_COLUMNS = 16777216
 
 
 def argmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
@@ -14,25 +16,26 @@ def argmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
     NaN is never the largest, but a row that starts with one gives 0: that is what onnxruntime answers.
 
     dst: HBM (N, 1) uint32
-    src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F); F up to 2**24, whose indices float32 holds exactly
+    src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F)
     rows: N
+    limits: F <= MAX_COLUMNS
 
-    numpy: where(isnan(src[:, 0]), 0, argmax(where(isnan(src), lowest, src), axis=1))
+    numpy: where(isnan(src[:, 0]), 0, argmax(where(isnan(src), -inf, src), axis=1))
     """
     columns = src.shape[-1]
-    assert columns <= 16777216, f"argmax: rows of {columns} elements; float32 holds indices up to 16777216"
+    assert columns <= MAX_COLUMNS, f"argmax: rows of {columns} elements; the limit is {MAX_COLUMNS}"
     for block in range(ceil_div(rows, nl.tile_size.pmax)):
         n = min(nl.tile_size.pmax, rows - block * nl.tile_size.pmax)
         best_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
         place_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
         starts_with_number_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+        first_sb = nl.ndarray((n, 1), dtype=src.dtype, buffer=nl.sbuf)
         for c0 in range(0, columns, CHUNK):
             x_sb = _chunk(src, block, n, c0, min(CHUNK, columns - c0))
-            clean_sb = _without_nan(x_sb)
             if c0 == 0:
-                first_sb = x_sb[:, 0:1]
+                nisa.tensor_copy(dst=first_sb, src=x_sb[:, 0:1])
                 nisa.tensor_tensor(dst=starts_with_number_sb, data1=first_sb, data2=first_sb, op=nl.equal)
-            _search(best_sb, place_sb, clean_sb, c0)
+            _search(best_sb, place_sb, _without_nan(x_sb, first_sb), c0)
         index_sb = nl.ndarray((n, 1), dtype=nl.uint32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=index_sb, data1=place_sb, data2=starts_with_number_sb, op=nl.multiply)
         r0 = block * nl.tile_size.pmax
@@ -44,24 +47,25 @@ def _chunk(src: nl.NkiTensor, block: int, n: int, c0: int, columns: int) -> nl.N
     which can't be found before it."""
     if columns >= SEARCH_MIN and not is_hbm_tensor(src):
         return src[0:n, block, c0 : c0 + columns]
-    x_sb = nl.ndarray((n, max(columns, SEARCH_MIN)), dtype=src.dtype, buffer=nl.sbuf)
+    r0 = block * nl.tile_size.pmax
+    if columns >= SEARCH_MIN:
+        return load(src[r0 : r0 + n, c0 : c0 + columns])
+    x_sb = nl.ndarray((n, SEARCH_MIN), dtype=src.dtype, buffer=nl.sbuf)
     if is_hbm_tensor(src):
-        r0 = block * nl.tile_size.pmax
         nisa.dma_copy(dst=x_sb[:, 0:columns], src=src[r0 : r0 + n, c0 : c0 + columns])
     else:
         nisa.tensor_copy(dst=x_sb[:, 0:columns], src=src[0:n, block, c0 : c0 + columns])
-    if columns < SEARCH_MIN:
-        fill = SEARCH_MIN - columns
-        nisa.tensor_copy(dst=x_sb[:, columns:SEARCH_MIN], src=x_sb[:, 0:1].broadcast(1, fill))
+    nisa.tensor_copy(dst=x_sb[:, columns:SEARCH_MIN], src=x_sb[:, 0:1].broadcast(1, SEARCH_MIN - columns))
     return x_sb
 
 
-def _without_nan(x_sb: nl.NkiTensor) -> nl.NkiTensor:
-    """A float32 copy of x_sb with the lowest number in the place of each NaN, which equals not even itself."""
+def _without_nan(x_sb: nl.NkiTensor, first_sb: nl.NkiTensor) -> nl.NkiTensor:
+    """A copy of x_sb with its row's first element in the place of each NaN: that is never found before the row's
+    start."""
     is_number_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=is_number_sb, data1=x_sb, data2=x_sb, op=nl.equal)
+    nisa.tensor_tensor(dst=is_number_sb, data1=x_sb, data2=x_sb, op=nl.equal)  # NaN equals not even itself
     clean_sb = nl.ndarray(x_sb.shape, dtype=x_sb.dtype, buffer=nl.sbuf)
-    nisa.memset(dst=clean_sb, value=LOWEST)
+    nisa.tensor_copy(dst=clean_sb, src=first_sb.broadcast(1, x_sb.shape[1]))
     nisa.tensor_copy_predicated(dst=clean_sb, src=x_sb, predicate=is_number_sb)
     return clean_sb
 

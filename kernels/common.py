@@ -46,11 +46,11 @@ def is_hbm_tensor(tensor: nl.NkiTensor) -> bool:
     return tensor.buffer == nl.shared_hbm or tensor.buffer == nl.private_hbm
 
 
-def load_columns(src: nl.NkiTensor) -> nl.NkiTensor:
-    """A prepared (P, B) float32 column table, such as a bias a channel, from HBM to SBUF."""
-    columns_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=columns_sb, src=src)
-    return columns_sb
+def load(src: nl.NkiTensor) -> nl.NkiTensor:
+    """A copy of an HBM view in SBUF; its first dimension, at most 128, becomes the partitions."""
+    copy_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=copy_sb, src=src)
+    return copy_sb
 
 
 def transpose_tile(dst_sb: nl.NkiTensor, src_sb: nl.NkiTensor) -> None:

@@ -5,17 +5,10 @@ PSUM bank, the scalar engine adds the bias and applies the activation on the way
 pools there: what lies between never goes to HBM. Images larger than SBUF are cut into bands of rows.
 
 Weights are prepared on the host as (P, B, T, O): input channel b*128 + p, tap t = row * kernel columns + column.
+They stay in SBUF for the whole batch where 128 outputs' worth fits; else they are brought in as they are used.
 """
 
-from trnrt.kernels.common import (
-    LOWEST,
-    Pair,
-    activation_function,
-    block_rows,
-    ceil_div,
-    is_hbm_tensor,
-    load_columns,
-)
+from trnrt.kernels.common import LOWEST, Pair, activation_function, block_rows, ceil_div, is_hbm_tensor, load
 from trnrt.kernels.pool2d import load_band, max_windows, output_tile, store_output
 from trnrt.nki import nisa, nl
 
@@ -24,7 +17,7 @@ ConvShape = tuple[int, Pair, Pair, Pair, Pair, Pair]
 Pooling = tuple[Pair, Pair, Pair, Pair]
 
 # Bytes a partition for the weights at hand, for a band of input (all its channel blocks), and for a band of
-# convolution results that waits to be pooled.
+# convolution results, pooled or not.
 WEIGHT_BYTES = 48 * 1024
 BAND_BYTES = 40 * 1024
 POOL_BYTES = 16 * 1024
@@ -59,52 +52,62 @@ def conv2d(
     pads, pool_pads: (top, left); what is needed beyond the bottom and right edges is padding, too
     act: "none", "relu", "sigmoid", "tanh"
     limits: the input rows of one output row fit BAND_BYTES over all channel blocks; the convolution rows of one
-        pooled row fit POOL_BYTES
+        pooled row fit POOL_BYTES (see conv_fits); no pooling window starts beyond the convolution's last row or column
 
     numpy: y[n, o, i, j] = act(bias[o] + sum(w[o, c, u, v] * padded[n, c, i*s + u*d, j*s + v*d])), then the
     maxima of the pooling windows of y
     """
     images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
+    height, width = dst.shape[-2], dst.shape[-1]
     shape = (channels, size, kernel, stride, pads, dilation)
     pooling = (pool, pool_stride, pool_pads, pool_dilation)
-    bias_sb = load_columns(bias)
-    n_step, r_step = _band_steps(dst, images, shape, pooling)
+    assert conv_fits(width, shape, pooling), f"conv2d: the rows that one result row of {shape} needs do not fit SBUF"
+    bias_sb = load(bias)
+    n_step, r_step = _band_steps(images, height, width, shape, pooling)
     o_step = _output_step(w)
     for o0 in range(0, w.shape[3], o_step):
-        o_size = min(o_step, w.shape[3] - o0)
-        w_sb = nl.ndarray((w.shape[0], w.shape[1], w.shape[2], o_size), dtype=w.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w_sb, src=w[:, :, :, o0 : o0 + o_size])
+        o_end = min(w.shape[3], o0 + o_step)
+        weights = _held_weights(w[:, :, :, o0:o_end])
         for n0 in range(0, images, n_step):
             n_size = min(n_step, images - n0)
-            for r0 in range(0, dst.shape[-2], r_step):
-                r_size = min(r_step, dst.shape[-2] - r0)
+            for r0 in range(0, height, r_step):
+                r_size = min(r_step, height - r0)
                 rows = _conv_rows(r0, r_size, size, pooling)
                 x_sb = _input_band(src, n0, n_size, rows, shape)
-                for b0 in range(0, o_size, nl.tile_size.pmax):
-                    outputs = min(nl.tile_size.pmax, o_size - b0)
-                    block = (o0 + b0) // nl.tile_size.pmax
+                for b0 in range(o0, o_end, nl.tile_size.pmax):
+                    outputs = min(nl.tile_size.pmax, o_end - b0)
+                    block = b0 // nl.tile_size.pmax
                     y_sb = output_tile(dst, block, outputs, n0, n_size, r0, r_size)
                     bias_column = bias_sb[0:outputs, block : block + 1]
-                    weights = w_sb[:, :, :, b0 : b0 + outputs]
+                    w_block = weights[:, :, :, b0 - o0 : b0 - o0 + outputs]
                     if pool == (1, 1) and pool_stride == (1, 1):
-                        _convolve(y_sb, x_sb, weights, bias_column, shape, act)
+                        _convolve(y_sb, x_sb, w_block, bias_column, shape, act)
                     else:
-                        _convolve_and_pool(y_sb, x_sb, weights, bias_column, r0, rows, shape, act, pooling)
+                        _convolve_and_pool(y_sb, x_sb, w_block, bias_column, r0, rows, shape, act, pooling)
                     store_output(dst, y_sb, block, n0, r0)
 
 
-def conv_fits(shape: ConvShape, pooling: Pooling) -> bool:
+def conv_fits(width: int, shape: ConvShape, pooling: Pooling) -> bool:
     """Whether one row of the result can be computed at a time: the limits of conv2d, for whoever plans a call.
 
+    width: columns of the result, after pooling
     shape, pooling: see ConvShape and Pooling
     """
-    return _band_bytes(1, shape, pooling) <= 1
+    return _images_held(1, width, shape, pooling) > 0
 
 
 def _output_step(w: nl.NkiTensor) -> int:
-    """How many output channels' weights are held at once: as many blocks of 128 as fit, at least one."""
+    """How many output channels are computed from one band: as many blocks of 128 as WEIGHT_BYTES holds, at least
+    one."""
     column = w.shape[1] * w.shape[2] * 4
     return max(1, WEIGHT_BYTES // column // nl.tile_size.pmax) * nl.tile_size.pmax
+
+
+def _held_weights(w: nl.NkiTensor) -> nl.NkiTensor:
+    """The weights of an output step in SBUF; where they are too large for that, in HBM as they are."""
+    if w.shape[1] * w.shape[2] * w.shape[3] * 4 > WEIGHT_BYTES:
+        return w
+    return load(w)
 
 
 def _conv_rows(r0: int, r_size: int, size: Pair, pooling: Pooling) -> Pair:
@@ -116,34 +119,31 @@ def _conv_rows(r0: int, r_size: int, size: Pair, pooling: Pooling) -> Pair:
 
 
 def _input_extent(rows: int, cols: int, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
-    """(rows, columns) of the padded image that so many rows and columns of convolution need."""
+    """(rows, columns) of the padded image that so many rows and columns of results need."""
     return (
         (rows - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1,
         (cols - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1,
     )
 
 
-def _band_steps(dst: nl.NkiTensor, images: int, shape: ConvShape, pooling: Pooling) -> Pair:
+def _band_steps(images: int, height: int, width: int, shape: ConvShape, pooling: Pooling) -> Pair:
     """(images, result rows) that are worked on at once: whole images where they fit, else bands of rows of one."""
-    rows = dst.shape[-2]
-    fits = rows
-    while fits > 1 and _band_bytes(fits, shape, pooling) > 1:
-        fits = ceil_div(fits, 2)
-    assert conv_fits(shape, pooling), f"conv2d: the rows that one result row of {shape} needs do not fit SBUF"
-    if fits < rows:
-        return (1, fits)
-    return (min(images, int(1 / _band_bytes(rows, shape, pooling))), rows)
+    rows = height
+    while rows > 1 and _images_held(rows, width, shape, pooling) == 0:
+        rows = ceil_div(rows, 2)
+    if rows < height:
+        return (1, rows)
+    return (min(images, _images_held(rows, width, shape, pooling)), rows)
 
 
-def _band_bytes(result_rows: int, shape: ConvShape, pooling: Pooling) -> float:
-    """The share of its budget that one image's band for so many result rows takes (more than 1: too much)."""
+def _images_held(rows: int, width: int, shape: ConvShape, pooling: Pooling) -> int:
+    """Of how many images a band of ``rows`` x ``width`` results can be worked on at once."""
     channels, size, kernel, stride, _, dilation = shape
     pool, pool_stride, _, pool_dilation = pooling
-    conv_rows = (result_rows - 1) * pool_stride[0] + (pool[0] - 1) * pool_dilation[0] + 1
-    band = _input_extent(min(conv_rows, size[0]), size[1], kernel, stride, dilation)
-    input_bytes = ceil_div(channels, nl.tile_size.pmax) * band[0] * band[1] * 4
-    result_bytes = conv_rows * (size[1] + (pool[1] - 1) * pool_dilation[1]) * 4
-    return max(input_bytes / BAND_BYTES, result_bytes / POOL_BYTES)
+    conv_rows, conv_cols = _input_extent(rows, width, pool, pool_stride, pool_dilation)
+    band_rows, band_cols = _input_extent(min(conv_rows, size[0]), size[1], kernel, stride, dilation)
+    input_bytes = ceil_div(channels, nl.tile_size.pmax) * band_rows * band_cols * 4
+    return min(BAND_BYTES // input_bytes, POOL_BYTES // (conv_rows * conv_cols * 4))
 
 
 def _input_band(src: nl.NkiTensor, n0: int, n_size: int, rows: Pair, shape: ConvShape) -> nl.NkiTensor:
@@ -163,7 +163,7 @@ def _input_band(src: nl.NkiTensor, n0: int, n_size: int, rows: Pair, shape: Conv
 
 
 def _convolve(
-    y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, w_sb: nl.NkiTensor, bias_column: nl.NkiTensor, shape: ConvShape, act: str
+    y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, w: nl.NkiTensor, bias_column: nl.NkiTensor, shape: ConvShape, act: str
 ) -> None:
     """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias), one PSUM bank after the other."""
     outputs, images, rows, cols = y_sb.shape
@@ -178,7 +178,7 @@ def _convolve(
             for c0 in range(0, cols, c_step):
                 c1 = min(cols, c0 + c_step)
                 sum_psum = nl.ndarray((outputs, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
-                _accumulate_taps(sum_psum, x_sb[:, :, n0:n1], w_sb, r0, c0, shape)
+                _accumulate_taps(sum_psum, x_sb[:, :, n0:n1], w, r0, c0, shape)
                 nisa.activation(
                     dst=y_sb[:, n0:n1, r0:r1, c0:c1],
                     op=activation_function(act),
@@ -188,30 +188,36 @@ def _convolve(
 
 
 def _accumulate_taps(
-    sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, w_sb: nl.NkiTensor, r0: int, c0: int, shape: ConvShape
+    sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, w: nl.NkiTensor, r0: int, c0: int, shape: ConvShape
 ) -> None:
     """Sum over taps and channel blocks: one matmul each, the shifted and strided image as its moving operand."""
     channels, _, kernel, stride, _, dilation = shape
     _, _, rows, cols = sum_psum.shape
-    for block in range(w_sb.shape[1]):
+    taps = w.shape[2]
+    at_hand = min(taps, WEIGHT_BYTES // (w.shape[3] * 4)) if is_hbm_tensor(w) else taps
+    for block in range(w.shape[1]):
         k = block_rows(channels, block)
-        for tap in range(kernel[0] * kernel[1]):
-            y = r0 * stride[0] + (tap // kernel[1]) * dilation[0]
-            x = c0 * stride[1] + (tap % kernel[1]) * dilation[1]
-            y_end = y + (rows - 1) * stride[0] + 1
-            x_end = x + (cols - 1) * stride[1] + 1
-            nisa.nc_matmul(
-                dst=sum_psum,
-                stationary=w_sb[0:k, block, tap, :],
-                moving=x_sb[0:k, block, :, y : y_end : stride[0], x : x_end : stride[1]],
-                accumulate=block + tap > 0,
-            )
+        for t0 in range(0, taps, at_hand):
+            w_sb = w[0:k, block, t0 : min(taps, t0 + at_hand), :]
+            if is_hbm_tensor(w):
+                w_sb = load(w_sb)
+            for tap in range(t0, min(taps, t0 + at_hand)):
+                y = r0 * stride[0] + (tap // kernel[1]) * dilation[0]
+                x = c0 * stride[1] + (tap % kernel[1]) * dilation[1]
+                y_end = y + (rows - 1) * stride[0] + 1
+                x_end = x + (cols - 1) * stride[1] + 1
+                nisa.nc_matmul(
+                    dst=sum_psum,
+                    stationary=w_sb[:, tap - t0, :],
+                    moving=x_sb[0:k, block, :, y : y_end : stride[0], x : x_end : stride[1]],
+                    accumulate=block + tap > 0,
+                )
 
 
 def _convolve_and_pool(
     y_sb: nl.NkiTensor,
     x_sb: nl.NkiTensor,
-    w_sb: nl.NkiTensor,
+    w: nl.NkiTensor,
     bias_column: nl.NkiTensor,
     r0: int,
     rows: Pair,
@@ -221,16 +227,14 @@ def _convolve_and_pool(
 ) -> None:
     """y_sb (o, n, rows, columns) = the pooled convolution; what lies between stays in an SBUF tile."""
     pool, pool_stride, pool_pads, pool_dilation = pooling
-    size = shape[1]
     outputs, images, r_size, cols = y_sb.shape
-    need_rows = (r_size - 1) * pool_stride[0] + (pool[0] - 1) * pool_dilation[0] + 1
-    need_cols = (cols - 1) * pool_stride[1] + (pool[1] - 1) * pool_dilation[1] + 1
-    have_cols = min(size[1], need_cols - pool_pads[1])
+    need_rows, need_cols = _input_extent(r_size, cols, pool, pool_stride, pool_dilation)
+    have_cols = min(shape[1][1], need_cols - pool_pads[1])
     top = rows[0] - (r0 * pool_stride[0] - pool_pads[0])
     have_rows = rows[1] - rows[0]
     conv_sb = nl.ndarray((outputs, images, need_rows, need_cols), dtype=y_sb.dtype, buffer=nl.sbuf)
     if have_rows < need_rows or have_cols < need_cols:
         nisa.memset(dst=conv_sb, value=LOWEST)
     inner_sb = conv_sb[:, :, top : top + have_rows, pool_pads[1] : pool_pads[1] + have_cols]
-    _convolve(inner_sb, x_sb, w_sb, bias_column, shape, act)
+    _convolve(inner_sb, x_sb, w, bias_column, shape, act)
     max_windows(y_sb, conv_sb, 0, need_rows * need_cols, need_cols, pool, pool_stride, pool_dilation)

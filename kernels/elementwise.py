@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trnrt.kernels.common import activation_function, is_hbm_tensor
+from trnrt.kernels.common import activation_function, is_hbm_tensor, load
 from trnrt.nki import nisa, nl
 
 # Columns of a tile that is brought in from HBM.
@@ -35,9 +35,8 @@ def activate(dst: nl.NkiTensor, src: nl.NkiTensor, act: str) -> None:
             r1 = min(rows, r0 + nl.tile_size.pmax)
             for c0 in range(0, columns, COLUMNS):
                 c1 = min(columns, c0 + COLUMNS)
-                x_sb = nl.ndarray((r1 - r0, c1 - c0), dtype=src.dtype, buffer=nl.sbuf)
+                x_sb = load(src[r0:r1, c0:c1])
                 y_sb = nl.ndarray((r1 - r0, c1 - c0), dtype=dst.dtype, buffer=nl.sbuf)
-                nisa.dma_copy(dst=x_sb, src=src[r0:r1, c0:c1])
                 nisa.activation(dst=y_sb, op=activation_function(act), data=x_sb)
                 nisa.dma_copy(dst=dst[r0:r1, c0:c1], src=y_sb)
 
@@ -45,7 +44,7 @@ def activate(dst: nl.NkiTensor, src: nl.NkiTensor, act: str) -> None:
 def binary(dst: nl.NkiTensor, left: nl.NkiTensor, right: nl.NkiTensor, op: str, act: str = "none") -> None:
     """dst = act(left <op> right), element by element.
 
-    dst: HBM (A, R, C), or an SBUF tile of at most 5 dimensions
+    dst: HBM (A, B, R, C), or an SBUF tile of at most 5 dimensions
     left, right: as dst; in HBM a dimension of size 1 broadcasts
     op: "add", "subtract", "multiply"
     act: "none", "relu", "sigmoid", "tanh"
@@ -53,25 +52,32 @@ def binary(dst: nl.NkiTensor, left: nl.NkiTensor, right: nl.NkiTensor, op: str, 
     numpy: act(left <op> right)
     """
     if not is_hbm_tensor(dst):
-        nisa.tensor_tensor(dst=dst, data1=left, data2=right, op=operator(op))
-        if act != "none":
-            nisa.activation(dst=dst, op=activation_function(act), data=dst)
+        _binary_tile(dst, left, right, op, act)
     else:
-        outer, rows, columns = dst.shape
         left = _broadcast(left, dst.shape)
         right = _broadcast(right, dst.shape)
-        for a in range(outer):
-            for r0 in range(0, rows, nl.tile_size.pmax):
-                for c0 in range(0, columns, COLUMNS):
-                    r1 = min(rows, r0 + nl.tile_size.pmax)
-                    c1 = min(columns, c0 + COLUMNS)
-                    y_sb = nl.ndarray((r1 - r0, c1 - c0), dtype=dst.dtype, buffer=nl.sbuf)
-                    left_sb = _load(left[a, r0:r1, c0:c1])
-                    right_sb = _load(right[a, r0:r1, c0:c1])
-                    nisa.tensor_tensor(dst=y_sb, data1=left_sb, data2=right_sb, op=operator(op))
-                    if act != "none":
-                        nisa.activation(dst=y_sb, op=activation_function(act), data=y_sb)
-                    nisa.dma_copy(dst=dst[a, r0:r1, c0:c1], src=y_sb)
+        for a in range(dst.shape[0]):
+            for b in range(dst.shape[1]):
+                _binary_matrix(dst[a, b], left[a, b], right[a, b], op, act)
+
+
+def _binary_matrix(dst: nl.NkiTensor, left: nl.NkiTensor, right: nl.NkiTensor, op: str, act: str) -> None:
+    """binary for matrices (R, C) in HBM."""
+    rows, columns = dst.shape
+    for r0 in range(0, rows, nl.tile_size.pmax):
+        r1 = min(rows, r0 + nl.tile_size.pmax)
+        for c0 in range(0, columns, COLUMNS):
+            c1 = min(columns, c0 + COLUMNS)
+            y_sb = nl.ndarray((r1 - r0, c1 - c0), dtype=dst.dtype, buffer=nl.sbuf)
+            _binary_tile(y_sb, load(left[r0:r1, c0:c1]), load(right[r0:r1, c0:c1]), op, act)
+            nisa.dma_copy(dst=dst[r0:r1, c0:c1], src=y_sb)
+
+
+def _binary_tile(dst: nl.NkiTensor, left: nl.NkiTensor, right: nl.NkiTensor, op: str, act: str) -> None:
+    """binary for tiles in SBUF."""
+    nisa.tensor_tensor(dst=dst, data1=left, data2=right, op=operator(op))
+    if act != "none":
+        nisa.activation(dst=dst, op=activation_function(act), data=dst)
 
 
 def _broadcast(tensor: nl.NkiTensor, shape: tuple[int, ...]) -> nl.NkiTensor:
@@ -80,10 +86,3 @@ def _broadcast(tensor: nl.NkiTensor, shape: tuple[int, ...]) -> nl.NkiTensor:
         if tensor.shape[dim] == 1 and shape[dim] > 1:
             tensor = tensor.broadcast(dim, shape[dim])
     return tensor
-
-
-def _load(src: nl.NkiTensor) -> nl.NkiTensor:
-    """A copy of an HBM view in SBUF."""
-    tile_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=tile_sb, src=src)
-    return tile_sb

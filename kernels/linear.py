@@ -14,7 +14,7 @@ from trnrt.kernels.common import (
     block_rows,
     ceil_div,
     is_hbm_tensor,
-    load_columns,
+    load,
     transpose_is_exact,
     transpose_tile,
 )
@@ -23,6 +23,8 @@ from trnrt.nki import nisa, nl
 # Bytes a partition that one load of weights, and one block of activations, may take.
 WEIGHT_BYTES = 24 * 1024
 ACTIVATION_BYTES = 48 * 1024
+# One row of more features would not fit ACTIVATION_BYTES: 128 partitions of float32.
+MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
 # PSUM banks that accumulate at once; the other half is being evacuated.
 BANKS = 4
 
@@ -38,9 +40,11 @@ def linear_rows(
     bias: HBM (1, O) float32
     features: F of an HBM src; the number of channels of a flattened image otherwise (F = features * S)
     act: "none", "relu", "sigmoid", "tanh"
+    limits: F <= MAX_FEATURES of an HBM src
 
     numpy: act(src @ w + bias)
     """
+    assert features <= MAX_FEATURES, f"linear: rows of {features} features; the limit is {MAX_FEATURES}"
     rows = src.shape[0] if is_hbm_tensor(src) else src.shape[3]
     step = _batch_step(src, features)
     for n0 in range(0, rows, step):
@@ -48,8 +52,7 @@ def linear_rows(
         x_sb = _features_block(src, features, n0, n_size)
         for o0 in range(0, w.shape[2], nl.tile_size.psum_bank_fmax):
             o_size = min(nl.tile_size.psum_bank_fmax, w.shape[2] - o0)
-            bias_sb = nl.ndarray((nl.tile_size.pmax, o_size), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=bias_sb, src=bias[:, o0 : o0 + o_size].broadcast(0, nl.tile_size.pmax))
+            bias_sb = load(bias[:, o0 : o0 + o_size].broadcast(0, nl.tile_size.pmax))
             for m0 in range(0, n_size, BANKS * nl.tile_size.pmax):
                 m_size = min(BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
@@ -68,8 +71,7 @@ def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, o0: int, o
     group = _chunk_group(w, o_size)
     for c0 in range(0, w.shape[1], group):
         c_size = min(group, w.shape[1] - c0)
-        w_sb = nl.ndarray((w.shape[0], c_size, o_size), dtype=w.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w_sb, src=w[:, c0 : c0 + c_size, o0 : o0 + o_size])
+        w_sb = load(w[:, c0 : c0 + c_size, o0 : o0 + o_size])
         for i in range(len(banks)):
             m0 = i * nl.tile_size.pmax
             m1 = m0 + banks[i].shape[0]
@@ -91,10 +93,13 @@ def _store_rows(
     for i in range(len(banks)):
         rows, o_size = banks[i].shape
         row = n0 + i * nl.tile_size.pmax
-        if is_hbm_tensor(dst):
-            y_sb = nl.ndarray((rows, o_size), dtype=dst.dtype, buffer=nl.sbuf)
+        block = row // nl.tile_size.pmax
+        part = row % nl.tile_size.pmax
+        in_place = part == 0 and not is_hbm_tensor(dst)
+        if in_place:
+            y_sb = dst[0:rows, block, o0 : o0 + o_size]
         else:
-            y_sb = dst[0:rows, row // nl.tile_size.pmax, o0 : o0 + o_size]
+            y_sb = nl.ndarray((rows, o_size), dtype=dst.dtype, buffer=nl.sbuf)
         if act == "none":
             nisa.tensor_tensor(dst=y_sb, data1=banks[i], data2=bias_sb[0:rows, :], op=nl.add)
         else:
@@ -103,6 +108,9 @@ def _store_rows(
             nisa.activation(dst=y_sb, op=activation_function(act), data=sum_sb)
         if is_hbm_tensor(dst):
             nisa.dma_copy(dst=dst[row : row + rows, o0 : o0 + o_size], src=y_sb)
+        elif not in_place:
+            # Engines write from partition 0, 32, 64 or 96 on; DMA from any.
+            nisa.dma_copy(dst=dst[part : part + rows, block, o0 : o0 + o_size], src=y_sb)
 
 
 def linear_features(
@@ -116,8 +124,9 @@ def linear_features(
 
     numpy: act(src @ w + bias).T, output o on partition o % 128 of block o // 128
     """
+    assert features <= MAX_FEATURES, f"linear: rows of {features} features; the limit is {MAX_FEATURES}"
     rows = dst.shape[2]
-    bias_sb = load_columns(bias)
+    bias_sb = load(bias)
     step = min(_batch_step(src, features), nl.tile_size.psum_bank_fmax)
     for n0 in range(0, rows, step):
         n_size = min(step, rows - n0)
@@ -146,8 +155,7 @@ def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, o0: in
     group = _chunk_group(w, o_size)
     for c0 in range(0, w.shape[1], group):
         c_size = min(group, w.shape[1] - c0)
-        w_sb = nl.ndarray((w.shape[0], c_size, o_size), dtype=w.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w_sb, src=w[:, c0 : c0 + c_size, o0 : o0 + o_size])
+        w_sb = load(w[:, c0 : c0 + c_size, o0 : o0 + o_size])
         for i in range(len(banks)):
             b0 = i * nl.tile_size.pmax
             b1 = b0 + banks[i].shape[0]
@@ -168,11 +176,19 @@ def _chunk_group(w: nl.NkiTensor, o_size: int) -> int:
 
 
 def _batch_step(src: nl.NkiTensor, features: int) -> int:
-    """How many rows of the batch are held at once: all where src is in SBUF already, else what fits, in 128s."""
+    """How many rows of the batch are held at once: all where src is in SBUF already, else what fits.
+
+    A multiple of 128 or a power of 2 below, so that no step has rows of two blocks of 128 unless it has all of them.
+    """
     if not is_hbm_tensor(src):
         return src.shape[3]
     held = ACTIVATION_BYTES // (ceil_div(features, nl.tile_size.pmax) * 4)
-    return max(1, held // nl.tile_size.pmax) * nl.tile_size.pmax
+    if held >= nl.tile_size.pmax:
+        return held // nl.tile_size.pmax * nl.tile_size.pmax
+    step = 1
+    while step * 2 <= held:
+        step = step * 2
+    return step
 
 
 def _features_block(src: nl.NkiTensor, features: int, n0: int, n_size: int) -> nl.NkiTensor:
@@ -201,8 +217,7 @@ def _load_transposed(
             part_hbm = rows_hbm[:, (b - b0) * nl.tile_size.pmax : (b - b0) * nl.tile_size.pmax + k]
             nisa.dma_copy(dst=x_sb[0:k, b, 0, m0 : m0 + m_size], src=part_hbm.permute((1, 0)))
     else:
-        rows_sb = nl.ndarray((m_size, columns), dtype=src.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=rows_sb, src=rows_hbm)
+        rows_sb = load(rows_hbm)
         for b in range(b0, b0 + b_size):
             k = block_rows(features, b)
             c0 = (b - b0) * nl.tile_size.pmax

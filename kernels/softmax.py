@@ -1,6 +1,6 @@
 """Softmax along rows."""
 
-from trnrt.kernels.common import ceil_div, is_hbm_tensor
+from trnrt.kernels.common import ceil_div, is_hbm_tensor, load
 from trnrt.nki import nisa, nl
 
 # A row and its exponentials are held in SBUF at once.
@@ -44,6 +44,4 @@ def row_block(src: nl.NkiTensor, block: int, n: int) -> nl.NkiTensor:
     if not is_hbm_tensor(src):
         return src[0:n, block, :]
     r0 = block * nl.tile_size.pmax
-    x_sb = nl.ndarray((n, src.shape[1]), dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=x_sb, src=src[r0 : r0 + n, :])
-    return x_sb
+    return load(src[r0 : r0 + n, :])

@@ -1,6 +1,6 @@
 """Data movement that changes the order of dimensions."""
 
-from trnrt.kernels.common import transpose_is_exact, transpose_tile
+from trnrt.kernels.common import load, transpose_is_exact, transpose_tile
 from trnrt.nki import nisa, nl
 
 # Columns that are brought in at once for a transpose.
@@ -32,8 +32,7 @@ def transpose_matrices(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 def _transpose_rows(dst: nl.NkiTensor, src: nl.NkiTensor, r0: int, c0: int) -> None:
     """dst[c0..., r0...] = src.T for at most 128 rows."""
     rows, columns = src.shape
-    rows_sb = nl.ndarray((rows, columns), dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=rows_sb, src=src)
+    rows_sb = load(src)
     for k0 in range(0, columns, nl.tile_size.pmax):
         k1 = min(columns, k0 + nl.tile_size.pmax)
         columns_sb = nl.ndarray((k1 - k0, rows), dtype=dst.dtype, buffer=nl.sbuf)

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import Blocker
+from trnrt.planner.naming import printable
 from trnrt.planner.plan import Array, HostNode, NodeReport
 from trnrt.planner.steps import Operand, Step
 
@@ -30,6 +32,10 @@ class Blocked(Exception):
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
+
+
+class NotStatic(Blocked):
+    """A tensor has no static shape. Of the nodes that this stops, only the first is to blame."""
 
 
 def lowers(*operators: str, domain: str = "") -> Callable[[Lower], Lower]:
@@ -62,6 +68,8 @@ class Lowering:
         self.reports: dict[str, NodeReport] = {}
         self.constants: dict[str, Array] = {}
         self.notes: list[str] = []
+        self._inputs = {value_name(value) for value in graph.inputs}
+        self._names = {v.name for v in _values(graph)} | {node.name for node in graph}
         self._views: dict[str, str] = {}
         self._absorbed: set[str] = set()
         self._on_host: set[str] = set()
@@ -81,7 +89,9 @@ class Lowering:
 
     def _block(self, node: ir.Node, blocked: Blocked) -> None:
         name, op = node_name(node), operator_name(node)
-        self.blockers.append(Blocker(name, op, blocked.reason, blocked.hint))
+        to_blame = not isinstance(blocked, NotStatic) or all(_is_static(v) for v in node.inputs if v is not None)
+        if to_blame:
+            self.blockers.append(Blocker(name, op, blocked.reason, blocked.hint))
         self.reports[name] = NodeReport(name, op, None, None, "blocked", blocked.reason)
 
     # What lowering functions ask.
@@ -90,29 +100,40 @@ class Lowering:
         """The value of a constant, or None where it is computed."""
         if value is None or value.const_value is None:
             return None
-        return value.const_value.numpy()
+        array = value.const_value.numpy()
+        if value.dtype is ir.DataType.STRING:
+            texts = [text.decode("utf-8", "replace") for text in array.reshape(-1)]
+            return np.array(texts, dtype=object).reshape(array.shape)
+        return array
 
     def shape(self, value: ir.Value) -> tuple[int, ...]:
         """The static shape of a value; blocks the node where there is none."""
-        if value.shape is None or any(not isinstance(d, int) for d in value.shape):
-            raise Blocked(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
+        if value.shape is None or not _is_static(value):
+            raise NotStatic(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
         return tuple(int(d) for d in value.shape if isinstance(d, int))
 
     def operand(self, value: ir.Value | None) -> Operand:
         """A float tensor of the device, read in its ONNX shape."""
         if value is None:
             raise Blocked("an input that the kernel needs is left out")
+        shape = self.shape(value)
         if value.dtype not in FLOATS:
             kind = value.dtype.name.lower() if value.dtype is not None else "unknown"
             raise Blocked(f"arithmetic on {kind} tensors", "the NeuronCore computes in float32, bfloat16 and float16")
         if value.const_value is not None:
             raise Blocked(f"{value.name!r} is a constant where the kernel needs a computed tensor")
-        return Operand(self.root(value), self.shape(value))
+        if self.on_host(value):
+            raise Blocked(f"{value.name!r} is made on the host from a final index; no arithmetic can follow it")
+        return Operand(self.root(value), shape)
 
     def root(self, value: ir.Value) -> str:
         """The stored value that ``value`` is a view of (itself, mostly)."""
         name = value_name(value)
         return self._views.get(name, name)
+
+    def is_input(self, value: ir.Value) -> bool:
+        """Whether a value is an input of the model, or a view of one."""
+        return self.root(value) in self._inputs
 
     def on_host(self, value: ir.Value | None) -> bool:
         """Whether a value is computed on the host (a final index or label)."""
@@ -120,7 +141,7 @@ class Lowering:
 
     def sole_consumer(self, value: ir.Value) -> tuple[ir.Node | None, str]:
         """The only node that reads ``value``, or None and the reason why there is no such node."""
-        readers = [node for node, _ in value.uses()]
+        readers = list(dict.fromkeys(node for node, _ in value.uses()))
         if value.is_graph_output():
             return None, f"{value.name!r} is an output of the model"
         if len(readers) != 1:
@@ -157,6 +178,13 @@ class Lowering:
         self._on_host.add(output)
         self.report(node, "host", why)
 
+    def spare_name(self, wanted: str) -> str:
+        """A name for a step or value of ours: ``wanted``, or like it where the model uses that."""
+        while wanted in self._names:
+            wanted += "_"
+        self._names.add(wanted)
+        return wanted
+
     def mark_index(self, value: ir.Value) -> None:
         """Say that a device result is an index, with which only boundary nodes may go on."""
         self._on_host.add(value_name(value))
@@ -164,6 +192,14 @@ class Lowering:
     def report(self, node: ir.Node, place: str, reason: str, step: str | None = None) -> None:
         """Say what became of a node."""
         self.reports[node_name(node)] = NodeReport(node_name(node), operator_name(node), step, None, place, reason)
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+
+
+def _is_static(value: ir.Value) -> bool:
+    return value.dtype is not None and value.shape is not None and all(isinstance(d, int) for d in value.shape)
 
 
 def value_name(value: ir.Value) -> str:
@@ -179,8 +215,8 @@ def node_name(node: ir.Node) -> str:
 
 
 def operator_name(node: ir.Node) -> str:
-    """The operator, with its domain where that is not ONNX's own."""
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    """The operator, with its domain where that is not ONNX's own; both may be anything where ONNX knows neither."""
+    return printable(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:

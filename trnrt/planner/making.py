@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.errors import Blocker, UnsupportedModelError
+from trnrt.errors import Blocker, InputError, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
@@ -28,7 +28,7 @@ def make_plan(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], *, ta
     view = model.bind(shapes)
     lowering = Lowering(view.model.graph)
     lowering.walk()
-    blockers = lowering.blockers + [Blocker("", "", reason) for reason in view.unresolved]
+    blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
     if blockers:
         raise UnsupportedModelError(model.name, blockers)
     inputs = _kernel_inputs(lowering, dtype)
@@ -59,12 +59,13 @@ def explain(
 
 
 def default_shapes(model: ImportedModel, batch: int) -> dict[str, tuple[int, ...]]:
-    """Each input's shape with ``batch`` in the place of the symbolic batch; InputError for other open dimensions."""
-    from trnrt.errors import InputError
+    """Each input's shape with ``batch`` in the place of the symbolic batch; InputError for other open dimensions.
 
+    A batch that the model fixes stays what it is.
+    """
     shapes = {}
     for info in model.inputs:
-        sizes = tuple(batch if d == model.batch or (d is None and k == 0) else d for k, d in enumerate(info.shape))
+        sizes = tuple(_sized(d, k, model.batch, batch) for k, d in enumerate(info.shape))
         open_dims = [str(d) for d in sizes if not isinstance(d, int)]
         if open_dims:
             raise InputError(
@@ -76,6 +77,13 @@ def default_shapes(model: ImportedModel, batch: int) -> dict[str, tuple[int, ...
     return shapes
 
 
+def _sized(dim: int | str | None, position: int, symbol: int | str | None, batch: int) -> int | str | None:
+    """A declared dimension, with ``batch`` where it is the model's batch."""
+    if isinstance(dim, int):
+        return dim
+    return batch if dim == symbol or (dim is None and position == 0) else dim
+
+
 def _read_on_device(lowering: Lowering) -> set[str]:
     return {source.value for step in lowering.steps for source in step.sources}
 
@@ -84,7 +92,7 @@ def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
     """Graph inputs that a step reads, as the kernel takes them."""
     read = _read_on_device(lowering)
     return [
-        DeviceTensor(value_name(value), lowering.shape(value), dtype)
+        DeviceTensor(value_name(value), lowering.shape(value) or (1,), dtype)
         for value in lowering.graph.inputs
         if value_name(value) in read
     ]
@@ -146,7 +154,7 @@ def _assemble(
         host=tuple(lowering.host),
         constants=lowering.constants,
         steps=steps,
-        nodes=_node_reports(model, lowering, steps),
+        nodes=_node_reports(model, view.notes, lowering, steps),
         notes=(*view.notes, *lowering.notes),
         source=module.source,
     )
@@ -170,8 +178,10 @@ def _outputs(lowering: Lowering, graph: ir.Graph) -> tuple[PlanOutput, ...]:
     return tuple(outputs)
 
 
-def _node_reports(model: ImportedModel, lowering: Lowering, steps: tuple[StepReport, ...]) -> tuple[NodeReport, ...]:
-    """One report for every node of the file: what was planned, and what the clean-up removed before."""
+def _node_reports(
+    model: ImportedModel, notes: tuple[str, ...], lowering: Lowering, steps: tuple[StepReport, ...]
+) -> tuple[NodeReport, ...]:
+    """One report for every node of the file, with its operator there: what was planned, and what the clean-up did."""
     kernels = {step.name: step.kernel for step in steps}
     planned = {
         name: replace(report, kernel=kernels.get(report.step) if report.step else None)
@@ -179,9 +189,13 @@ def _node_reports(model: ImportedModel, lowering: Lowering, steps: tuple[StepRep
     }
     reports = []
     for node in model.model.graph:
-        report = planned.pop(node_name(node), None)
-        if report is None:
-            why = "removed by the clean-up rewrites (see notes)"
-            report = NodeReport(node_name(node), operator_name(node), None, None, "folded", why)
-        reports.append(report)
+        name, op = node_name(node), operator_name(node)
+        told = next((note for note in notes if repr(name) in note), "")
+        if name not in planned:
+            reports.append(
+                NodeReport(name, op, None, None, "folded", told or "constant: computed when the plan was made")
+            )
+            continue
+        report = planned.pop(name)
+        reports.append(report if report.op == op else replace(report, op=op, reason=f"{report.reason}; {told}"))
     return (*reports, *planned.values())

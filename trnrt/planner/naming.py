@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import unicodedata
+from itertools import accumulate
 
 _NOT_IN_IDENTIFIER = re.compile(r"[^0-9a-zA-Z_]+")
 _LONGEST = 48
@@ -20,9 +21,15 @@ def identifier(name: str) -> str:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """``text`` for a comment or a message: one line of printable ASCII, everything else as an escape."""
-    escaped = text.encode("unicode_escape").decode("ascii")
-    return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
+    """``text`` for a comment, a docstring or a message: one line of printable ASCII, everything else as an escape.
+
+    What is cut off at ``limit`` is cut between escapes: half of one would be a syntax error in a docstring.
+    """
+    characters = [character.encode("unicode_escape").decode("ascii") for character in text[: limit + 1]]
+    if sum(map(len, characters)) <= limit:
+        return "".join(characters)
+    lengths = accumulate(map(len, characters))
+    return "".join(c for c, end in zip(characters, lengths, strict=True) if end <= limit - 3) + "..."
 
 
 class Names:
@@ -30,15 +37,15 @@ class Names:
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = set(taken)
-        self._given: dict[str, str] = {}
+        self._given: dict[tuple[str, str], str] = {}
 
-    def of(self, name: str) -> str:
-        """The identifier of ``name``; the same one whenever asked again."""
-        if name not in self._given:
-            base = candidate = identifier(name)
+    def of(self, name: str, part: str = "") -> str:
+        """The identifier of ``name``, or of a ``part`` of what it names; the same one whenever asked again."""
+        if (name, part) not in self._given:
+            base = candidate = identifier(name) + (f"_{part}" if part else "")
             count = 2
             while candidate in self._taken:
                 candidate, count = f"{base}_{count}", count + 1
             self._taken.add(candidate)
-            self._given[name] = candidate
-        return self._given[name]
+            self._given[name, part] = candidate
+        return self._given[name, part]

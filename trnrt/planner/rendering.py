@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from trnrt.planner.naming import Names, identifier, printable
+from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing import Placed, tile_shape
 from trnrt.planner.plan import Array, DeviceTensor, Layout
 from trnrt.planner.steps import Call, Operand, Step, WeightName
@@ -82,7 +82,7 @@ class _Writer:
         return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
 
     def _weight(self, step: Step, key: str, array: Array) -> str:
-        name = self.names.of(f"{step.name}.{key}")
+        name = self.names.of(step.name, key)
         self.weights[name] = array
         return name
 
@@ -124,8 +124,8 @@ def render(
     heading: list[str],
 ) -> KernelModule:
     """The module of a plan. ``heading`` are lines about it for the docstring; names are escaped here."""
-    entry = identifier(name)
     kernels = {step.call(placed).kernel for step in steps}
+    entry = Names(_OWN_NAMES | kernels).of(name)
     names = Names(_OWN_NAMES | kernels | {entry})
     parameters = [names.of(tensor.name) for tensor in inputs]
     writer = _Writer(placed, dtype, names, {r.name: r for r in results})
@@ -140,7 +140,7 @@ def render(
 
 
 def _tuple(names: list[str]) -> str:
-    return f"({', '.join(names)},)"
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
 def _head(entry: str, calls: list[Call], parameters: list[str], heading: list[str]) -> list[str]:

@@ -70,6 +70,10 @@ class Step:
     dtype: str = ""
     title: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """The device has no scalars: they are stored as one element."""
+        self.shape = self.shape or (1,)
+
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
         """Layouts in which the step can read source ``position``."""
         return (Layout.HBM,)

@@ -7,14 +7,22 @@ decided then (shapes, rounding, whether a copy is needed) is not decided again a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from trnrt.nki.machine.dtypes import Array, rounder
+from trnrt.nki.machine.dtypes import Array, DType, rounder
 from trnrt.nki.machine.program import View
 
-Arrays = Callable[[View], Array]
+
+class Arrays(Protocol):
+    """The memory that a program is bound to."""
+
+    def __call__(self, view: View) -> Array:
+        """The numpy window on what holds the view."""
+
+    def scratch(self, use: str, shape: tuple[int, ...]) -> Array:
+        """A float32 array that every instruction of this shape and use overwrites: nothing in it lasts."""
 
 
 def writer(view: View, array: Array) -> Callable[[Array], None]:
@@ -30,6 +38,27 @@ def writer(view: View, array: Array) -> Callable[[Array], None]:
     return write
 
 
+def copier(dst: View, src: View, arrays: Arrays) -> Callable[[], None]:
+    """``dst = src`` in the shape of dst: bit for bit where the dtypes are equal, else through float32."""
+    target = arrays(dst)
+    take = in_shape(arrays(src), target.shape)
+    if dst.dtype == src.dtype or (exact(dst) and src.dtype.is_float):
+
+        def move() -> None:
+            target[...] = take()
+
+        return move
+    write = writer(dst, target)
+    return lambda: write(as_float32(take()))
+
+
+def constant(value: float, dtype: DType) -> Array:
+    """A number as a ``(1,)`` array of ``dtype``'s held values; integers do not pass through float32."""
+    wide = np.asarray([value], np.float32 if dtype.is_float else np.float64)
+    rounded = rounder(dtype)
+    return wide if rounded is None else rounded(wide)
+
+
 def exact(view: View) -> bool:
     """Whether float32 results can be computed straight into the view's array, with no rounding."""
     return rounder(view.dtype) is None
@@ -38,18 +67,19 @@ def exact(view: View) -> bool:
 def in_shape(array: Array, shape: tuple[int, ...]) -> Callable[[], Array]:
     """A function that gives ``array`` in ``shape``: a view where numpy can make one, else a copy at each call."""
     reshaped = array.reshape(shape)
-    if array.size == 0 or np.shares_memory(reshaped, array):
+    if np.may_share_memory(reshaped, array):
         return lambda: reshaped
     return lambda: array.reshape(shape)
 
 
-def matrix(array: Array) -> Callable[[], Array]:
-    """``array`` as (partitions, free elements) for BLAS, through a scratch buffer where strides do not allow a view."""
+def matrix(view: View, arrays: Arrays, use: str) -> Callable[[], Array]:
+    """A float tile as (partitions, free elements) for BLAS, through scratch where its strides do not allow a view."""
+    array = arrays(view)
     rows = array.shape[0]
     flat = array.reshape(rows, -1)
-    if array.size == 0 or np.shares_memory(flat, array):
+    if np.may_share_memory(flat, array):
         return lambda: flat
-    scratch = np.empty(array.shape, array.dtype)
+    scratch = arrays.scratch(use, array.shape)
     flat = scratch.reshape(rows, -1)
 
     def copied() -> Array:
@@ -65,9 +95,10 @@ def as_float32(array: Array) -> Array:
 
 
 def column(operand: Any, arrays: Arrays, ndim: int) -> Callable[[], Any]:
-    """A ``[P, 1]`` tile or a number, as something that broadcasts over ``ndim`` dimensions."""
+    """A ``[P, 1]`` tile or a number, as float32 that broadcasts over ``ndim`` dimensions; None as 0."""
     if not isinstance(operand, View):
-        number = np.float32(operand)
+        number = np.float32(0 if operand is None else operand)
         return lambda: number
     array = arrays(operand)
-    return in_shape(array, (array.shape[0],) + (1,) * (ndim - 1))
+    take = in_shape(array, (array.shape[0],) + (1,) * (ndim - 1))
+    return take if operand.dtype.is_float else lambda: as_float32(take())

@@ -140,8 +140,3 @@ def rounder(dtype: DType) -> Callable[[Array], Array] | None:
     if dtype.is_float:
         return _round_through(dtype.numpy)
     return _to_integer(dtype.numpy)
-
-
-def held_array(array: Array, dtype: DType) -> Array:
-    """``array`` (any numpy dtype equal to ``dtype`` in meaning) as the simulator holds it."""
-    return np.ascontiguousarray(array, dtype=dtype.held)

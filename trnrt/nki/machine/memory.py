@@ -3,65 +3,29 @@
 Policy (AWS's compiler is free here; this is ours, in one place):
 - a tile lives from the first to the last instruction that touches it, in program order;
 - it takes its bytes in all 128 partitions, unless the kernel gave it an address;
-- SBUF: the lowest address that is free for the whole life (first fit), longest-lived tiles are not moved;
-- PSUM: the search starts at the bank after the last one given, so that consecutive tiles use different banks;
-  a tile of at most one bank never straddles two.
+- tiles are placed in the order of their first use, at the lowest address that is free for their whole life;
+- in PSUM the search starts at the bank after the last one given, so that consecutive tiles use different banks;
+  a tile of at most one bank lies in one, a larger one starts at one;
+- where that leaves gaps too small for a tile, the memory is packed anew, largest tiles first.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
 
 from trnrt.errors import KernelMemoryError
 from trnrt.nki.machine.program import MemoryRegion, Program, Storage
+from trnrt.nki.machine.rules.allocation import capacity
 from trnrt.nki.machine.targets import Target
 
-_ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align is a quarter of a cache line in every target
+_ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
+_LISTED = 20
 
-
-@dataclass(slots=True)
-class _Space:
-    """One memory while the program is walked: the tiles that hold an address right now, by address."""
-
-    region: MemoryRegion
-    capacity: int
-    bank: int | None
-    alive: list[tuple[int, int, int, Storage]] = field(default_factory=list)  # start byte, end byte, last use, tile
-    cursor: int = 0
-    peak: int = 0
-
-    def expire(self, position: int) -> None:
-        self.alive = [entry for entry in self.alive if entry[2] >= position]
-
-    def insert(self, start: int, size: int, last: int, tile: Storage) -> None:
-        self.alive.append((start, start + size, last, tile))
-        self.alive.sort(key=lambda entry: entry[0])
-        self.peak = max(self.peak, sum(end - begin for begin, end, _, _ in self.alive))
-
-    def place(self, size: int) -> int | None:
-        """The address of ``size`` free bytes, or None."""
-        found = self._fit(size, self.cursor)
-        if found is None and self.cursor:
-            found = self._fit(size, 0)
-        if found is not None and self.bank:
-            self.cursor = (found // self.bank + 1) * self.bank % self.capacity
-        return found
-
-    def _fit(self, size: int, start: int) -> int | None:
-        candidate = start
-        for begin, end, _, _ in self.alive:
-            candidate = self._aligned(candidate, size)
-            if candidate + size <= begin:
-                return candidate
-            candidate = max(candidate, end)
-        candidate = self._aligned(candidate, size)
-        return candidate if candidate + size <= self.capacity else None
-
-    def _aligned(self, address: int, size: int) -> int:
-        address = -(-address // _ALIGNMENT) * _ALIGNMENT
-        if self.bank and size <= self.bank and address % self.bank + size > self.bank:
-            address = (address // self.bank + 1) * self.bank
-        return address
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +36,111 @@ class MemoryUse:
     psum_peak_bytes: int
 
 
-def _spaces(target: Target) -> dict[MemoryRegion, _Space]:
-    return {
-        MemoryRegion.sbuf: _Space(MemoryRegion.sbuf, target.sbuf_usable_bytes, None),
-        MemoryRegion.psum: _Space(MemoryRegion.psum, target.psum_bytes, target.psum_bank_bytes),
-    }
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A memory's size and how tiles are aligned in it; ``bank`` is None where there are none."""
+
+    region: MemoryRegion
+    capacity: int
+    bank: int | None
+
+    def align(self, address: int, size: int) -> int:
+        """The first legal start of ``size`` bytes at or after ``address``."""
+        address = -(-address // _ALIGNMENT) * _ALIGNMENT
+        if self.bank and address % self.bank + size > self.bank:
+            address = -(-address // self.bank) * self.bank
+        return address
+
+
+@dataclass(slots=True)
+class _Space:
+    """One memory while the program is walked, in the order of first uses."""
+
+    layout: _Layout
+    spans: dict[int, Span]
+    pinned: list[Storage]  # by first use
+    free: list[Span] = field(default_factory=list)  # gaps between the placed tiles, by address
+    placed: list[tuple[int, int, int, Storage]] = field(default_factory=list)  # heap: last use, start, end, tile
+    alive_pinned: list[Storage] = field(default_factory=list)
+    next_pinned: int = 0
+    cursor: int = 0
+    held: int = 0
+    peak: int = 0
+
+    def expire(self, position: int) -> None:
+        """Free what no instruction from ``position`` on touches."""
+        while self.placed and self.placed[0][0] < position:
+            _, start, end, tile = heappop(self.placed)
+            self.held -= tile.partition_bytes
+            self._release(start, end)
+        self.alive_pinned = [tile for tile in self.alive_pinned if self.spans[tile.index][1] >= position]
+
+    def pin(self, tile: Storage) -> None:
+        """Take a tile at the address that the kernel gave it."""
+        _check_overlap(tile, self.alive_pinned)
+        self.alive_pinned.append(tile)
+        self.next_pinned += 1
+        self._note_peak()
+
+    def place(self, tile: Storage, *, keep: bool = False) -> bool:
+        """Give a tile an address (with ``keep``: the one it has); False where no gap holds it."""
+        size = _rounded(tile)
+        start = tile.address[1] if keep and tile.address is not None else self._find(tile, size)
+        if start is None:
+            return False
+        tile.address = (0, start)
+        self._occupy(start, start + size)
+        heappush(self.placed, (self.spans[tile.index][1], start, start + size, tile))
+        self.held += tile.partition_bytes
+        self._note_peak()
+        return True
+
+    def _find(self, tile: Storage, size: int) -> int | None:
+        blocked = self._blocked(tile)
+        start = self._fit(size, self.cursor, blocked)
+        if start is None and self.cursor:
+            start = self._fit(size, 0, blocked)
+        if start is not None and self.layout.bank:
+            self.cursor = (start // self.layout.bank + 1) * self.layout.bank % self.layout.capacity
+        return start
+
+    def _blocked(self, tile: Storage) -> list[Span]:
+        """The bytes that tiles with fixed addresses take during this tile's life."""
+        if not self.pinned:
+            return []
+        last = self.spans[tile.index][1]
+        end = bisect_right(self.pinned, last, lo=self.next_pinned, key=lambda other: self.spans[other.index][0])
+        return _union(self.alive_pinned + self.pinned[self.next_pinned : end])
+
+    def _fit(self, size: int, start: int, blocked: list[Span]) -> int | None:
+        """The first address from ``start`` on where ``size`` bytes are free."""
+        first = max(0, bisect_right(self.free, (start, self.layout.capacity)) - 1)
+        for gap_start, gap_end in self.free[first:]:
+            candidate = self.layout.align(max(gap_start, start), size)
+            for begin, end in blocked:
+                if begin < candidate + size and candidate < end:
+                    candidate = self.layout.align(end, size)
+            if candidate + size <= gap_end:
+                return candidate
+        return None
+
+    def _occupy(self, start: int, end: int) -> None:
+        at = bisect_right(self.free, (start, self.layout.capacity)) - 1
+        gap_start, gap_end = self.free[at]
+        self.free[at : at + 1] = [gap for gap in ((gap_start, start), (end, gap_end)) if gap[0] < gap[1]]
+
+    def _release(self, start: int, end: int) -> None:
+        at = bisect_left(self.free, (start, end))
+        if at < len(self.free) and self.free[at][0] == end:
+            end = self.free.pop(at)[1]
+        if at and self.free[at - 1][1] == start:
+            at -= 1
+            start = self.free.pop(at)[0]
+        self.free.insert(at, (start, end))
+
+    def _note_peak(self) -> None:
+        held = self.held + sum(end - start for start, end in _union(self.alive_pinned))
+        self.peak = max(self.peak, held)
 
 
 def allocate(program: Program) -> MemoryUse:
@@ -85,83 +149,103 @@ def allocate(program: Program) -> MemoryUse:
     Raises KernelMemoryError where tiles do not fit or two live tiles share bytes; the error lists the tiles
     alive at that point, largest first, with their sizes and source lines.
     """
-    spaces = _spaces(program.target)
     spans = program.lifetimes()
-    order = sorted((spans[s.index], s.index) for s in program.storages if s.on_chip and s.index in spans)
-    pinned = _pinned_by_region(program, spans)
-    for (first, last), index in order:
-        tile = program.storages[index]
-        space = spaces[tile.buffer]
-        space.expire(first)
+    peaks = {}
+    for region in (MemoryRegion.sbuf, MemoryRegion.psum):
+        tiles = [s for s in program.storages if s.buffer is region and s.index in spans]
+        tiles.sort(key=lambda tile: (spans[tile.index], tile.index))
+        peaks[region] = _walk(tiles, spans, _layout(region, program.target))
+    return MemoryUse(peaks[MemoryRegion.sbuf], peaks[MemoryRegion.psum])
+
+
+def _layout(region: MemoryRegion, target: Target) -> _Layout:
+    bank = target.psum_bank_bytes if region is MemoryRegion.psum else None
+    return _Layout(region, capacity(region, target), bank)
+
+
+def _walk(tiles: list[Storage], spans: dict[int, Span], layout: _Layout, *, packed: bool = False) -> int:
+    """Place ``tiles``, which come in the order of their first use; the peak bytes a partition.
+
+    ``packed``: they have been placed, and only the fixed addresses are to be checked against each other.
+    """
+    space = _Space(layout, spans, [tile for tile in tiles if tile.pinned], [(0, layout.capacity)])
+    for tile in tiles:
+        space.expire(spans[tile.index][0])
         if tile.pinned:
-            _check_pinned(tile, space)
-            assert tile.address is not None
-            space.insert(tile.address[1], tile.partition_bytes, last, tile)
-            continue
-        obstacles = [p for p in pinned[tile.buffer] if spans[p.index][0] <= last and spans[p.index][1] >= first]
-        address = _place_around(space, tile, obstacles)
-        tile.address = (0, address)
-        space.insert(address, tile.partition_bytes, last, tile)
-    return MemoryUse(spaces[MemoryRegion.sbuf].peak, spaces[MemoryRegion.psum].peak)
+            space.pin(tile)
+        elif not space.place(tile, keep=packed):
+            if space.held + tile.partition_bytes > layout.capacity or not _pack(tiles, spans, layout):
+                raise KernelMemoryError(_overflow(space, tile))
+            return _walk(tiles, spans, layout, packed=True)
+    return space.peak
 
 
-def _pinned_by_region(program: Program, spans: dict[int, tuple[int, int]]) -> dict[MemoryRegion, list[Storage]]:
-    pinned: dict[MemoryRegion, list[Storage]] = {MemoryRegion.sbuf: [], MemoryRegion.psum: []}
-    for tile in program.storages:
-        if tile.pinned and tile.index in spans:
-            pinned[tile.buffer].append(tile)
-    return pinned
+def _pack(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
+    """Place all tiles anew, largest first, each at the lowest address that is free for its whole life."""
+    order = sorted(tiles, key=lambda tile: (not tile.pinned, -tile.partition_bytes, spans[tile.index]))
+    taken = np.zeros((len(tiles), 4), np.int64)  # first use, last use, start, end
+    for count, tile in enumerate(order):
+        first, last = spans[tile.index]
+        size = _rounded(tile)
+        if tile.pinned and tile.address is not None:
+            start = tile.address[1]
+        else:
+            others = taken[:count]
+            neighbours = others[(others[:, 0] <= last) & (others[:, 1] >= first)]
+            start = layout.align(0, size)
+            for begin, end in sorted(map(tuple, neighbours[:, 2:].tolist())):
+                if begin < start + size and start < end:
+                    start = layout.align(end, size)
+            if start + size > layout.capacity:
+                return False
+            tile.address = (0, start)
+        taken[count] = first, last, start, start + size
+    return True
 
 
-def _place_around(space: _Space, tile: Storage, obstacles: list[Storage]) -> int:
-    """An address that is free now and that no tile with a fixed address will want during this one's life."""
-    blocked = _Space(space.region, space.capacity, space.bank, list(space.alive), space.cursor)
-    for other in obstacles:
-        assert other.address is not None
-        if all(entry[3] is not other for entry in blocked.alive):
-            blocked.insert(other.address[1], other.partition_bytes, 0, other)
-    search = blocked if obstacles else space
-    address = search.place(tile.partition_bytes)
-    space.cursor = search.cursor
-    if address is None:
-        raise KernelMemoryError(_overflow(space, tile))
-    return address
+def _rounded(tile: Storage) -> int:
+    return -(-tile.partition_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _check_pinned(tile: Storage, space: _Space) -> None:
-    """A tile with a fixed address must lie within the memory and must not share bytes with a live tile."""
-    assert tile.address is not None
-    start = tile.address[1]
-    end = start + tile.partition_bytes
-    if end > space.capacity:
-        raise KernelMemoryError(
-            f"{tile} at address {tile.address} ends at byte {end} of a partition; "
-            f"{space.region.value.upper()} has {space.capacity} usable bytes"
-        )
-    for begin, stop, _, other in space.alive:
-        if begin < end and start < stop and _share_partitions(tile, other):
+def _union(tiles: list[Storage]) -> list[Span]:
+    """The bytes that tiles with addresses take, as disjoint spans in order."""
+    spans: list[Span] = []
+    for start, end in sorted((t.address[1], t.address[1] + t.partition_bytes) for t in tiles if t.address is not None):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _check_overlap(tile: Storage, alive: list[Storage]) -> None:
+    """Two live tiles whose addresses the kernel gave must not share bytes."""
+    for other in alive:
+        assert tile.address is not None and other.address is not None
+        (partition, start), (other_partition, other_start) = tile.address, other.address
+        shared = max(start, other_start), min(start + tile.partition_bytes, other_start + other.partition_bytes)
+        beside = partition >= other_partition + other.shape[0] or other_partition >= partition + tile.shape[0]
+        if shared[0] < shared[1] and not beside:
             raise KernelMemoryError(
-                f"two live tiles share {space.region.value.upper()} bytes {max(begin, start)} to {min(stop, end)}:\n"
-                f"  {tile} at address {tile.address}\n  {other} at address {other.address}\n"
+                f"two live tiles share {tile.buffer.value.upper()} bytes {shared[0]} to {shared[1]} of a partition:\n"
+                f"  {other} at address {other.address}\n  {tile} at address {tile.address}\n"
                 "writing one destroys the other; give them addresses that do not overlap, "
                 "or use one only after the other's last use"
             )
 
 
-def _share_partitions(one: Storage, other: Storage) -> bool:
-    if not (one.pinned and other.pinned):
-        return True
-    assert one.address is not None and other.address is not None
-    return one.address[0] < other.address[0] + other.shape[0] and other.address[0] < one.address[0] + one.shape[0]
-
-
 def _overflow(space: _Space, tile: Storage) -> str:
-    held = sum(end - begin for begin, end, _, _ in space.alive)
+    region, limit = space.layout.region.value.upper(), space.layout.capacity
+    alive = [(end - start, start, other) for _, start, end, other in space.placed]
+    alive += [(t.partition_bytes, t.address[1], t) for t in space.alive_pinned if t.address is not None]
+    alive.sort(key=lambda entry: (-entry[0], entry[1]))
+    free = limit - sum(size for size, _, _ in alive)
     lines = [
-        f"{space.region.value.upper()} is full: {tile} needs {tile.partition_bytes} bytes a partition; "
-        f"{space.capacity - held} of {space.capacity} are free",
-        f"alive at that point ({len(space.alive)} tiles):",
+        f"{region} is full: {tile} needs {tile.partition_bytes} bytes a partition; {free} of {limit} are free",
+        f"alive at that point ({len(alive)} tiles, bytes a partition):",
     ]
-    for begin, end, _, other in sorted(space.alive, key=lambda entry: entry[0] - entry[1])[:20]:
-        lines.append(f"  {end - begin:>8} bytes at {begin:>6}: {other}")
+    lines += [f"  {size:>8} bytes at {start:>6}: {other}" for size, start, other in alive[:_LISTED]]
+    if len(alive) > _LISTED:
+        rest = sum(size for size, _, _ in alive[_LISTED:])
+        lines.append(f"  and {len(alive) - _LISTED} smaller ones, {rest} bytes together")
     return "\n".join(lines)

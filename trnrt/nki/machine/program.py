@@ -12,17 +12,18 @@ from enum import Enum
 from math import prod
 from typing import Any, NamedTuple
 
-from trnrt.nki.machine.dtypes import Array, DType
+from trnrt.nki.machine.dtypes import DType
 from trnrt.nki.machine.targets import Target
 
 
 class MemoryRegion(Enum):
-    """Where a tensor lives."""
+    """Where a tensor lives. ``registers`` are an engine's own; kernels reach them through instructions only."""
 
     sbuf = "sbuf"
     psum = "psum"
     private_hbm = "private_hbm"
     shared_hbm = "shared_hbm"
+    registers = "registers"
 
     def __repr__(self) -> str:
         return self.value
@@ -73,19 +74,14 @@ class Storage:
     source: Source
     address: tuple[int, int] | None = None
     pinned: bool = False
+    size: int = field(init=False)
+    on_chip: bool = field(init=False)
+    partition_elements: int = field(init=False)  # elements one partition holds: the stride to the next
 
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def on_chip(self) -> bool:
-        return self.buffer in ON_CHIP
-
-    @property
-    def partition_elements(self) -> int:
-        """Elements one partition holds: the stride from a partition to the next."""
-        return prod(self.shape[1:])
+    def __post_init__(self) -> None:
+        self.size = prod(self.shape)
+        self.on_chip = self.buffer in ON_CHIP
+        self.partition_elements = prod(self.shape[1:])
 
     @property
     def partition_bytes(self) -> int:
@@ -100,7 +96,7 @@ class Storage:
 class View:
     """A strided window on a storage. Element ``(i0, i1, ...)`` is ``offset + sum(strides[k] * ik)``, in elements.
 
-    On-chip views keep the partition dimension first; its stride is ``storage.partition_elements``.
+    On-chip views keep the partition dimension first; its stride is a multiple of ``storage.partition_elements``.
     """
 
     storage: Storage
@@ -139,23 +135,30 @@ class View:
         return self.offset // self.storage.partition_elements if self.storage.partition_elements else 0
 
     def covers_storage(self) -> bool:
-        """Whether writing the view writes every element of its storage."""
-        return self.size == self.storage.size and 0 not in self.strides
+        """Whether writing the view writes every element of its storage: its dimensions are the storage's, reordered."""
+        step = 1
+        for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
+            if size != 1:
+                if stride != step:
+                    return False
+                step *= size
+        return step == self.storage.size
 
     def __str__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         return f"({shape}) {self.dtype} {self.buffer.value} view of {self.storage.name or 'a tile'!r}"
 
 
-Bind = Callable[["Instruction", Callable[[View], Array]], Callable[[], None]]
-Check = Callable[["Instruction", Target], "str | None"]
+Bind = Callable[["Instruction", Any], Callable[[], None]]  # (instruction, binding.Arrays) -> what replays it
+Check = Callable[[Any, Target], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One thing that the hardware (or its compiler) refuses.
 
-    ``check`` returns what is wrong with an instruction, with the value it found and the limit, or None.
+    ``check`` returns what is wrong with an instruction (or an allocation), with the value it found and the limit,
+    or None.
     """
 
     name: str
@@ -168,7 +171,9 @@ class Rule:
 class Operation:
     """An instruction of the NeuronCore, declared once.
 
-    ``writes`` and ``reads`` name the arguments that are tensors (an argument may hold a number instead);
+    ``writes`` and ``reads`` name the arguments that are tensors; those of ``numbers`` may be a number instead,
+    those of ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast.
+    ``registers`` names the argument that holds the engine's own registers, read and written.
     ``engines`` are the engines that can run it, the first one being what an unnamed engine means (the
     model's policy for what AWS's compiler is free to choose); ``rules`` what is refused; ``bind`` the meaning.
     """
@@ -179,11 +184,22 @@ class Operation:
     reads: tuple[str, ...]
     rules: tuple[Rule, ...]
     bind: Bind
+    numbers: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+    columns: frozenset[str] = frozenset()
+    registers: str | None = None
+    tensors: tuple[str, ...] = field(init=False)  # the names of the tensor arguments, destinations first, each once
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", tuple(dict.fromkeys(self.writes + self.reads)))
 
 
 @dataclass(slots=True, eq=False)
 class Instruction:
-    """One issued instruction. ``line`` is the line of the ``@nki.jit`` function that led to it: the step."""
+    """One issued instruction. ``line`` is the line of the ``@nki.jit`` function that led to it: the step.
+
+    ``operands`` are the tensors it touches with the names of their arguments, destinations first.
+    """
 
     operation: Operation
     engine: Engine
@@ -191,23 +207,34 @@ class Instruction:
     source: Source
     line: int
     name: str | None = None
+    operands: tuple[tuple[str, View], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        args = self.args
+        self.operands = tuple((arg, args[arg]) for arg in self.operation.tensors if isinstance(args[arg], View))
 
     def __getitem__(self, arg: str) -> Any:
         return self.args[arg]
 
     def writes(self) -> Iterator[View]:
-        args = self.args
-        return (args[a] for a in self.operation.writes if isinstance(args[a], View))
+        """What it writes, registers included."""
+        yield from (view for arg, view in self.operands if arg in self.operation.writes)
+        yield from self._registers()
 
     def reads(self) -> Iterator[View]:
-        args = self.args
-        return (args[a] for a in self.operation.reads if isinstance(args[a], View))
+        """What it reads, registers included."""
+        yield from (view for arg, view in self.operands if arg in self.operation.reads)
+        yield from self._registers()
 
-    def views(self) -> Iterator[tuple[str, View]]:
-        """Every tensor operand with the name of its argument, destinations first."""
-        for arg in self.operation.writes + self.operation.reads:
-            if isinstance(self.args[arg], View):
-                yield arg, self.args[arg]
+    def touches(self) -> Iterator[View]:
+        """What it reads or writes, each view once."""
+        yield from (view for _, view in self.operands)
+        yield from self._registers()
+
+    def _registers(self) -> Iterator[View]:
+        name = self.operation.registers
+        if name is not None and isinstance(self.args[name], View):
+            yield self.args[name]
 
 
 @dataclass(slots=True, eq=False)
@@ -231,8 +258,8 @@ class Program:
         """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out."""
         spans: dict[int, tuple[int, int]] = {}
         for position, instruction in enumerate(self.instructions):
-            for _, view in instruction.views():
+            for view in instruction.touches():
                 index = view.storage.index
-                first, _ = spans.get(index, (position, position))
-                spans[index] = (first, position)
+                known = spans.get(index)
+                spans[index] = (position if known is None else known[0], position)
         return spans

@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from trnrt.errors import OptionError
 
@@ -28,11 +29,17 @@ class Target:
     psum_bank_bytes: int
     stationary_max: int
     moving_max: int
+    moving_max_16bit: int
+    matmul_dtypes: tuple[str, ...]
     psum_matmul_dtypes: tuple[str, ...]
+    matmul_crosses_banks: bool
+    accumulates_on_foreign: bool
     activation_scalar_bias: bool
     scalar_engine_tensor_copy: bool
+    scalar_engine_tensor_scalar: bool
     bit_accurate_transpose: bool
     hardware_dge: bool
+    dma_priorities: bool
 
     @property
     def sbuf_usable_bytes(self) -> int:
@@ -56,5 +63,5 @@ def get_target(name: str) -> Target:
     if known not in target_names():
         raise OptionError(f"unknown target {name!r}", hint=f"targets are {', '.join(target_names())}")
     data = tomllib.loads((files(__package__) / f"{known}.toml").read_text(encoding="utf-8"))
-    data["psum_matmul_dtypes"] = tuple(data["psum_matmul_dtypes"])
-    return Target(**data)
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Target(**fields)

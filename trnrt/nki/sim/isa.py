@@ -11,13 +11,22 @@ from enum import IntEnum
 from typing import Any
 
 from trnrt.errors import KernelError
+from trnrt.nki.machine import modes
 from trnrt.nki.machine.instructions import OPERATIONS
-from trnrt.nki.machine.operators import OPERATORS, Operator
-from trnrt.nki.machine.program import Engine, Instruction
+from trnrt.nki.machine.instructions.elementwise import integers_only
+from trnrt.nki.machine.operators import Operator
+from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 
 engine = Engine
+reduce_cmd = modes.reduce_cmd
+dge_mode = modes.dge_mode
+oob_mode = modes.oob_mode
+matmul_perf_mode = modes.matmul_perf_mode
+
+_FULL_ARRAY = ((), (0, 0)), ((), (128, 128))  # tile_position, tile_size: the whole systolic array
+_VECTOR_TRANSPOSE_MAX = 32
 
 
 class nc_version(IntEnum):  # noqa: N801 - NKI's name
@@ -37,9 +46,25 @@ def _emit(operation: str, args: dict[str, Any], on: Engine = Engine.unknown, nam
     return active_tracer(f"nisa.{operation}").emit(OPERATIONS[operation], args, on, name)
 
 
-def dma_copy(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> Instruction:
-    """``dst = src`` between HBM and SBUF, through float32 where the dtypes differ."""
-    return _emit("dma_copy", {"dst": dst, "src": src}, name=name)
+def _refuse(operation: str, argument: str, value: object, leave: object) -> None:
+    raise KernelError(f"{operation}: {argument}={value!r} is not modelled yet; leave it {leave!r}")
+
+
+def dma_copy(
+    dst: NkiTensor,
+    src: NkiTensor,
+    priority: int | None = None,
+    oob_mode: modes.oob_mode = modes.oob_mode.error,
+    dge_mode: modes.dge_mode = modes.dge_mode.unknown,
+    engine: Engine = Engine.unknown,
+    name: str | None = None,
+) -> Instruction:
+    """``dst = src`` between HBM and SBUF, through float32 where the dtypes differ.
+
+    ``oob_mode`` concerns indices that are known at run time only; views of this simulator have none.
+    """
+    args = {"dst": dst, "src": src, "priority": priority, "oob_mode": oob_mode, "dge_mode": dge_mode, "engine": engine}
+    return _emit("dma_copy", args, name=name)
 
 
 def tensor_copy(
@@ -70,33 +95,52 @@ def nc_matmul(
     is_moving_onezero: bool = False,
     is_transpose: bool = False,
     accumulate: bool | None = None,
+    tile_position: tuple[int, ...] = (),
+    tile_size: tuple[int, ...] = (),
+    perf_mode: modes.matmul_perf_mode = modes.matmul_perf_mode.none,
     name: str | None = None,
 ) -> Instruction:
     """``dst = stationary.T @ moving`` on the tensor engine, contraction along the partitions.
 
     ``accumulate``: True adds to ``dst``, False overwrites it, None overwrites the elements that no matmul has
-    written since the tile was allocated and adds to the others.
+    written since the tile was allocated and adds to the others. ``is_..._onezero`` change the timing only.
     """
     tracer = active_tracer("nisa.nc_matmul")
-    args: dict[str, Any] = {"dst": dst, "stationary": stationary, "moving": moving}
-    accumulates, found = tracer.psum_state(dst) if accumulate is not False else (False, "matmul")
-    if accumulate is True:
-        found = "uninitialised" if accumulates is not True else found
-    elif accumulates is False:
-        found = "matmul"
-    return tracer.emit(
-        OPERATIONS["nc_matmul"],
-        {**args, "accumulates": accumulates, "accumulates_on": found},
-        Engine.unknown,
-        name,
-    )
+    if is_transpose:
+        _refuse("nc_matmul", "is_transpose", is_transpose, False)
+    for argument, value, full in zip(
+        ("tile_position", "tile_size"), (tile_position, tile_size), _FULL_ARRAY, strict=True
+    ):
+        if tuple(value) not in full:
+            _refuse("nc_matmul", argument, value, ())
+    if perf_mode not in (modes.matmul_perf_mode.none, modes.matmul_perf_mode.none.value):
+        _refuse("nc_matmul", "perf_mode", perf_mode, modes.matmul_perf_mode.none)
+    wanted = None if accumulate is None else bool(accumulate)
+    accumulates, found = tracer.psum.accumulation(dst, wanted) if isinstance(dst, NkiTensor) else (False, "")
+    args = {
+        "dst": dst,
+        "stationary": stationary,
+        "moving": moving,
+        "is_stationary_onezero": is_stationary_onezero,
+        "is_moving_onezero": is_moving_onezero,
+        "accumulates": accumulates,
+        "accumulates_on": found,
+    }
+    return _emit("nc_matmul", args, name=name)
 
 
 def nc_transpose(
     dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None
 ) -> Instruction:
-    """``dst = data.T``, free dimensions flattened, on the tensor engine (SBUF to PSUM) or the vector engine."""
+    """``dst = data.T``, free dimensions flattened, on the tensor engine (SBUF to PSUM) or the vector engine.
+
+    An unnamed engine means the tensor engine, or the vector engine where only that one reaches the memories.
+    """
     target = active_tracer("nisa.nc_transpose").target
+    if engine is Engine.unknown and isinstance(dst, NkiTensor) and isinstance(data, NkiTensor):
+        tensor_engine = data.buffer is MemoryRegion.sbuf and dst.buffer is MemoryRegion.psum
+        small = data.partitions <= _VECTOR_TRANSPOSE_MAX and data.free_size <= _VECTOR_TRANSPOSE_MAX
+        engine = Engine.vector if small and not tensor_engine else Engine.tensor
     exact = target.bit_accurate_transpose or engine is Engine.vector
     return _emit("nc_transpose", {"dst": dst, "data": data, "bit_accurate": exact}, engine, name)
 
@@ -109,8 +153,15 @@ def tensor_tensor(
     engine: Engine = Engine.unknown,
     name: str | None = None,
 ) -> Instruction:
-    """``dst = data1 <op> data2``, element by element, in float32."""
-    return _emit("tensor_tensor", {"dst": dst, "data1": data1, "data2": data2, "op": op}, engine, name)
+    """``dst = data1 <op> data2``, element by element, in float32.
+
+    32-bit integers in SBUF mean the GpSimd engine, and its integer arithmetic, where no engine is named.
+    """
+    args = {"dst": dst, "data1": data1, "data2": data2, "op": op}
+    if engine is Engine.unknown and integers_only(args):
+        in_sbuf = all(tile.buffer is MemoryRegion.sbuf for tile in (dst, data1, data2))
+        engine = Engine.gpsimd if in_sbuf else Engine.vector
+    return _emit("tensor_tensor", args, engine, name)
 
 
 def tensor_scalar(
@@ -157,7 +208,8 @@ def tensor_reduce(
 ) -> Instruction:
     """``dst = op.reduce(data, axis)`` over the last free axes; times -1 with ``negate``."""
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    axes = tuple(a + data.ndim if a < 0 else a for a in axes)
+    if isinstance(data, NkiTensor):
+        axes = tuple(a + data.ndim if a < 0 else a for a in axes)
     return _emit("tensor_reduce", {"dst": dst, "data": data, "op": op, "axis": axes, "negate": negate}, name=name)
 
 
@@ -167,11 +219,30 @@ def activation(
     data: NkiTensor,
     bias: float | NkiTensor | None = None,
     scale: float | NkiTensor = 1.0,
+    reduce_op: Operator | None = None,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: modes.reduce_cmd = modes.reduce_cmd.idle,
     name: str | None = None,
 ) -> Instruction:
-    """``dst = op(data * scale + bias)`` on the scalar engine."""
-    args = {"dst": dst, "data": data, "op": op, "bias": bias, "scale": scale}
-    return _emit("activation", {**args, "reduce_res": None}, name=name)
+    """``dst = op(data * scale + bias)`` on the scalar engine.
+
+    ``reduce_cmd`` clears the engine's accumulator registers, adds each partition's results to them, or both;
+    ``reduce_res`` ``[P, 1]`` gets a copy of them afterwards.
+    """
+    tracer = active_tracer("nisa.activation")
+    uses_registers = reduce_res is not None or reduce_cmd is not modes.reduce_cmd.idle
+    args = {
+        "dst": dst,
+        "data": data,
+        "op": op,
+        "bias": bias,
+        "scale": scale,
+        "reduce_op": reduce_op,
+        "reduce_res": reduce_res,
+        "reduce_cmd": reduce_cmd,
+        "reduce_regs": tracer.accumulators(Engine.scalar, data) if uses_registers else None,
+    }
+    return _emit("activation", args, name=name)
 
 
 def activation_reduce(
@@ -185,10 +256,7 @@ def activation_reduce(
     name: str | None = None,
 ) -> Instruction:
     """``activation``, and the sum of each partition's results into ``reduce_res`` ``[P, 1]``."""
-    if reduce_op is not OPERATORS["add"]:
-        raise KernelError(f"activation_reduce: reduce_op={reduce_op!r}; the scalar engine sums only (nl.add)")
-    args = {"dst": dst, "data": data, "op": op, "bias": bias, "scale": scale}
-    return _emit("activation", {**args, "reduce_res": reduce_res}, name=name)
+    return activation(dst, op, data, bias, scale, reduce_op, reduce_res, modes.reduce_cmd.reset_reduce, name)
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:

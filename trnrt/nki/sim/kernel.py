@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
-from trnrt.nki.machine.dtypes import Array, DType, as_dtype
+from trnrt.errors import KernelError, TrnrtError
+from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.execute import Executor
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.sim.tensor import NkiTensor
-from trnrt.nki.sim.trace import Tracer, activated, is_tracing
+from trnrt.nki.sim.trace import Tracer, activated, is_tracing, source_of
+
+__all__ = ["Kernel", "Simulated", "Spec", "jit", "simulate", "trace"]
 
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 
@@ -27,7 +30,7 @@ class Spec:
 
     def __init__(self, shape: Sequence[int], dtype: object) -> None:
         self.shape = tuple(shape)
-        self.dtype: DType = as_dtype(dtype)
+        self.dtype: DType = _device_dtype(dtype, f"Spec({self.shape})")
 
     def __repr__(self) -> str:
         return f"Spec({self.shape}, {self.dtype})"
@@ -58,10 +61,10 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
             return self.function(*args, **kwargs)
-        target = os.environ.get(TARGET_VARIABLE, DEFAULT_TARGET)
-        if target not in self._simulated:
-            self._simulated[target] = Simulated(self, get_target(target))
-        return self._simulated[target](*args, **kwargs)
+        target = get_target(_default_target())
+        if target.name not in self._simulated:
+            self._simulated[target.name] = Simulated(self, target)
+        return self._simulated[target.name](*args, **kwargs)
 
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
@@ -69,68 +72,136 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     return Kernel(fn) if fn is not None else functools.partial(jit, **kwargs)
 
 
-def trace(kernel: Kernel | Callable[..., Any], *args: Any, target: str = DEFAULT_TARGET, **kwargs: Any) -> Program:
+def trace(kernel: Kernel | Callable[..., Any], *args: Any, target: str | None = None, **kwargs: Any) -> Program:
     """The compiled program of ``kernel`` for these arguments (arrays or ``Spec`` for tensors), without any data.
 
-    Raises KernelError where the kernel breaks a rule of ``target``, KernelMemoryError where its tiles do not fit.
+    ``target``: what ``NEURON_PLATFORM_TARGET_OVERRIDE`` names where it is left out, else trn2.
+    Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
-    function = kernel.function if isinstance(kernel, Kernel) else kernel
-    tracer = Tracer(function.__name__, get_target(target), function.__code__)
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    for name, value in bound.arguments.items():
-        if isinstance(value, (np.ndarray, Spec)):
-            tracer.program.returns_tuple = False
-            bound.arguments[name] = tracer.argument(tuple(value.shape), as_dtype(value.dtype), name)
-    with activated(tracer):
-        result = function(*bound.args, **bound.kwargs)
-    program = tracer.program
-    program.returns_tuple = isinstance(result, (tuple, list))
-    program.outputs = list(_returned(result, function.__name__))
-    allocate(program)
-    return program
+    function = _function_of(kernel)
+    return _trace(function, _bind(function, args, kwargs), get_target(target or _default_target()))
 
 
-def _returned(result: Any, kernel: str) -> Sequence[NkiTensor]:
-    outputs = result if isinstance(result, (tuple, list)) else (result,)
-    for output in outputs:
-        if not isinstance(output, NkiTensor):
-            raise KernelError(f"kernel {kernel} returned {type(output).__name__}; it must return tensors")
-        if output.on_chip:
-            raise KernelError(
-                f"kernel {kernel} returned a tensor in {output.buffer.value}; return one in nl.shared_hbm"
-            )
-    return outputs
+def simulate(kernel: Kernel | Callable[..., Any], target: str | None = None) -> Simulated:
+    """The kernel as a function on numpy arrays, run on the simulated ``target`` (see ``trace``)."""
+    return Simulated(kernel, get_target(target or _default_target()))
 
 
 class Simulated:
     """A kernel on a target: called with numpy arrays it returns numpy arrays; keeps what it compiled for each shape."""
 
     def __init__(self, kernel: Kernel | Callable[..., Any], target: Target) -> None:
-        self.kernel = kernel
         self.target = target
-        self._compiled: dict[Any, Executor] = {}
+        self._function = _function_of(kernel)
+        self._compiled: dict[Hashable, Executor] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = self.kernel.function if isinstance(self.kernel, Kernel) else self.kernel
-        bound = inspect.signature(function).bind(*args, **kwargs)
-        bound.apply_defaults()
+        bound = _bind(self._function, args, kwargs)
         values = list(bound.arguments.values())
-        executor = self._executor(values)
-        outputs = executor.run([np.asarray(v) for v in values if isinstance(v, np.ndarray)])
+        executor = self._executor(bound, tuple(_cache_key(value) for value in values))
+        outputs = executor.run([value for value in values if isinstance(value, np.ndarray)])
         return tuple(outputs) if executor.program.returns_tuple else outputs[0]
 
-    def _executor(self, values: list[Any]) -> Executor:
-        key = tuple((v.shape, v.dtype.name) if isinstance(v, np.ndarray) else repr(v) for v in values)
+    def _executor(self, bound: inspect.BoundArguments, key: Hashable) -> Executor:
         if key not in self._compiled:
-            function = self.kernel.function if isinstance(self.kernel, Kernel) else self.kernel
-            self._compiled[key] = Executor(trace(function, *values, target=self.target.name))
+            self._compiled[key] = Executor(_trace(self._function, bound, self.target))
         return self._compiled[key]
 
 
-def simulate(kernel: Kernel | Callable[..., Any], target: str = DEFAULT_TARGET) -> Simulated:
-    """The kernel as a function on numpy arrays, run on the simulated ``target``."""
-    return Simulated(kernel, get_target(target))
+def _default_target() -> str:
+    return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
-__all__ = ["Array", "Kernel", "Simulated", "Spec", "jit", "simulate", "trace"]
+def _function_of(kernel: Kernel | Callable[..., Any]) -> Callable[..., Any]:
+    function = kernel.function if isinstance(kernel, Kernel) else kernel
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        raise KernelError(f"{function!r} is not a Python function; a kernel is one, decorated with @nki.jit")
+    return function
+
+
+def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise KernelError(f"kernel {function.__name__}: {error}") from None
+    bound.apply_defaults()
+    return bound
+
+
+def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, target: Target) -> Program:
+    """Run ``function`` as a kernel; ``bound`` keeps its values, tensors take the place of arrays in a copy of it."""
+    tracer = Tracer(function.__name__, target, function.__code__)
+    arguments = inspect.BoundArguments(bound.signature, bound.arguments.copy())
+    for name, value in arguments.arguments.items():
+        if isinstance(value, (np.ndarray, Spec)):
+            arguments.arguments[name] = _tensor_argument(tracer, name, value)
+    with activated(tracer):
+        result = _run(function, arguments)
+    program = tracer.program
+    program.returns_tuple = isinstance(result, (tuple, list))
+    program.outputs = list(_returned(result, tracer))
+    allocate(program)
+    return program
+
+
+def _tensor_argument(tracer: Tracer, name: str, value: Any) -> NkiTensor:
+    dtype = _device_dtype(value.dtype, f"kernel {tracer.program.kernel}: argument {name!r}")
+    if not value.shape or 0 in value.shape:
+        raise KernelError(
+            f"kernel {tracer.program.kernel}: argument {name!r} has shape {tuple(value.shape)}; "
+            "a tensor has at least one dimension, and none of 0"
+        )
+    return tracer.argument(tuple(value.shape), dtype, name)
+
+
+def _device_dtype(dtype: object, what: str) -> DType:
+    try:
+        return as_dtype(dtype)
+    except TypeError as error:
+        raise KernelError(f"{what}: {error}", hint="convert it on the host") from None
+
+
+def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    """Call the kernel; whatever it raises becomes a KernelError that names the kernel's source line."""
+    try:
+        return function(*bound.args, **bound.kwargs)
+    except KernelError as error:
+        source = source_of(error.__traceback__)
+        error.args = (f"{error}\n  at {source}",)
+        raise
+    except TrnrtError:
+        raise
+    except Exception as error:
+        source = source_of(error.__traceback__)
+        assert source is not None
+        what = f"{type(error).__name__}: {error}"
+        if isinstance(error, AssertionError):
+            code = linecache.getline(source.file, source.line).strip()
+            what = f"assertion failed: {error}" if str(error) else f"assertion failed: {code}"
+        raise KernelError(f"kernel {function.__name__}: {what}\n  at {source}") from error
+
+
+def _returned(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
+    kernel, outputs = tracer.program.kernel, result if isinstance(result, (tuple, list)) else (result,)
+    for output in outputs:
+        if not isinstance(output, NkiTensor):
+            raise KernelError(f"kernel {kernel} returned {type(output).__name__}; it must return tensors")
+        if output.on_chip:
+            raise KernelError(
+                f"kernel {kernel} returned {output.storage}, a tensor in {output.buffer.value}; "
+                "return one in nl.shared_hbm"
+            )
+    return outputs
+
+
+def _cache_key(value: Any) -> Hashable:
+    """Arguments with equal keys give the same program."""
+    if isinstance(value, (np.ndarray, Spec)):
+        return "tensor", tuple(value.shape), str(value.dtype)
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(_cache_key(item) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((key, _cache_key(item)) for key, item in value.items())
+    if isinstance(value, float):
+        return float, repr(value)  # 0.0 and -0.0 are equal, but not the same
+    return (type(value), value) if isinstance(value, Hashable) else (type(value), id(value), repr(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 from trnrt.errors import KernelError
 from trnrt.nki.machine.dtypes import (
@@ -32,7 +33,7 @@ sbuf = MemoryRegion.sbuf
 psum = MemoryRegion.psum
 private_hbm = MemoryRegion.private_hbm
 shared_hbm = MemoryRegion.shared_hbm
-hbm = MemoryRegion.shared_hbm
+hbm = MemoryRegion.private_hbm
 
 # Operators are tokens that instructions take as `op`; machine/operators.py gives their meaning.
 add = OPERATORS["add"]
@@ -127,11 +128,14 @@ def ndarray(
     ``address``: ``(partition, byte)`` of an on-chip tensor; the allocator chooses where it is left out.
     """
     tracer = active_tracer("nl.ndarray")
-    sizes = tuple(shape)
-    if not sizes or any(not isinstance(size, int) or size < 1 for size in sizes):
-        raise KernelError(f"nl.ndarray: shape {sizes} must hold positive integers")
     try:
-        element = as_dtype(dtype)
-    except TypeError as error:
+        sizes = tuple(index(size) for size in shape)
+        place = None if address is None else (index(address[0]), index(address[1]))
+        element, memory = as_dtype(dtype), MemoryRegion(buffer)
+    except (TypeError, ValueError, IndexError) as error:
         raise KernelError(f"nl.ndarray: {error}") from None
-    return tracer.allocate(sizes, element, buffer, name, address)
+    if not sizes or min(sizes) < 1:
+        raise KernelError(f"nl.ndarray: shape {sizes} must hold positive integers")
+    if memory is MemoryRegion.registers:
+        raise KernelError("nl.ndarray: registers hold no tensors")
+    return tracer.allocate(sizes, element, memory, name, place)

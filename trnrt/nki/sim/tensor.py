@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from operator import index
 from typing import Any
 
 from trnrt.errors import KernelError
-from trnrt.nki.machine.program import MemoryRegion, View
+from trnrt.nki.machine.program import View
 
 
 class NkiTensor(View):
@@ -77,13 +78,14 @@ class NkiTensor(View):
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         """Elements ``start`` to ``end`` (exclusive) of one dimension."""
+        dim = self._dim(dim, "slice")
         if not 0 <= start < end <= self.shape[dim] or step < 1:
             raise KernelError(f"slice({dim}, {start}, {end}, {step}) is outside dimension {dim} of {self}")
         return self[(slice(None),) * dim + (slice(start, end, step),)]
 
     def select(self, dim: int, index: int) -> NkiTensor:
         """One element of a dimension, which disappears."""
-        return self[(slice(None),) * dim + (index,)]
+        return self[(slice(None),) * self._dim(dim, "select") + (index,)]
 
     def permute(self, dims: Sequence[int]) -> NkiTensor:
         """The dimensions in another order; on chip the partition dimension stays first."""
@@ -95,8 +97,8 @@ class NkiTensor(View):
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
         """Repeat a dimension of size 1 (stride 0)."""
-        self._check_free(dim, "broadcast")
-        if self.shape[dim] != 1:
+        dim = self._free_dim(dim, "broadcast")
+        if self.shape[dim] != 1 or size < 1:
             raise KernelError(f"broadcast({dim}, {size}) of {self}: dimension {dim} is {self.shape[dim]}, not 1")
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = size, 0
@@ -104,7 +106,7 @@ class NkiTensor(View):
 
     def expand_dim(self, dim: int) -> NkiTensor:
         """Insert a dimension of size 1 before ``dim``."""
-        self._check_free(dim, "expand_dim")
+        dim = self._free_dim(dim, "expand_dim", self.ndim + 1)
         shape, strides = list(self.shape), list(self.strides)
         strides.insert(dim, shape[dim] * strides[dim] if dim < self.ndim else 1)
         shape.insert(dim, 1)
@@ -112,34 +114,28 @@ class NkiTensor(View):
 
     def squeeze_dim(self, dim: int) -> NkiTensor:
         """Remove a dimension of size 1."""
-        self._check_free(dim, "squeeze_dim")
+        dim = self._free_dim(dim, "squeeze_dim")
         if self.shape[dim] != 1:
             raise KernelError(f"squeeze_dim({dim}) of {self}: dimension {dim} is {self.shape[dim]}, not 1")
-        return self._with([*self.shape[:dim], *self.shape[dim + 1 :]], [*self.strides[:dim], *self.strides[dim + 1 :]])
+        return self._replaced(dim, dim + 1, [], [])
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> NkiTensor:
         """Split one dimension; one size may be -1."""
+        dim = self._dim(dim, "reshape_dim")
         sizes = _infer(tuple(shape), self.shape[dim], self)
-        if len(sizes) > 1:
-            self._check_free(dim, "reshape_dim")
+        if len(sizes) != 1:
+            self._free_dim(dim, "reshape_dim")
         strides = [self.strides[dim] * prod(sizes[k + 1 :]) for k in range(len(sizes))]
-        return self._with(
-            [*self.shape[:dim], *sizes, *self.shape[dim + 1 :]],
-            [*self.strides[:dim], *strides, *self.strides[dim + 1 :]],
-        )
+        return self._replaced(dim, dim + 1, sizes, strides)
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
         """Merge the dimensions ``start_dim`` to ``end_dim`` (inclusive), which must be contiguous."""
-        self._check_free(start_dim, "flatten_dims")
-        last = end_dim + 1
-        merged = _merge(self.shape[start_dim:last], self.strides[start_dim:last])
-        if merged is None:
+        start = self._free_dim(start_dim, "flatten_dims")
+        end = self._dim(end_dim, "flatten_dims") + 1
+        merged = _merge(self.shape[start:end], self.strides[start:end])
+        if merged is None or start >= end:
             raise KernelError(f"flatten_dims({start_dim}, {end_dim}): those dimensions of {self} are not contiguous")
-        size, stride = merged
-        return self._with(
-            [*self.shape[:start_dim], size, *self.shape[last:]],
-            [*self.strides[:start_dim], stride, *self.strides[last:]],
-        )
+        return self._replaced(start, end, merged[:1], merged[1:])
 
     def reshape(self, shape: Sequence[int]) -> NkiTensor:
         """Another shape over the same elements; on chip the partition dimension keeps its size."""
@@ -154,27 +150,60 @@ class NkiTensor(View):
     def ap(self, pattern: Sequence[Sequence[int]], offset: int | None = None) -> NkiTensor:
         """An explicit pattern ``[[stride, count], ...]`` on the storage, ``offset`` elements after this view's start.
 
-        On chip the first stride must be the storage's elements a partition.
+        On chip the first stride is the storage's elements a partition, and the others stay within a partition.
         """
-        strides = tuple(stride for stride, _ in pattern)
-        shape = tuple(count for _, count in pattern)
+        strides = tuple(index(stride) for stride, _ in pattern)
+        shape = tuple(index(count) for _, count in pattern)
+        view = NkiTensor(self.storage, shape, strides, self.offset + (offset or 0))
+        if not shape or min(shape) < 1:
+            raise KernelError(f"ap({list(map(list, pattern))}) on {self}: counts must be at least 1")
         if self.on_chip and strides[0] != self.storage.partition_elements:
             raise KernelError(
                 f"ap(): partition stride {strides[0]} on {self}; it must be {self.storage.partition_elements}, "
                 "the elements a partition of the storage holds"
             )
-        start = self.offset + (offset or 0)
-        last = start + sum((count - 1) * stride for stride, count in pattern)
-        if 0 not in shape and not 0 <= last < self.storage.size:
+        first, last = view.extent()
+        if first < 0 or last >= self.storage.size:
             raise KernelError(f"ap({list(map(list, pattern))}, offset={offset}) ends outside {self.storage}")
-        return NkiTensor(self.storage, shape, strides, start)
+        if self.on_chip and not view.stays_in_partition():
+            raise KernelError(
+                f"ap({list(map(list, pattern))}, offset={offset}) runs from one partition into the next on {self}; "
+                f"a partition holds {self.storage.partition_elements} elements"
+            )
+        return view
+
+    def extent(self) -> tuple[int, int]:
+        """The first and the last element of the storage that the view touches."""
+        steps = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        return self.offset + sum(s for s in steps if s < 0), self.offset + sum(s for s in steps if s > 0)
+
+    def stays_in_partition(self) -> bool:
+        """Whether the free dimensions address elements of one partition only."""
+        first, last = NkiTensor(self.storage, self.shape[1:], self.strides[1:], self.offset).extent()
+        return first // self.storage.partition_elements == last // self.storage.partition_elements
+
+    def _dim(self, dim: int, method: str, count: int | None = None) -> int:
+        """``dim`` counted from the front; KernelError where there is none."""
+        count = self.ndim if count is None else count
+        if not -count <= dim < count:
+            raise KernelError(f"{method}(): there is no dimension {dim} in {self}")
+        return dim % count
+
+    def _free_dim(self, dim: int, method: str, count: int | None = None) -> int:
+        """``dim`` counted from the front; KernelError where it is the partition dimension."""
+        found = self._dim(dim, method, count)
+        if self.on_chip and found == 0:
+            raise KernelError(f"{method}() on the partition dimension of {self}; it works on free dimensions")
+        return found
+
+    def _replaced(self, start: int, end: int, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
+        """The view with others in the place of dimensions ``start`` to ``end`` (exclusive)."""
+        return self._with(
+            [*self.shape[:start], *shape, *self.shape[end:]], [*self.strides[:start], *strides, *self.strides[end:]]
+        )
 
     def _with(self, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
         return NkiTensor(self.storage, tuple(shape), tuple(strides), self.offset)
-
-    def _check_free(self, dim: int, method: str) -> None:
-        if self.on_chip and dim == 0:
-            raise KernelError(f"{method}() on the partition dimension of {self}; it works on free dimensions")
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -185,11 +214,6 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
-
-
-def is_hbm(buffer: MemoryRegion) -> bool:
-    """Whether a buffer is device memory."""
-    return buffer in (MemoryRegion.private_hbm, MemoryRegion.shared_hbm)
 
 
 def _expand_key(key: Any, ndim: int) -> list[Any]:
@@ -205,29 +229,34 @@ def _expand_key(key: Any, ndim: int) -> list[Any]:
 
 def _resolve_slice(item: slice, dim: int, size: int) -> tuple[int, int, int]:
     """(start, count, step); a slice that reaches past the end is refused, as NKI's compiler does."""
-    step = 1 if item.step is None else item.step
-    start = 0 if item.start is None else item.start
-    stop = size if item.stop is None else item.stop
+    step = 1 if item.step is None else index(item.step)
+    start = 0 if item.start is None else index(item.start)
+    stop = size if item.stop is None else index(item.stop)
     start = start + size if start < 0 else start
     stop = stop + size if stop < 0 else stop
     if step < 1 or not 0 <= start <= stop <= size:
-        raise KernelError(f"slice {item.start}:{item.stop}:{item.step} is outside dimension {dim}, which has {size}")
+        shown = f"{'' if item.start is None else item.start}:{'' if item.stop is None else item.stop}"
+        raise KernelError(f"slice {shown} in steps of {step} is outside dimension {dim}, which has {size} elements")
     return start, -(-(stop - start) // step), step
 
 
 def _resolve_index(item: Any, dim: int, size: int) -> int:
-    if not isinstance(item, int) or not -size <= item < size:
-        raise KernelError(f"index {item!r} is outside dimension {dim}, which has {size}")
-    return item + size if item < 0 else item
+    try:
+        at = index(item)
+    except TypeError:
+        raise KernelError(f"index {item!r} of dimension {dim} is not an integer") from None
+    if not -size <= at < size:
+        raise KernelError(f"index {at} is outside dimension {dim}, which has {size} elements")
+    return at + size if at < 0 else at
 
 
 def _infer(shape: tuple[int, ...], size: int, tensor: View) -> tuple[int, ...]:
     """``shape`` with its -1 filled in; its product must be ``size``."""
-    if shape.count(-1) == 1:
-        rest = -prod(shape)
-        shape = tuple(size // rest if s == -1 and rest else s for s in shape)
-    if prod(shape) != size:
-        raise KernelError(f"shape {shape} has {prod(shape)} elements, {tensor} has {size}")
+    rest = prod(s for s in shape if s != -1)
+    if shape.count(-1) == 1 and rest > 0:
+        shape = tuple(size // rest if s == -1 else s for s in shape)
+    if min(shape, default=1) < 1 or prod(shape) != size:
+        raise KernelError(f"shape {shape} does not hold the {size} elements of {tensor}")
     return shape
 
 

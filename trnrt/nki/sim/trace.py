@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import numpy as np
 
 from trnrt.errors import KernelError
-from trnrt.nki.machine.dtypes import Array, DType
+from trnrt.nki.machine.dtypes import DType, float32
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, Operation, Program, Source, Storage, View
+from trnrt.nki.machine.rules.allocation import ALLOCATION
 from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.psum import PsumWriters
 from trnrt.nki.sim.tensor import NkiTensor, contiguous_strides
 
-_HERE = str(Path(__file__).resolve().parents[1])
-# What a PSUM element was last written by, for the accumulate rule of nc_matmul.
-_BY_NOTHING, _BY_MATMUL, _BY_OTHER = 0, 1, 2
+# The simulator's own files: a source line is the innermost one outside of them.
+_HERE = str(Path(__file__).parents[1]) + os.sep
+_NUMBER = (int, float, np.number, np.bool_)
 
 
 class Tracer:
@@ -29,13 +32,14 @@ class Tracer:
     def __init__(self, kernel: str, target: Target, entry: CodeType | None = None) -> None:
         self.program = Program(kernel, target, file=entry.co_filename if entry else "")
         self.target = target
+        self.psum = PsumWriters(target)
         self._entry = entry
-        self._psum_writers: dict[int, Array] = {}
+        self._accumulators: dict[Engine, NkiTensor] = {}
 
     def argument(self, shape: tuple[int, ...], dtype: DType, name: str) -> NkiTensor:
         """A tensor argument of the kernel, in HBM."""
-        source = Source(self.program.file, 0, self.program.kernel)
-        tensor = self._tensor(shape, dtype, MemoryRegion.shared_hbm, name, source)
+        source = Source(self.program.file, self._entry.co_firstlineno if self._entry else 0, self.program.kernel)
+        tensor = self._tensor(Storage(len(self.program.storages), shape, dtype, MemoryRegion.shared_hbm, name, source))
         self.program.inputs.append(tensor.storage)
         return tensor
 
@@ -49,92 +53,72 @@ class Tracer:
     ) -> NkiTensor:
         """What ``nl.ndarray`` gives: storage that nothing has written."""
         source, _ = self._where(sys._getframe(2))
-        tensor = self._tensor(shape, dtype, buffer, name, source)
-        self._check_allocation(tensor.storage)
-        if address is not None:
-            tensor.storage.address = (int(address[0]), int(address[1]))
-            tensor.storage.pinned = True
-        return tensor
+        number = len(self.program.storages)
+        storage = Storage(number, shape, dtype, buffer, name, source, address, pinned=address is not None)
+        for rule in ALLOCATION:
+            complaint = rule.check(storage, self.target)
+            if complaint is not None:
+                raise KernelError(f"nl.ndarray: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})")
+        return self._tensor(storage)
+
+    def accumulators(self, engine: Engine, data: Any) -> NkiTensor | None:
+        """The accumulator registers of an engine that work on ``data``: one a partition that it spans."""
+        if engine not in self._accumulators:
+            number, source = len(self.program.storages), Source(self.program.file, 0, self.program.kernel)
+            name = f"accumulators of the {engine.name} engine"
+            shape = (self.target.partitions, 1)
+            registers = Storage(number, shape, float32, MemoryRegion.registers, name, source)
+            self._accumulators[engine] = self._tensor(registers)
+        if not isinstance(data, View):
+            return None
+        start = data.start_partition + (data.storage.address[0] if data.storage.address else 0)
+        return self._accumulators[engine][start : start + data.partitions]
 
     def emit(self, operation: Operation, args: dict[str, Any], engine: Engine, name: str | None) -> Instruction:
         """Append an instruction after checking every rule that binds it. Called by a `nisa` function only."""
+        self._check_arguments(operation, args)
         source, line = self._where(sys._getframe(2))
-        chosen = self._engine(operation, engine, source)
-        instruction = Instruction(operation, chosen, args, source, line, name)
-        self._check_operands(instruction)
+        instruction = Instruction(operation, self._engine(operation, engine), args, source, line, name)
         for rule in operation.rules:
             complaint = rule.check(instruction, self.target)
             if complaint is not None:
-                raise KernelError(
-                    f"{operation.name}: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})\n  at {source}"
-                )
-        self._note_psum_writes(instruction)
+                raise KernelError(f"{operation.name}: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})")
+        self.psum.note(instruction)
         self.program.instructions.append(instruction)
         return instruction
 
-    def psum_state(self, view: View) -> tuple[bool | Array, str]:
-        """For a matmul into ``view`` with ``accumulate=None``: whether it accumulates (True, False, or per element)
-        and what it would accumulate on ("matmul", "foreign", "uninitialised")."""
-        written = self._psum_window(view)
-        if not written.any():
-            return False, "uninitialised"
-        found = "foreign" if (written == _BY_OTHER).any() else "matmul"
-        if written.all():
-            return True, found
-        return written != _BY_NOTHING, found
-
-    def _tensor(
-        self, shape: tuple[int, ...], dtype: DType, buffer: MemoryRegion, name: str, source: Source
-    ) -> NkiTensor:
-        storage = Storage(len(self.program.storages), shape, dtype, buffer, name, source)
+    def _tensor(self, storage: Storage) -> NkiTensor:
         self.program.storages.append(storage)
-        return NkiTensor(storage, shape, contiguous_strides(shape), 0)
+        return NkiTensor(storage, storage.shape, contiguous_strides(storage.shape), 0)
 
-    def _check_allocation(self, storage: Storage) -> None:
-        if not storage.on_chip:
-            return
-        if len(storage.shape) < 2:
-            raise KernelError(f"{storage}: on-chip tensors have a partition and a free dimension, at least 2-D")
-        if storage.shape[0] > self.target.partitions:
-            raise KernelError(f"{storage}: {storage.shape[0]} partitions; the limit is {self.target.partitions}")
-        usable = self.target.psum_bytes if storage.buffer is MemoryRegion.psum else self.target.sbuf_usable_bytes
-        if storage.partition_bytes > usable:
-            raise KernelError(
-                f"{storage}: {storage.partition_bytes} bytes a partition; "
-                f"{storage.buffer.value.upper()} of {self.target.name} has {usable}"
-            )
-
-    def _engine(self, operation: Operation, engine: Engine, source: Source) -> Engine:
+    def _engine(self, operation: Operation, engine: Engine) -> Engine:
         if engine is Engine.unknown:
             return operation.engines[0]
         if engine not in operation.engines:
             choices = ", ".join(e.name for e in operation.engines)
-            raise KernelError(f"{operation.name} can't run on the {engine.name} engine, only {choices}\n  at {source}")
+            shown = engine.name if isinstance(engine, Engine) else repr(engine)
+            raise KernelError(f"{operation.name} can't run on the {shown} engine, only on {choices}")
         return engine
 
-    def _check_operands(self, instruction: Instruction) -> None:
-        operation = instruction.operation
-        for arg in operation.writes[:1]:
-            if not isinstance(instruction.args[arg], View):
-                raise KernelError(
-                    f"{operation.name}: {arg}={instruction.args[arg]!r} is not a tensor\n  at {instruction.source}"
-                )
-        for arg, view in instruction.views():
-            if view.size == 0:
-                raise KernelError(f"{operation.name}: {arg} is empty, shape {view.shape}\n  at {instruction.source}")
+    def _check_arguments(self, operation: Operation, args: dict[str, Any]) -> None:
+        """Each tensor argument is a tensor of this kernel that holds something; each number is one."""
+        for arg in operation.tensors:
+            value = args[arg]
+            if isinstance(value, View):
+                self._check_tensor(operation, arg, value)
+            elif not (value is None and arg in operation.optional) and arg not in operation.numbers:
+                raise KernelError(f"{operation.name}: {arg} is {_shown(value)}; it must be a tensor")
+        for arg in operation.numbers:
+            value = args[arg]
+            if not isinstance(value, (*_NUMBER, View)) and not (value is None and arg in operation.optional):
+                raise KernelError(f"{operation.name}: {arg} is {_shown(value)}; it must be a number")
 
-    def _psum_window(self, view: View) -> Array:
-        state = self._psum_writers.get(view.storage.index)
-        if state is None:
-            state = self._psum_writers[view.storage.index] = np.zeros(view.storage.size, np.uint8)
-        window: Array = np.lib.stride_tricks.as_strided(state[view.offset :], view.shape, view.strides)
-        return window
-
-    def _note_psum_writes(self, instruction: Instruction) -> None:
-        writer = _BY_MATMUL if instruction.operation.name == "nc_matmul" else _BY_OTHER
-        for view in instruction.writes():
-            if view.buffer is MemoryRegion.psum:
-                self._psum_window(view)[...] = writer
+    def _check_tensor(self, operation: Operation, arg: str, view: View) -> None:
+        storages, index = self.program.storages, view.storage.index
+        if index >= len(storages) or storages[index] is not view.storage:
+            raise KernelError(f"{operation.name}: {arg} belongs to another kernel call: {view.storage}")
+        if 0 in view.shape:
+            raise KernelError(f"{operation.name}: {arg} is empty, shape {view.shape}")
 
     def _where(self, frame: FrameType | None) -> tuple[Source, int]:
         """The innermost source line outside the simulator, and the line of the kernel's own function above it."""
@@ -148,6 +132,21 @@ class Tracer:
         while outer is not None and outer.f_code is not self._entry:
             outer = outer.f_back
         return source, outer.f_lineno if outer is not None else 0
+
+
+def _shown(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def source_of(traceback: TracebackType | None) -> Source | None:
+    """The innermost source line outside the simulator that a traceback passes through."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not code.co_filename.startswith(_HERE):
+            found = Source(code.co_filename, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found
 
 
 _ACTIVE: ContextVar[Tracer | None] = ContextVar("active_tracer", default=None)

@@ -23,7 +23,7 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
     target = ir.DataType(attribute(node, "to", 1))
     if lowering.on_host(source):
         lowering.to_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
-    elif source.is_graph_input() and target in FLOATS and source.dtype is not ir.DataType.STRING:
+    elif lowering.is_input(source) and target in FLOATS and source.dtype is not ir.DataType.STRING:
         lowering.view(node, source, "the host converts the input to the session's dtype")
     elif source.dtype in FLOATS and target in FLOATS:
         lowering.view(node, source, "floats are the session's dtype throughout")

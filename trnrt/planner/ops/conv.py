@@ -73,9 +73,10 @@ class ConvStep(Step):
         )
 
 
-def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) -> bool:
+def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window, width: int) -> bool:
+    """Whether conv2d can compute rows of ``width`` results, pooled from a convolution of ``size``."""
     shape = (channels, size, window.kernel, window.stride, window.pads, window.dilation)
-    return bool(conv2d.conv_fits(shape, (pool.kernel, pool.stride, pool.pads, pool.dilation)))
+    return bool(conv2d.conv_fits(width, shape, (pool.kernel, pool.stride, pool.pads, pool.dilation)))
 
 
 def _weights(lowering: Lowering, node: ir.Node) -> tuple[Array, Array]:
@@ -103,7 +104,7 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     shape = lowering.shape(node.outputs[0])
     window = read_window(node, (weight.shape[2], weight.shape[3]), source.shape[2:], shape[2:])
     size = (shape[2], shape[3])
-    if not _fits(weight.shape[1], size, window, _NO_POOL):
+    if not _fits(weight.shape[1], size, window, _NO_POOL, size[1]):
         raise Blocked(f"the input of one result row, {weight.shape[1]} channels wide {source.shape[3]}, exceeds SBUF")
     act, activation = next_activation(lowering, node.outputs[0], node)
     nodes = [node, *activation]
@@ -139,7 +140,7 @@ def _following_pool(
             pool = read_pool(lowering, follower)
         except Blocked:
             return _NO_POOL, []  # its own lowering says why
-        if _fits(channels, size, window, pool):
+        if _fits(channels, size, window, pool, lowering.shape(follower.outputs[0])[3]):
             return pool, [follower]
         why_not = "the rows that one pooled row needs do not fit SBUF"
     for reader in pools:

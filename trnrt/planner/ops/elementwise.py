@@ -11,9 +11,10 @@ import onnx_ir as ir
 from trnrt.planner.lowering import Blocked, Lowering, lowers, node_name, value_name
 from trnrt.planner.ops.fusing import ACTIVATIONS, next_activation
 from trnrt.planner.plan import Array, Layout
-from trnrt.planner.steps import Call, Step, Tensors, WeightName
+from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
 
-_SBUF = (Layout.CHANNELS, Layout.FEATURES, Layout.ROWS)
+# Dimensions of a binary kernel's operands in HBM.
+_GROUPS = 4
 
 
 @dataclass(kw_only=True)
@@ -24,10 +25,7 @@ class ActivationStep(Step):
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
         same = shapes.shape(self.sources[0].value) == self.shape
-        return (*_SBUF, Layout.HBM) if same else (Layout.HBM,)
-
-    def writes(self) -> tuple[Layout, ...]:
-        return (*(_SBUF if len(self.shape) == 2 else _SBUF[:1]), Layout.HBM)
+        return tuple(Layout) if same else (Layout.HBM,)
 
     def same_layout(self) -> bool:
         return True
@@ -62,7 +60,7 @@ def lower_activation(lowering: Lowering, node: ir.Node) -> None:
 
 @dataclass(kw_only=True)
 class BinaryStep(Step):
-    """``act(left <op> right)``; one side may be a constant. ``views`` are both sides' and the result's 3-D shapes."""
+    """``act(left <op> right)``; one side may be a constant. ``views`` are both sides' and the result's 4-D shapes."""
 
     op: str
     act: str
@@ -82,20 +80,29 @@ class BinaryStep(Step):
 @lowers("Add")
 def lower_add(lowering: Lowering, node: ir.Node) -> None:
     """Element by element, with ONNX's broadcasting; one side may be a constant."""
-    shape = lowering.shape(node.outputs[0])
     values = [v for v in node.inputs if v is not None]
     constants = [lowering.constant(v) for v in values]
     computed = [v for v, c in zip(values, constants, strict=True) if c is None]
     sources = [lowering.operand(v) for v in computed]
+    if not computed:
+        raise Blocked("both sides are constants, too large to be added when the model is read")
     constant = next((c for c in constants if c is not None), None)
+    add_sum(lowering, node, node_name(node), sources, constant, "element by element on the vector engine")
+
+
+def add_sum(
+    lowering: Lowering, node: ir.Node, name: str, sources: list[Operand], constant: Array | None, why: str
+) -> None:
+    """Append the step ``name`` that makes ``node``'s output the sum of ``sources`` and ``constant``."""
+    shape = lowering.shape(node.outputs[0])
     shapes = [s.shape for s in sources] + ([constant.shape] if constant is not None else [])
     views = collapse_broadcast(shapes, shape)
     if views is None:
-        raise Blocked(f"shapes {shapes} broadcast to {shape} in more than three groups of dimensions")
+        raise Blocked(f"shapes {shapes} broadcast to {shape} in more than {_GROUPS} groups of dimensions")
     act, activation = next_activation(lowering, node.outputs[0], node)
     nodes = [node, *activation]
     step = BinaryStep(
-        name=node_name(node),
+        name=name,
         nodes=[node_name(n) for n in nodes],
         sources=sources,
         output=value_name(nodes[-1].outputs[0]),
@@ -105,13 +112,13 @@ def lower_add(lowering: Lowering, node: ir.Node) -> None:
         constant=None if constant is None else constant.astype(np.float32).reshape(views[1]),
         views=views,
     )
-    lowering.add(step, nodes, "element by element on the vector engine")
+    lowering.add(step, nodes, why)
 
 
 def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """Both operands' shapes and the result's as three dimensions, neighbours that broadcast alike merged.
+    """Both operands' shapes and the result's as four dimensions, neighbours that broadcast alike merged.
 
-    None where three are not enough.
+    None where four are not enough.
     """
     rank = len(result)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
@@ -124,13 +131,13 @@ def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -
             groups[-1] = (pattern, groups[-1][1] * result[d])
         else:
             groups.append((pattern, result[d]))
-    if len(groups) > 3:
+    if len(groups) > _GROUPS:
         return None
     if len(groups) <= 1:
         # One dense run: give it as many partitions as divide it.
         pattern, size = groups[0] if groups else ((False,) * len(shapes), 1)
         rows, columns = _as_matrix(size)
         groups = [(pattern, rows), (pattern, columns)]
-    groups = [((False,) * len(shapes), 1)] * (3 - len(groups)) + groups
+    groups = [((False,) * len(shapes), 1)] * (_GROUPS - len(groups)) + groups
     operands = [tuple(1 if pattern[k] else size for pattern, size in groups) for k in range(len(shapes))]
     return (*operands, tuple(size for _, size in groups))

@@ -16,7 +16,7 @@ def next_activation(lowering: Lowering, value: ir.Value, into: ir.Node) -> tuple
     if follower is not None and follower.domain == "" and follower.op_type in ACTIVATIONS:
         return ACTIVATIONS[follower.op_type], [follower]
     for reader, _ in value.uses():
-        if follower is None and reader.op_type in ACTIVATIONS:
+        if follower is None and reader.domain == "" and reader.op_type in ACTIVATIONS:
             what = f"{reader.op_type} {node_name(reader)!r}"
             lowering.notes.append(f"{what} is not fused into {into.op_type} {node_name(into)!r}: {why_not}")
     return "none", []

@@ -52,7 +52,16 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
     if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
         raise Blocked("the output Indices", "export the model without return_indices")
     kernel = attribute(node, "kernel_shape", ())
-    return read_window(node, (int(kernel[0]), int(kernel[1])), shape[2:], lowering.shape(node.outputs[0])[2:])
+    result = lowering.shape(node.outputs[0])[2:]
+    window = read_window(node, (int(kernel[0]), int(kernel[1])), shape[2:], result)
+    for size, count, stride, pad in zip(shape[2:], result, window.stride, window.pads, strict=True):
+        if (count - 1) * stride - pad >= size:
+            # ONNX's operators up to opset 21 don't say whether such windows count; onnxruntime leaves them out.
+            raise Blocked(
+                f"ceil_mode={attribute(node, 'ceil_mode', 0)}: the last window would start beyond the image",
+                "convert the model to opset 22, which leaves such windows out",
+            )
+    return window
 
 
 @lowers("MaxPool")

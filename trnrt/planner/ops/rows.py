@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trnrt.kernels.softmax import MAX_COLUMNS
+from trnrt.kernels import argmax, softmax
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, rows_and_columns, value_name
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Call, Step, Tensors
@@ -57,8 +57,8 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
     if lowering.opset >= 13 and axis != rank - 1:
         raise Blocked(f"axis={axis} of {rank} dimensions; the kernel works along the last one", _TRANSPOSE_HINT)
     rows, columns = rows_and_columns(source.shape, axis)
-    if columns > MAX_COLUMNS:
-        raise Blocked(f"rows of {columns} elements; the kernel holds {MAX_COLUMNS}")
+    if columns > softmax.MAX_COLUMNS:
+        raise Blocked(f"rows of {columns} elements; the kernel holds {softmax.MAX_COLUMNS}")
     step = SoftmaxStep(
         name=node_name(node),
         nodes=[node_name(node)],
@@ -73,6 +73,7 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
 @lowers("ArgMax")
 def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     """The index of the first maximum along the last axis."""
+    lowering.mark_index(node.outputs[0])  # first, so that nodes after one that is blocked are not blamed for it
     source = lowering.operand(node.inputs[0])
     rank = len(source.shape)
     axis = attribute(node, "axis", 0)
@@ -82,6 +83,8 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     if attribute(node, "select_last_index", 0):
         raise Blocked("select_last_index=1; the hardware's search finds the first index")
     rows, columns = rows_and_columns(source.shape, axis)
+    if columns > argmax.MAX_COLUMNS:
+        raise Blocked(f"rows of {columns} elements; the kernel counts to {argmax.MAX_COLUMNS}")
     step = ArgmaxStep(
         name=node_name(node),
         nodes=[node_name(node)],
@@ -92,4 +95,3 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
         columns=columns,
     )
     lowering.add(step, [node], "the vector engine's search; indices become int64 on the host")
-    lowering.mark_index(node.outputs[0])

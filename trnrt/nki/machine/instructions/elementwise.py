@@ -1,4 +1,4 @@
-"""Instructions that compute each element of a tile on its own: copies, ALU operators, activations."""
+"""Vector-engine instructions that compute each element of a tile on its own: copies and ALU operators."""
 
 from __future__ import annotations
 
@@ -7,37 +7,18 @@ from functools import partial
 
 import numpy as np
 
-from trnrt.nki.machine import rules
-from trnrt.nki.machine.binding import Arrays, as_float32, column, exact, in_shape, writer
+from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, copier, exact, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import binary_function
 from trnrt.nki.machine.program import Engine, Instruction, Operation, View
+from trnrt.nki.machine.rules import access, operands
 
-_TILE_RULES = (
-    rules.on_chip,
-    rules.partition_limit,
-    rules.start_partition,
-    rules.dimensions,
-    rules.pattern_range,
-    rules.same_partitions,
-    rules.same_free_size,
-    rules.gpsimd_no_psum,
-)
+_NATIVE_INTEGERS = ("int32", "uint32")
 
 
 def _copy(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = src``: bit for bit where the dtypes are equal, else through float32."""
-    dst, src = instruction["dst"], instruction["src"]
-    target = arrays(dst)
-    take = in_shape(arrays(src), target.shape)
-    if dst.dtype == src.dtype or (exact(dst) and src.dtype.is_float):
-
-        def move() -> None:
-            target[...] = take()
-
-        return move
-    write = writer(dst, target)
-    return lambda: write(as_float32(take()))
+    """``dst = src``."""
+    return copier(instruction["dst"], instruction["src"], arrays)
 
 
 TENSOR_COPY = Operation(
@@ -45,17 +26,15 @@ TENSOR_COPY = Operation(
     engines=(Engine.vector, Engine.scalar, Engine.gpsimd),
     writes=("dst",),
     reads=("src",),
-    rules=(*_TILE_RULES, rules.scalar_tensor_copy),
+    rules=(*operands.ELEMENTWISE, operands.scalar_tensor_copy),
     bind=_copy,
 )
 
 
 def _memset(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = value``, the value rounded to the tile's dtype."""
-    dst = instruction["dst"]
-    target = arrays(dst)
-    value = np.empty((1,) * target.ndim, target.dtype)
-    writer(dst, value)(np.full(value.shape, instruction["value"], np.float32))
+    """``dst = value``, the value converted to the tile's dtype."""
+    target = arrays(instruction["dst"])
+    value = constant(instruction["value"], instruction["dst"].dtype)
     return partial(target.fill, value.item()) if target.flags.c_contiguous else partial(np.copyto, target, value)
 
 
@@ -64,20 +43,35 @@ MEMSET = Operation(
     engines=(Engine.vector, Engine.gpsimd),
     writes=("dst",),
     reads=(),
-    rules=(
-        rules.on_chip,
-        rules.partition_limit,
-        rules.start_partition,
-        rules.dimensions,
-        rules.pattern_range,
-        rules.gpsimd_no_psum,
-    ),
+    rules=access.ENGINE_ACCESS,
     bind=_memset,
+    numbers=frozenset({"value"}),
 )
 
 
+def integers_only(instruction_args: dict[str, object]) -> bool:
+    """Whether tensor_tensor's tiles are all 32-bit integers, which the GpSimd engine computes with exactly."""
+    tiles = [instruction_args[arg] for arg in ("dst", "data1", "data2")]
+    return all(isinstance(tile, View) and tile.dtype.name in _NATIVE_INTEGERS for tile in tiles)
+
+
+def _integer_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = data1 <op> data2`` in 32-bit integers; what overflows wraps around."""
+    target = arrays(instruction["dst"])
+    function = binary_function(instruction["op"])
+    left = in_shape(arrays(instruction["data1"]), target.shape)
+    right = in_shape(arrays(instruction["data2"]), target.shape)
+
+    def compute() -> None:
+        target[...] = function(left().astype(np.int64), right().astype(np.int64)).astype(target.dtype)
+
+    return compute
+
+
 def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = data1 <op> data2`` in float32."""
+    """``dst = data1 <op> data2`` in float32, on the GpSimd engine in integers where all tiles are 32-bit ones."""
+    if instruction.engine is Engine.gpsimd and integers_only(instruction.args):
+        return _integer_tensor_tensor(instruction, arrays)
     dst = instruction["dst"]
     target = arrays(dst)
     function = binary_function(instruction["op"])
@@ -96,7 +90,7 @@ TENSOR_TENSOR = Operation(
     engines=(Engine.vector, Engine.gpsimd),
     writes=("dst",),
     reads=("data1", "data2"),
-    rules=(*_TILE_RULES, rules.one_psum_input, rules.arithmetic_operator),
+    rules=(*operands.ELEMENTWISE, operands.one_psum_input, operands.vector_operator, operands.two_input_operator),
     bind=_tensor_tensor,
 )
 
@@ -124,8 +118,18 @@ TENSOR_SCALAR = Operation(
     engines=(Engine.vector, Engine.scalar, Engine.gpsimd),
     writes=("dst",),
     reads=("data", "operand0", "operand1"),
-    rules=(*_TILE_RULES, rules.column_operands, rules.float32_operands, rules.arithmetic_operator),
+    rules=(
+        *operands.ELEMENTWISE,
+        operands.vector_operator,
+        operands.operand_given,
+        operands.column_operands,
+        operands.float32_operands,
+        operands.tensor_scalar_engine,
+    ),
     bind=_tensor_scalar,
+    numbers=frozenset({"operand0", "operand1"}),
+    optional=frozenset({"operand0", "operand1"}),
+    columns=frozenset({"operand0", "operand1"}),
 )
 
 
@@ -147,8 +151,18 @@ SCALAR_TENSOR_TENSOR = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data", "operand0", "operand1"),
-    rules=(*_TILE_RULES, rules.one_psum_input, rules.arithmetic_operator),
+    rules=(
+        *operands.ELEMENTWISE,
+        operands.vector_operator,
+        operands.two_input_operator,
+        operands.operand_given,
+        operands.column_operands,
+        operands.one_psum_input,
+    ),
     bind=_scalar_tensor_tensor,
+    numbers=frozenset({"operand0"}),
+    optional=frozenset({"operand0"}),
+    columns=frozenset({"operand0"}),
 )
 
 
@@ -166,49 +180,8 @@ RECIPROCAL = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data",),
-    rules=_TILE_RULES,
+    rules=operands.ELEMENTWISE,
     bind=_reciprocal,
-)
-
-
-def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = op(data * scale + bias)``; ``reduce_res`` gets the sum of each partition's results, before rounding."""
-    dst, bias, reduce_res = instruction["dst"], instruction["bias"], instruction["reduce_res"]
-    target = arrays(dst)
-    data = in_shape(arrays(instruction["data"]), target.shape)
-    scale = None if instruction["scale"] == 1.0 else column(instruction["scale"], arrays, target.ndim)
-    shift = None if bias is None else column(bias, arrays, target.ndim)
-    function = instruction["op"].activation
-    write = writer(dst, target)
-    total = None if reduce_res is None else writer(reduce_res, arrays(reduce_res))
-
-    def activate() -> None:
-        values: Array = as_float32(data())
-        if scale is not None:
-            values = values * scale()
-        if shift is not None:
-            values = values + as_float32(shift())
-        values = function(values)
-        if total is not None:
-            total(values.reshape(values.shape[0], -1).sum(axis=1, dtype=np.float32, keepdims=True))
-        write(values)
-
-    return activate
-
-
-ACTIVATION = Operation(
-    name="activation",
-    engines=(Engine.scalar,),
-    writes=("dst", "reduce_res"),
-    reads=("data", "bias", "scale"),
-    rules=(
-        *_TILE_RULES,
-        rules.column_operands,
-        rules.float32_operands,
-        rules.activation_bias_tile,
-        rules.activation_function,
-    ),
-    bind=_activation,
 )
 
 
@@ -217,7 +190,12 @@ def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], N
     dst, src = instruction["dst"], instruction["src"]
     target = arrays(dst)
     chosen = in_shape(arrays(instruction["predicate"]), target.shape)
-    take = in_shape(arrays(src), target.shape) if isinstance(src, View) else lambda: np.asarray(src, target.dtype)
+    take: Callable[[], Array]
+    if isinstance(src, View):
+        take = in_shape(arrays(src), target.shape)
+    else:
+        number = constant(src, dst.dtype)
+        take = lambda: number  # noqa: E731
     wanted = not instruction["reverse_pred"]
     return lambda: np.copyto(target, take(), where=(chosen() != 0) == wanted)
 
@@ -227,6 +205,12 @@ TENSOR_COPY_PREDICATED = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("dst", "src", "predicate"),  # what is not chosen stays: dst is read, too
-    rules=(*_TILE_RULES, rules.predicate_dtype, rules.predicated_same_dtype),
+    rules=(
+        *operands.ELEMENTWISE,
+        operands.predicate_dtype,
+        operands.predicated_dtype,
+        operands.one_psum_input,
+    ),
     bind=_copy_predicated,
+    numbers=frozenset({"src"}),
 )

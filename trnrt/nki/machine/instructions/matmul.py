@@ -3,55 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
-from trnrt.nki.machine import rules
-from trnrt.nki.machine.binding import Arrays, in_shape, matrix, writer
-from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.machine.binding import Arrays, as_float32, exact, in_shape, matrix, writer
 from trnrt.nki.machine.program import Engine, Instruction, Operation, View
-
-_ACCESS_RULES = (rules.partition_limit, rules.start_partition, rules.dimensions, rules.pattern_range)
+from trnrt.nki.machine.rules import tensor
 
 
 def _matmul(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = stationary.T @ moving``, or ``dst += ...``, in float32.
 
     ``accumulates`` is True, False, or (element by element, as the hardware tracks it) a mask of the elements
-    of ``dst`` that an earlier matmul wrote.
+    of ``dst`` that are added to.
     """
     dst: View = instruction["dst"]
     target = arrays(dst)
-    stationary, moving = matrix(arrays(instruction["stationary"])), matrix(arrays(instruction["moving"]))
+    stationary = matrix(instruction["stationary"], arrays, "stationary")
+    moving = matrix(instruction["moving"], arrays, "moving")
     accumulates = instruction["accumulates"]
-    scratch = np.empty((dst.partitions, dst.free_size), np.float32)
-    product = partial(np.matmul, out=scratch)
+    scratch = arrays.scratch("product", (dst.partitions, dst.free_size))
     shaped = scratch.reshape(target.shape)
+    flat = target.reshape(scratch.shape)
+    in_place = exact(dst) and np.may_share_memory(flat, target)
     write = writer(dst, target)
 
     def overwrite() -> None:
-        product(stationary().T, moving())
+        np.matmul(stationary().T, moving(), out=scratch)
         write(shaped)
 
     def overwrite_in_place() -> None:
         np.matmul(stationary().T, moving(), out=flat)
 
     def accumulate() -> None:
-        product(stationary().T, moving())
-        write(target + shaped)
+        np.matmul(stationary().T, moving(), out=scratch)
+        write(np.add(target, shaped, out=shaped))
 
-    def accumulate_masked(written: Array) -> None:
-        product(stationary().T, moving())
-        write(np.where(written, target, np.float32(0)) + shaped)
+    def accumulate_masked() -> None:
+        np.matmul(stationary().T, moving(), out=scratch)
+        write(np.where(accumulates, target, np.float32(0)) + shaped)
 
     if isinstance(accumulates, np.ndarray):
-        return partial(accumulate_masked, accumulates)
+        return accumulate_masked
     if accumulates:
         return accumulate
-    flat = target.reshape(scratch.shape)
-    direct = dst.dtype.name == "float32" and np.shares_memory(flat, target)
-    return overwrite_in_place if direct else overwrite
+    return overwrite_in_place if in_place else overwrite
 
 
 NC_MATMUL = Operation(
@@ -59,18 +55,7 @@ NC_MATMUL = Operation(
     engines=(Engine.tensor,),
     writes=("dst",),
     reads=("stationary", "moving"),
-    rules=(
-        rules.matmul_memory,
-        *_ACCESS_RULES,
-        rules.matmul_contraction,
-        rules.matmul_stationary,
-        rules.matmul_moving,
-        rules.matmul_result,
-        rules.matmul_dtypes,
-        rules.matmul_result_dtype,
-        rules.psum_bank,
-        rules.psum_accumulate,
-    ),
+    rules=tensor.MATMUL,
     bind=_matmul,
 )
 
@@ -81,11 +66,15 @@ def _transpose(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     dst, data = instruction["dst"], instruction["data"]
     target = arrays(dst)
     take = in_shape(arrays(data), (data.partitions, data.free_size))
-    write = writer(dst, target)
     if instruction["bit_accurate"]:
-        return lambda: write(take().T)
+
+        def transpose() -> None:
+            target[...] = take().T.reshape(target.shape)
+
+        return transpose
+    write = writer(dst, target)
     identity = np.eye(data.partitions, dtype=np.float32)
-    return lambda: write(take().T @ identity)
+    return lambda: write(as_float32(take()).T @ identity)
 
 
 NC_TRANSPOSE = Operation(
@@ -93,13 +82,6 @@ NC_TRANSPOSE = Operation(
     engines=(Engine.tensor, Engine.vector),
     writes=("dst",),
     reads=("data",),
-    rules=(
-        rules.on_chip,
-        *_ACCESS_RULES,
-        rules.transpose_memory,
-        rules.transpose_shape,
-        rules.transpose_size,
-        rules.transpose_dtype,
-    ),
+    rules=tensor.TRANSPOSE,
     bind=_transpose,
 )

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from trnrt.nki.machine import rules
-from trnrt.nki.machine.binding import Arrays, as_float32, writer
+from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.program import Engine, Instruction, Operation
+from trnrt.nki.machine.rules import access, operands
 
 
 def _tensor_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = op.reduce(data, axis)`` in float32, times -1 with ``negate``."""
-    dst = instruction["dst"]
-    data = arrays(instruction["data"])
-    axes = tuple(instruction["axis"])
+    dst, data = instruction["dst"], instruction["data"]
+    kept = data.shape[: data.ndim - len(instruction["axis"])]
+    take = in_shape(arrays(data), (*kept, -1))
     reduce = instruction["op"].binary.reduce
-    sign = np.float32(-1.0 if instruction["negate"] else 1.0)
     write = writer(dst, arrays(dst))
-    if not instruction["negate"]:
-        return lambda: write(reduce(as_float32(data), axis=axes))
-    return lambda: write(reduce(as_float32(data), axis=axes) * sign)
+    if instruction["negate"]:
+        return lambda: write(-reduce(as_float32(take()), axis=-1))
+    return lambda: write(reduce(as_float32(take()), axis=-1))
 
 
 TENSOR_REDUCE = Operation(
@@ -30,15 +27,11 @@ TENSOR_REDUCE = Operation(
     writes=("dst",),
     reads=("data",),
     rules=(
-        rules.on_chip,
-        rules.partition_limit,
-        rules.start_partition,
-        rules.dimensions,
-        rules.pattern_range,
-        rules.same_partitions,
-        rules.reduce_operator,
-        rules.trailing_axes,
-        rules.reduced_size,
+        *access.ENGINE_ACCESS,
+        operands.same_partitions,
+        operands.reduce_operator,
+        operands.trailing_axes,
+        operands.reduced_size,
     ),
     bind=_tensor_reduce,
 )

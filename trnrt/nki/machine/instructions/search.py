@@ -6,21 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trnrt.nki.machine import rules
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation
-
-_SEARCH_RULES = (
-    rules.on_chip,
-    rules.partition_limit,
-    rules.start_partition,
-    rules.dimensions,
-    rules.pattern_range,
-    rules.same_partitions,
-    rules.search_eight,
-    rules.search_size,
-)
+from trnrt.nki.machine.rules import operands
 
 
 def eight_largest(rows: Array) -> Array:
@@ -58,7 +47,7 @@ MAX8 = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("src",),
-    rules=_SEARCH_RULES,
+    rules=operands.SEARCH,
     bind=_max8,
 )
 
@@ -81,6 +70,6 @@ NC_FIND_INDEX8 = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data", "vals"),
-    rules=(*_SEARCH_RULES, rules.index_dtype),
+    rules=(*operands.SEARCH, operands.index_dtype),
     bind=_find_index8,
 )

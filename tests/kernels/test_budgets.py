@@ -1,0 +1,138 @@
+"""The kernels' own tiles stay in what the planner leaves them of SBUF, at the limits of every argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from calling import Tensor, hbm, sbuf_features
+
+from trnrt.kernels.argmax import argmax
+from trnrt.kernels.conv2d import conv2d
+from trnrt.kernels.elementwise import activate, binary
+from trnrt.kernels.linear import linear_features, linear_rows
+from trnrt.kernels.pool2d import max_pool2d
+from trnrt.kernels.softmax import MAX_COLUMNS, softmax
+from trnrt.kernels.transpose import transpose_matrices
+from trnrt.nki import Spec, nl, trace
+from trnrt.nki.machine.program import Program
+from trnrt.planner.placing import WORKING_BYTES
+
+Shape = tuple[int, ...]
+Case = tuple[Callable[..., Tensor], list[Shape]]
+
+
+def linear(rows: int, features: int, outputs: int, by_features: bool = False) -> Case:
+    def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        dst = hbm((rows, outputs), nl.float32)
+        if by_features:
+            linear_features(sbuf_features(rows, outputs, nl.float32), x, w, b, features, "relu")
+        else:
+            linear_rows(dst, x, w, b, features, "relu")
+        return dst
+
+    bias = (min(outputs, 128), -(-outputs // 128)) if by_features else (1, outputs)
+    return body, [(rows, features), (min(features, 128), -(-features // 128), outputs), bias]
+
+
+def conv(images: Shape, outputs: int, kernel: tuple[int, int], pooled: bool) -> Case:
+    """Without padding; pooled by 2 x 2."""
+    n, channels, height, width = images
+    size = (height - kernel[0] + 1, width - kernel[1] + 1)
+    result = (size[0] // 2, size[1] // 2) if pooled else size
+    options = {"pool": (2, 2), "pool_stride": (2, 2)} if pooled else {}
+
+    def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        dst = hbm((n, outputs, *result), nl.float32)
+        conv2d(dst, x, w, b, channels, size, kernel, act="relu", **options)
+        return dst
+
+    weight = (min(channels, 128), -(-channels // 128), kernel[0] * kernel[1], outputs)
+    return body, [images, weight, (min(outputs, 128), -(-outputs // 128))]
+
+
+def pool(images: Shape, kernel: tuple[int, int], stride: tuple[int, int]) -> Case:
+    result = tuple((images[2 + d] - kernel[d]) // stride[d] + 1 for d in (0, 1))
+
+    def body(x: Tensor) -> Tensor:
+        dst = hbm((*images[:2], *result), nl.float32)
+        max_pool2d(dst, x, images[1], kernel, stride, (0, 0), (1, 1))
+        return dst
+
+    return body, [images]
+
+
+def rows(kernel: Callable[..., None], shape: Shape, result: Shape, dtype: object) -> Case:
+    def body(x: Tensor) -> Tensor:
+        dst = hbm(result, dtype)
+        kernel(dst, x, shape[0])
+        return dst
+
+    return body, [shape]
+
+
+def activation(shape: Shape) -> Case:
+    def body(x: Tensor) -> Tensor:
+        dst = hbm(shape, nl.float32)
+        activate(dst, x, "relu")
+        return dst
+
+    return body, [shape]
+
+
+def addition(shape: Shape) -> Case:
+    def body(x: Tensor, y: Tensor) -> Tensor:
+        dst = hbm(shape, nl.float32)
+        binary(dst, x, y, "add", "relu")
+        return dst
+
+    return body, [shape, shape]
+
+
+def transpose(shape: Shape) -> Case:
+    def body(x: Tensor) -> Tensor:
+        dst = hbm((shape[0], shape[2], shape[1]), nl.float32)
+        transpose_matrices(dst, x)
+        return dst
+
+    return body, [shape]
+
+
+CASES: dict[str, Case] = {
+    "linear, most features of whole blocks": linear(130, 12288, 513),
+    "linear, more features": linear(130, 12289, 513),
+    "linear by features": linear(513, 12288, 513, by_features=True),
+    "linear, many rows": linear(2000, 4096, 600),
+    "conv, most weights and band": conv((1, 64, 32, 340), 128, (3, 32), pooled=True),
+    "conv, unpooled": conv((1, 64, 64, 1020), 512, (5, 5), pooled=False),
+    "conv, weights by parts": conv((1, 385, 16, 160), 256, (5, 5), pooled=True),
+    "conv, many images": conv((200, 3, 8, 8), 512, (3, 3), pooled=True),
+    "pool, stride 1": pool((1, 128, 100, 1000), (2, 2), (1, 1)),
+    "pool, many images": pool((999, 3, 8, 8), (2, 2), (1, 1)),
+    "softmax": rows(softmax, (200, MAX_COLUMNS), (200, MAX_COLUMNS), nl.float32),
+    "argmax": rows(argmax, (200, 40000), (200, 1), nl.uint32),
+    "activate": activation((200, 5000)),
+    "binary": addition((1, 2, 200, 5000)),
+    "transpose": transpose((2, 200, 5000)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_working_memory(name: str) -> None:
+    body, shapes = CASES[name]
+    program = trace(body, *(Spec(shape, "float32") for shape in shapes))
+    assert peak(program) <= WORKING_BYTES
+
+
+def peak(program: Program) -> int:
+    """The most bytes of a partition that tiles hold at once."""
+    spans = program.lifetimes()
+    sizes = {s.index: s.partition_bytes for s in program.storages if s.buffer is nl.sbuf and s.index in spans}
+    changes = sorted(
+        change for i, size in sizes.items() for change in ((spans[i][0], size), (spans[i][1] + 0.5, -size))
+    )
+    held, most = 0, 0
+    for _, change in changes:
+        held += change
+        most = max(most, held)
+    return most

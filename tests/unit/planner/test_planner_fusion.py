@@ -1,0 +1,165 @@
+"""What becomes one step, and the reason where it does not."""
+
+from __future__ import annotations
+
+import pytest
+from planning import compare, drawn, modelled, steps
+
+from trnrt.kernels import conv2d, pool2d
+from trnrt.planner import Plan
+
+CONV = "c = Conv<pads=[1,1,1,1]>(x, w)"
+POOL = "m = MaxPool<kernel_shape=[2,2], strides=[2,2]>"
+
+
+def images(nodes: str, outputs: str = "m", source: str = "float[N,2,6,6] x") -> Plan:
+    """The plan of a model over images, whose answers were compared with onnxruntime's."""
+    declared = ", ".join(f"float[N,p,q,s] {name}" for name in outputs.split())
+    return compare(
+        modelled(f"({source}) => ({declared}) {{ {nodes} }}", {"w": drawn(3, 2, 3, 3)}), {"x": drawn(2, 2, 6, 6)}
+    )
+
+
+def rows(nodes: str, outputs: str = "y") -> Plan:
+    """The plan of a model over rows; v is (4, 5), b (5,), u (5, 3)."""
+    declared = ", ".join(f"float[N,p] {name}" for name in outputs.split())
+    constants = {"v": drawn(4, 5), "b": drawn(5), "u": drawn(5, 3)}
+    return compare(modelled(f"(float[N,4] x) => ({declared}) {{ {nodes} }}", constants), {"x": drawn(6, 4)})
+
+
+@pytest.mark.parametrize("act", ["Relu", "Sigmoid", "Tanh"])
+def test_conv_activation_and_pool_are_one_step(act: str) -> None:
+    plan = images(f"{CONV} a = {act}(c) {POOL}(a)")
+    assert steps(plan) == {"conv2d": ("Conv_0", f"{act}_1", "MaxPool_2")}
+    assert plan.notes == ()
+    reports = {node.op: node for node in plan.nodes}
+    assert {node.step for node in plan.nodes} == {"Conv_0"} and {node.kernel for node in plan.nodes} == {"conv2d"}
+    assert "tensor engine" in reports["Conv"].reason
+    assert reports["MaxPool"].reason.startswith("fused into Conv_0")
+
+
+def test_conv_and_pool_without_activation_are_one_step() -> None:
+    assert steps(images(f"{CONV} {POOL}(c)")) == {"conv2d": ("Conv_0", "MaxPool_1")}
+
+
+def test_pool_before_activation() -> None:
+    plan = images(f"{CONV} {POOL}(c) r = Relu(m)", "r")
+    assert steps(plan) == {"conv2d": ("Conv_0", "MaxPool_1"), "activate": ("Relu_2",)}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "notes"),
+    [
+        (
+            f"{CONV} r = Relu(c) {POOL}(r)",
+            "c m",
+            ["Relu 'Relu_1' is not fused into Conv 'Conv_0': 'c' is an output of the model"],
+        ),
+        (
+            f"{CONV} r = Relu(c) {POOL}(r)",
+            "r m",
+            ["MaxPool 'MaxPool_2' is not fused into Conv 'Conv_0': 'r' is an output of the model"],
+        ),
+        (
+            f"{CONV} r = Relu(c) t = Tanh(c) {POOL}(r) n = Add(r, t)",
+            "m n",
+            [
+                "Relu 'Relu_1' is not fused into Conv 'Conv_0': 'c' is read by 2 nodes",
+                "Tanh 'Tanh_2' is not fused into Conv 'Conv_0': 'c' is read by 2 nodes",
+            ],
+        ),
+        (
+            f"{CONV} r = Relu(c) t = Tanh(r) {POOL}(r)",
+            "m t",
+            ["MaxPool 'MaxPool_3' is not fused into Conv 'Conv_0': 'r' is read by 2 nodes"],
+        ),
+    ],
+    ids=["the sum is an output", "the activation is an output", "two activations", "the activation is read twice"],
+)
+def test_what_is_not_fused_into_conv_has_a_reason(nodes: str, outputs: str, notes: list[str]) -> None:
+    assert list(images(nodes, outputs).notes) == notes
+
+
+def test_a_pool_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of six results are 48 bytes."""
+    monkeypatch.setattr(conv2d, "POOL_BYTES", 47)
+    plan = images(f"{CONV} r = Relu(c) {POOL}(r)")
+    assert steps(plan) == {"conv2d": ("Conv_0", "Relu_1"), "max_pool2d": ("MaxPool_2",)}
+    assert list(plan.notes) == [
+        "MaxPool 'MaxPool_2' is not fused into Conv 'Conv_0': the rows that one pooled row needs do not fit SBUF"
+    ]
+    monkeypatch.setattr(conv2d, "POOL_BYTES", 48)
+    assert set(steps(images(f"{CONV} r = Relu(c) {POOL}(r)"))) == {"conv2d"}
+
+
+def test_a_pool_on_its_own_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers stay what they are where every kernel has room for two rows only."""
+    monkeypatch.setattr(conv2d, "POOL_BYTES", 48)
+    monkeypatch.setattr(conv2d, "BAND_BYTES", 2 * 64 * 4)
+    monkeypatch.setattr(pool2d, "BAND_BYTES", 48)
+    images(f"{CONV} r = Relu(c) {POOL}(r) n = MaxPool<kernel_shape=[2,2], pads=[1,1,0,0]>(m)", "n")
+
+
+def test_gemm_and_activation_are_one_step() -> None:
+    assert steps(rows("g = Gemm(x, v, b) y = Relu(g)")) == {"linear_rows": ("Gemm_0", "Relu_1")}
+
+
+def test_bias_and_activation_of_a_product_are_one_step() -> None:
+    """Three dimensions, so that the importer leaves the Add alone."""
+    graph = "(float[N,2,4] x) => (float[N,2,5] y) { m = MatMul(x, v) a = Add(b, m) y = Relu(a) }"
+    plan = compare(modelled(graph, {"v": drawn(4, 5), "b": drawn(5)}), {"x": drawn(6, 2, 4)})
+    assert steps(plan) == {"linear_rows": ("MatMul_0", "Add_1", "Relu_2")}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "notes"),
+    [
+        (
+            "g = Gemm(x, v, b) y = Relu(g)",
+            "g y",
+            ["Relu 'Relu_1' is not fused into Gemm 'Gemm_0': 'g' is an output of the model"],
+        ),
+        (
+            "g = Gemm(x, v, b) r = Relu(g) y = Add(g, r)",
+            "y",
+            ["Relu 'Relu_1' is not fused into Gemm 'Gemm_0': 'g' is read by 2 nodes"],
+        ),
+        (
+            "m = MatMul(x, v) y = Add(m, b) z = Tanh(m)",
+            "y z",
+            [
+                "Add 'Add_1' is not fused into MatMul 'MatMul_0' as its bias: 'm' is read by 2 nodes",
+                "Tanh 'Tanh_2' is not fused into MatMul 'MatMul_0': 'm' is read by 2 nodes",
+            ],
+        ),
+        (
+            "a = Relu(x) s = Add(a, x) y = Relu(s) z = Tanh(s)",
+            "y z",
+            [
+                "Relu 'Relu_2' is not fused into Add 'Add_1': 's' is read by 2 nodes",
+                "Tanh 'Tanh_3' is not fused into Add 'Add_1': 's' is read by 2 nodes",
+            ],
+        ),
+    ],
+    ids=["the sum is an output", "two readers", "a bias and another reader", "after an addition"],
+)
+def test_what_is_not_fused_into_rows_has_a_reason(nodes: str, outputs: str, notes: list[str]) -> None:
+    assert list(rows(nodes, outputs).notes) == notes
+
+
+def test_what_is_added_to_both_sides_is_no_bias() -> None:
+    plan = rows("m = MatMul(x, v) y = Add(m, m)")
+    assert [s.kernel for s in plan.steps] == ["linear_rows", "binary"] and plan.notes == ()
+
+
+def test_add_takes_the_activation_along() -> None:
+    plan = rows("a = Tanh(x) s = Add(a, x) y = Relu(s)")
+    assert steps(plan) == {"activate": ("Tanh_0",), "binary": ("Add_1", "Relu_2")}
+
+
+def test_a_view_ends_a_fusion() -> None:
+    """A Reshape stands between: the activation is a step of its own, over the same elements."""
+    nodes = "g = Gemm(x, v, b) f = Unsqueeze(g, one) h = Relu(f) y = Squeeze(h, one)"
+    graph = f"(float[N,4] x) => (float[N,5] y) {{ one = Constant<value_ints=[1]>() {nodes} }}"
+    plan = compare(modelled(graph, {"v": drawn(4, 5), "b": drawn(5)}), {"x": drawn(6, 4)})
+    assert set(steps(plan)) == {"linear_rows", "activate"}

@@ -1,0 +1,97 @@
+"""Softmax, ArgMax, activations, and the boundary nodes behind them, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from planning import Array, compare, drawn, modelled, steps
+
+
+@pytest.mark.parametrize("op", ["Relu", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (130, 7), (2, 3, 4, 5), (2, 1, 3, 2, 2)], ids=str)
+def test_activation_alone(op: str, shape: tuple[int, ...]) -> None:
+    declared = f"[{','.join(map(str, shape))}]" if shape else ""
+    plan = compare(modelled(f"(float{declared} x) => (float{declared} y) {{ y = {op}(x) }}"), {"x": drawn(*shape)})
+    assert set(steps(plan)) == {"activate"}
+
+
+SHAPES = [(7,), (2, 7), (2, 3, 7), (2, 3, 4, 7), (2, 1), (130, 10)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("axis", ["default", "-1", "last"])
+def test_softmax_along_the_last_axis(shape: tuple[int, ...], axis: str) -> None:
+    given = {"default": "", "-1": "<axis=-1>", "last": f"<axis={len(shape) - 1}>"}[axis]
+    declared = ",".join(map(str, shape))
+    compare(
+        modelled(f"(float[{declared}] x) => (float[{declared}] y) {{ y = Softmax{given}(x) }}"), {"x": drawn(*shape)}
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (2, 3, 4), (2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, -2])
+def test_softmax_before_opset_13_takes_everything_from_the_axis_on(shape: tuple[int, ...], axis: int | None) -> None:
+    given = "" if axis is None else f"<axis={axis}>"
+    declared = ",".join(map(str, shape))
+    graph = f"(float[{declared}] x) => (float[{declared}] y) {{ y = Softmax{given}(x) }}"
+    compare(modelled(graph, opset=11), {"x": drawn(*shape)})
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("shape", [(2, 1), (3, 8), (3, 9), (130, 10), (2, 3, 4), (2, 3, 1, 5), (6,)], ids=str)
+@pytest.mark.parametrize("negative", [False, True], ids=["axis=last", "axis=-1"])
+def test_argmax(shape: tuple[int, ...], keepdims: int, negative: bool) -> None:
+    axis = -1 if negative else len(shape) - 1
+    made = (*shape[:-1], 1) if keepdims else shape[:-1]
+    declared = ",".join(map(str, shape))
+    result = f"[{','.join(map(str, made))}]" if made else ""
+    graph = f"""(float[{declared}] x) => (int64{result} y) {{
+        y = ArgMax<axis={axis}, keepdims={keepdims}>(x) }}"""
+    compare(modelled(graph), {"x": drawn(*shape)})
+
+
+def test_argmax_of_equals_is_the_first() -> None:
+    graph = "(float[N,9] x) => (int64[N] y) { y = ArgMax<axis=1, keepdims=0>(x) }"
+    x = np.zeros((4, 9), np.float32)
+    x[1, [4, 7]] = 1
+    x[2, 8] = 1
+    x[3] = [np.nan, 5, 5, 1, 1, 1, 1, 1, 1]
+    compare(modelled(graph), {"x": x})
+
+
+@pytest.mark.parametrize("to", ["INT32", "INT64", "FLOAT", "DOUBLE", "FLOAT16", "UINT8", "BOOL"])
+def test_an_index_is_cast_on_the_host(to: str) -> None:
+    graph = f"""(float[N,4] x) => ({to.lower()}[N,1] y) {{
+        i = ArgMax<axis=1>(x)  y = Cast<to={getattr(TensorProto, to)}>(i) }}"""
+    plan = compare(modelled(graph), {"x": drawn(5, 4)})
+    assert [node.op for node in plan.host] == (["Cast"] if to != "INT64" else [])
+
+
+@pytest.mark.parametrize("labels", [np.array([3, 5, 8, 9]), np.array([[3, 5, 8, 9]]), np.array(["a", "b", "c", "d"])])
+def test_a_label_is_looked_up_on_the_host(labels: Array) -> None:
+    kind = "string" if labels.dtype.kind == "U" else "int64"
+    graph = f"""(float[N,4] x) => ({kind}[N] label, float[N,4] p) {{
+        p = Softmax(x)
+        i = ArgMax<axis=1>(x)
+        found = ai.onnx.ml.ArrayFeatureExtractor(labels, i)
+        label = Reshape(found, shape) }}"""
+    constants = {"labels": labels.astype(object) if kind == "string" else labels, "shape": np.array([-1])}
+    plan = compare(modelled(graph, constants), {"x": drawn(5, 4)})
+    assert [node.op for node in plan.host] == ["ai.onnx.ml.ArrayFeatureExtractor"]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool", "double", "float16"])
+def test_an_input_is_cast_by_the_host(dtype: str) -> None:
+    graph = f"""({dtype}[N,4] x) => (float[N,2,2] y) {{
+        v = Reshape(x, shape)  f = Cast<to=1>(v)  y = Relu(f) }}"""
+    held = {"double": "float64"}.get(dtype, dtype)
+    x = (10 * drawn(3, 4)).astype(held)
+    plan = compare(modelled(graph, {"shape": np.array([-1, 2, 2])}), {"x": x})
+    assert plan.host == () and plan.inputs[0].dtype == "float32"
+
+
+def test_casts_between_floats_are_views() -> None:
+    graph = "(float[N,4] x) => (float16[N,4] y) { r = Relu(x)  h = Cast<to=10>(r)  y = Tanh(h) }"
+    plan = compare(modelled(graph), {"x": np.array([[-1, 0, 0.5, 2]], np.float32)}, dtype="float16")
+    assert {node.op: node.place for node in plan.nodes} == {"Relu": "core", "Cast": "view", "Tanh": "core"}

@@ -1,0 +1,43 @@
+"""The modes that instructions take as arguments, under NKI's names and values (NKI API reference 2.32)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class _Mode(Enum):
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class reduce_cmd(_Mode):  # noqa: N801 - NKI's name
+    """What an instruction does with its engine's accumulator registers."""
+
+    idle = 0
+    reset = 1
+    reduce = 2
+    reset_reduce = 3
+    load_reduce = 4
+
+
+class dge_mode(_Mode):  # noqa: N801 - NKI's name
+    """Who makes a DMA's descriptors: the compiler's choice, the GpSimd engine, a hardware block, the host."""
+
+    unknown = 0
+    swdge = 1
+    hwdge = 2
+    none = 3
+
+
+class oob_mode(_Mode):  # noqa: N801 - NKI's name
+    """What an index out of bounds does at run time."""
+
+    error = 0
+    skip = 1
+
+
+class matmul_perf_mode(_Mode):  # noqa: N801 - NKI's name
+    """How the tensor engine packs its operands."""
+
+    none = "none"
+    double_row = "double_row"

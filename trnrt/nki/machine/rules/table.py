@@ -1,0 +1,21 @@
+"""The table of what the hardware refuses: one row a rule, registered by the decorator that declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trnrt.nki.machine.program import Check, Rule
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(name: str, says: str, source: str) -> Callable[[Check], Rule]:
+    """Register the decorated check as a row of the table; a second claim on a name is a programming error."""
+
+    def register(check: Check) -> Rule:
+        if name in RULES:
+            raise ValueError(f"rule {name!r} is declared twice")
+        RULES[name] = Rule(name, says, source, check)
+        return RULES[name]
+
+    return register
