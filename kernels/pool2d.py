@@ -44,6 +44,8 @@ def max_pool2d(
 ) -> None:
     """dst = the maxima of the kernel-sized windows of src.
 
+    A NaN is the maximum of every window that sees it (onnxruntime's answer depends on its place in the window).
+
     dst: HBM (N, C, OH, OW), or SBUF ``channels`` (P, B, N, OH, OW)
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, B, N, H, W)
     channels: C

@@ -197,5 +197,6 @@ def _node_reports(
             )
             continue
         report = planned.pop(name)
-        reports.append(report if report.op == op else replace(report, op=op, reason=f"{report.reason}; {told}"))
+        reason = f"{report.reason}; {told}" if told else report.reason
+        reports.append(report if report.op == op else replace(report, op=op, reason=reason))
     return (*reports, *planned.values())
