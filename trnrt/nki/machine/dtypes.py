@@ -99,7 +99,7 @@ def as_dtype(value: Any) -> DType:
     if isinstance(value, str) and value in DTYPES:
         return DTYPES[value]
     try:
-        return _OF_NUMPY[np.dtype(value)]
+        return _OF_NUMPY[np.dtype(value).newbyteorder("=")]
     except (KeyError, TypeError):
         raise TypeError(f"the NeuronCore has no dtype {value!r}; it has {', '.join(DTYPES)}") from None
 

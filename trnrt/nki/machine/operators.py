@@ -34,18 +34,13 @@ class Operator:
         return f"nl.{self.name}"
 
 
-def _sigmoid(x: Array, out: Array | None = None) -> Array:
-    # 0.5 * (1 + tanh(x / 2)) does not overflow where 1 / (1 + exp(-x)) would.
-    half = np.tanh(np.multiply(x, np.float32(0.5)))
-    return np.add(half * np.float32(0.5), np.float32(0.5), out=out)
+def _sigmoid(x: Array) -> Array:
+    # Where exp overflows to infinity the result is 0, which is right; a form with tanh loses small results.
+    return np.reciprocal(np.float32(1) + np.exp(-x))
 
 
-def _relu(x: Array, out: Array | None = None) -> Array:
-    return np.maximum(x, np.float32(0), out=out)
-
-
-def _copy(x: Array, out: Array | None = None) -> Array:
-    return np.positive(x, out=out)
+def _relu(x: Array) -> Array:
+    return np.maximum(x, np.float32(0))
 
 
 _TABLE: tuple[Operator, ...] = (
@@ -60,7 +55,7 @@ _TABLE: tuple[Operator, ...] = (
     Operator("greater_equal", binary=np.greater_equal, comparison=True),
     Operator("less", binary=np.less, comparison=True),
     Operator("less_equal", binary=np.less_equal, comparison=True),
-    Operator("copy", activation=_copy),
+    Operator("copy", activation=np.positive),
     Operator("relu", unary=_relu, activation=_relu),
     Operator("square", unary=np.square, activation=np.square),
     Operator("abs", unary=np.abs, activation=np.abs),

@@ -97,7 +97,10 @@ class Simulated:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = _bind(self._function, args, kwargs)
-        values = list(bound.arguments.values())
+        values: list[Any] = []
+        _mapped(bound, lambda name, value: values.append(value))
+        if any(isinstance(value, Spec) for value in values):
+            raise KernelError(f"kernel {self._function.__name__}: a Spec has no data to run on; nki.trace takes it")
         executor = self._executor(bound, tuple(_cache_key(value) for value in values))
         outputs = executor.run([value for value in values if isinstance(value, np.ndarray)])
         return tuple(outputs) if executor.program.returns_tuple else outputs[0]
@@ -131,10 +134,7 @@ def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, target: Target) -> Program:
     """Run ``function`` as a kernel; ``bound`` keeps its values, tensors take the place of arrays in a copy of it."""
     tracer = Tracer(function.__name__, target, function.__code__)
-    arguments = inspect.BoundArguments(bound.signature, bound.arguments.copy())
-    for name, value in arguments.arguments.items():
-        if isinstance(value, (np.ndarray, Spec)):
-            arguments.arguments[name] = _tensor_argument(tracer, name, value)
+    arguments = _mapped(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activated(tracer):
         result = _run(function, arguments)
     program = tracer.program
@@ -144,7 +144,24 @@ def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, target: 
     return program
 
 
-def _tensor_argument(tracer: Tracer, name: str, value: Any) -> NkiTensor:
+def _mapped(bound: inspect.BoundArguments, function: Callable[[str, Any], Any]) -> inspect.BoundArguments:
+    """``bound`` with ``function(name, value)`` in the place of each value, those of ``*args`` and ``**kwargs`` too."""
+    mapped = inspect.BoundArguments(bound.signature, bound.arguments.copy())
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            mapped.arguments[name] = tuple(function(f"{name}[{i}]", item) for i, item in enumerate(value))
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            mapped.arguments[name] = {key: function(key, item) for key, item in value.items()}
+        else:
+            mapped.arguments[name] = function(name, value)
+    return mapped
+
+
+def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
+    """The tensor that stands for an array or a Spec; anything else is itself."""
+    if not isinstance(value, (np.ndarray, Spec)):
+        return value
     dtype = _device_dtype(value.dtype, f"kernel {tracer.program.kernel}: argument {name!r}")
     if not value.shape or 0 in value.shape:
         raise KernelError(

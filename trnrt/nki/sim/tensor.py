@@ -162,24 +162,24 @@ class NkiTensor(View):
                 f"ap(): partition stride {strides[0]} on {self}; it must be {self.storage.partition_elements}, "
                 "the elements a partition of the storage holds"
             )
-        first, last = view.extent()
+        first, last = view._extent()
         if first < 0 or last >= self.storage.size:
             raise KernelError(f"ap({list(map(list, pattern))}, offset={offset}) ends outside {self.storage}")
-        if self.on_chip and not view.stays_in_partition():
+        if self.on_chip and not view._stays_in_partition():
             raise KernelError(
                 f"ap({list(map(list, pattern))}, offset={offset}) runs from one partition into the next on {self}; "
                 f"a partition holds {self.storage.partition_elements} elements"
             )
         return view
 
-    def extent(self) -> tuple[int, int]:
+    def _extent(self) -> tuple[int, int]:
         """The first and the last element of the storage that the view touches."""
         steps = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
         return self.offset + sum(s for s in steps if s < 0), self.offset + sum(s for s in steps if s > 0)
 
-    def stays_in_partition(self) -> bool:
+    def _stays_in_partition(self) -> bool:
         """Whether the free dimensions address elements of one partition only."""
-        first, last = NkiTensor(self.storage, self.shape[1:], self.strides[1:], self.offset).extent()
+        first, last = NkiTensor(self.storage, self.shape[1:], self.strides[1:], self.offset)._extent()
         return first // self.storage.partition_elements == last // self.storage.partition_elements
 
     def _dim(self, dim: int, method: str, count: int | None = None) -> int:

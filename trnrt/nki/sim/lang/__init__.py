@@ -1,0 +1,19 @@
+"""The functions of ``nki.language``, by subject. Each is made of `nisa` instructions; which ones is stated here.
+
+AWS's compiler is free in that choice; ours, the policy of this model, is in the docstring of each function.
+Common to all: results are new tiles in SBUF unless it is said otherwise, computed in float32, rounded once.
+
+``common``       tiles, result dtypes, what strict mode refuses
+``creation``     tensors with contents
+``movement``     between HBM and SBUF, views, broadcasting, gathering
+``elementwise``  operators called as functions
+``rounding``     floor, ceil, trunc
+``trigonometry`` sin, cos, tan over the whole range of angles
+``selection``    where, dropout
+``reductions``   along the free axes, softmax, rms_norm
+``products``     matmul, transpose
+``program``      ranges, no_reorder, the launch grid
+``objects``      NKIObject
+``sizes``        tile_size, memory regions
+``packed``       the dtypes of MX, which are left out
+"""
