@@ -23,6 +23,7 @@ from trnrt.commands.options import (
     AtolFlag,
     Backend,
     BackendFlag,
+    CallsFlag,
     Color,
     ColorFlag,
     DType,
@@ -36,11 +37,15 @@ from trnrt.commands.options import (
     MeanFlag,
     ModelFile,
     PlanBatchFlag,
+    QuickFlag,
     Reporting,
     RtolFlag,
     SamplesFlag,
     ScaleFlag,
+    ScriptArguments,
+    ScriptFile,
     SeedFlag,
+    SimulatedTargetFlag,
     Stage,
     StdFlag,
     TargetFlag,
@@ -237,6 +242,55 @@ def compile_command(
 
     options = _session(target, dtype, Backend.AUTO)
     compile_model(model, options, directory, batch, Reporting(as_json, json_out))
+
+
+nki_app = typer.Typer(help="Kernels on the simulated NeuronCore: run a script, or check one.", no_args_is_help=True)
+bench_app = typer.Typer(help="How fast trnrt is on this machine.", no_args_is_help=True)
+app.add_typer(nki_app, name="nki")
+app.add_typer(bench_app, name="bench")
+
+
+@nki_app.callback()
+def nki_verbs() -> None:
+    """Kernels on the simulated NeuronCore: run a script, or check one."""
+
+
+@bench_app.callback()
+def bench_verbs() -> None:
+    """How fast trnrt is on this machine."""
+
+
+# Options that trnrt does not know are the script's, wherever they stand.
+@nki_app.command("run", short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
+def nki_run_command(script: ScriptFile, arguments: ScriptArguments = None, target: SimulatedTargetFlag = None) -> None:
+    """Run a script that says `import nki` on the simulator, unchanged; exits as the script does."""
+    from trnrt.commands.nki import run_script
+
+    raise typer.Exit(run_script(script, arguments or [], target))
+
+
+@nki_app.command("check", short_help="Find what is wrong with kernels, without data.")
+def nki_check_command(
+    script: ScriptFile,
+    calls: CallsFlag = None,
+    target: SimulatedTargetFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Find what the language, the API and the hardware refuse, without executing data; exit 0 if nothing is."""
+    from trnrt.commands.nki import check_script
+
+    if not check_script(script, calls or [], target, Reporting(as_json, json_out)):
+        raise typer.Exit(1)
+
+
+@bench_app.command("simulator")
+def bench_simulator_command(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
+    """Measure the simulator against numpy and PyTorch; exit 1 if a bar is missed."""
+    from trnrt.commands.bench import bench_simulator
+
+    if not bench_simulator(Reporting(as_json, json_out), quick=quick):
+        raise typer.Exit(1)
 
 
 def _session(target: str | None, dtype: DType, backend: Backend) -> SessionOptions:

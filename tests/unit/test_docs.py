@@ -8,7 +8,9 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -48,6 +50,15 @@ def test_operator_table_is_generated() -> None:
     assert page.read_text(encoding="utf-8") == operator_page()
 
 
+def verbs(group: TyperGroup, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every verb with its whole name, those of groups included."""
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from verbs(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
 def command_page() -> str:
     """docs/cli.md: every verb with its arguments and flags, from the commands themselves."""
     group = typer.main.get_command(app)
@@ -58,7 +69,7 @@ def command_page() -> str:
         "Generated from the commands. Every verb exits with 0 for success, 1 where the answer is no",
     ]
     lines += ["(a mismatch, an unsupported model), and 2 where the request was wrong (a bad file, flag or input).", ""]
-    for name, command in group.commands.items():
+    for name, command in verbs(group):
         arguments = " ".join(p.name.upper() for p in command.params if isinstance(p, TyperArgument) and p.name)
         lines += [f"## trnrt {name} {arguments}".rstrip(), "", " ".join((command.help or "").split()), ""]
         lines += ["| flag | meaning |", "|---|---|"]

@@ -23,7 +23,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.importer": ("trnrt.errors",),
     "trnrt.planner": ("trnrt.errors", "trnrt.importer", "trnrt.kernels", "trnrt.nki"),
     "trnrt.cache": ("trnrt.errors", "trnrt.planner"),
-    "trnrt.report": ("trnrt.errors", "trnrt.importer", "trnrt.planner", "trnrt.session", "trnrt.validate"),
+    "trnrt.bench": ("trnrt.errors", "trnrt.kernels", "trnrt.nki"),
+    "trnrt.report": (
+        "trnrt.bench",
+        "trnrt.errors",
+        "trnrt.importer",
+        "trnrt.nki",
+        "trnrt.planner",
+        "trnrt.session",
+        "trnrt.validate",
+    ),
     "trnrt.backends": ("trnrt.errors", "trnrt.nki", "trnrt.planner"),
 }
 # What nothing but the files named imports.

@@ -147,6 +147,34 @@ JsonOutFlag = Annotated[
     Path | None,
     typer.Option("--json-out", metavar="FILE", help="Also write the JSON document to a file.", show_default=False),
 ]
+ScriptFile = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file with kernels.", show_default=False)]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ARGS", help="The script's own arguments; after -- also such as trnrt takes.", show_default=False
+    ),
+]
+SimulatedTargetFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="[trn1|trn2|trn3]",
+        help="The hardware to simulate: what NEURON_PLATFORM_TARGET_OVERRIDE names, else trn2.",
+        callback=check_target,
+        show_default=False,
+    ),
+]
+CallsFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--call",
+        metavar="CALL",
+        help="Trace this call, repeatable: 'kernel(f32[128,512], bf16[512], 4, name=\"x\")'. "
+        "Without: the calls that the script makes.",
+        show_default=False,
+    ),
+]
+QuickFlag = Annotated[bool, typer.Option("--quick", help="Measure a few times only.")]
 PlanBatchFlag = Annotated[
     int | None,
     typer.Option(

@@ -52,6 +52,11 @@ def complain(message: str, hint: str | None = None) -> None:
         sys.stderr.write(f"hint: {escaped_lines(hint)}\n")
 
 
+def write_error(text: str) -> None:
+    """Print what a user's own script has to say about its end."""
+    sys.stderr.write(f"{text}\n")
+
+
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Show that something slow goes on, where somebody watches."""

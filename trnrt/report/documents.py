@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from trnrt.bench.measuring import Row
     from trnrt.errors import Blocker
     from trnrt.importer import TensorInfo
+    from trnrt.nki.checking import Report
     from trnrt.planner.plan import NodeReport, Plan
     from trnrt.report.top import Choice, Top
     from trnrt.session import InferenceSession
@@ -75,6 +77,28 @@ def validate_document(session: InferenceSession, report: ValidationReport, notes
     """``validate``: an output's error that is not finite is null, so is a tolerance that does not exist."""
     outputs = [asdict(output) for output in report.outputs]
     return header(session) | asdict(report) | {"outputs": outputs, "notes": list(notes)}
+
+
+def check_document(report: Report) -> Document:
+    """``nki check``: a call that could not be traced has an ``error``, and no numbers."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "file": report.file,
+        "target": report.target,
+        "findings": [asdict(finding) for finding in report.findings],
+        "calls": [asdict(call) for call in report.calls],
+        "notes": report.notes,
+    }
+
+
+def bench_document(benchmark: str, rows: Iterable[Row], *, quick: bool) -> Document:
+    """``bench``: ``passed`` is null where there is no bar, or no value to hold against it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": benchmark,
+        "quick": quick,
+        "rows": [asdict(row) | {"passed": row.passed} for row in rows],
+    }
 
 
 def inspect_document(plan: Plan, batch: int | None) -> Document:

@@ -9,12 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import dtype_name
-from trnrt.report.text import aligned_number, error_text, escaped, number_text, shape_text, shown
+from trnrt.report.text import aligned_number, error_text, escaped, escaped_lines, number_text, shape_text, shown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from trnrt.bench.measuring import Row
     from trnrt.errors import Blocker
+    from trnrt.nki.checking import CheckedCall
+    from trnrt.nki.sim.subset_source import Finding
     from trnrt.planner.plan import NodeReport, StepReport
     from trnrt.report.top import Top
     from trnrt.validate import ValidationReport
@@ -101,6 +104,52 @@ def blockers_table(blockers: Iterable[Blocker]) -> Table:
     rows = [(shown(b.node), shown(b.op), escaped(b.reason), escaped(b.hint)) for b in blockers]
     count = 4 if any(hint for *_, hint in rows) else 3
     return _table(("node", "op", "why not", "what would help")[:count], [row[:count] for row in rows])
+
+
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """A line for each place of a kernel file that is refused, and what to write instead."""
+    rows = [
+        (f"{shown(f.file)}:{f.line}:{f.column}", f.rule, escaped_lines(f.message), escaped_lines(f.instead))
+        for f in findings
+    ]
+    return _table(("where", "rule", "what is wrong", "instead"), rows)
+
+
+def calls_table(calls: Iterable[CheckedCall]) -> Table:
+    """A line for each kernel call that was traced."""
+    rows = [
+        (
+            f"{shown(call.kernel)}({shown(call.arguments)})",
+            _amount(call.instructions),
+            _amount(call.sbuf_peak_bytes),
+            _amount(call.psum_peak_bytes),
+            Text("pass", "green") if call.error is None else Text("FAIL", "bold red"),
+        )
+        for call in calls
+    ]
+    columns = ("call", "instructions", "SBUF bytes/partition", "PSUM bytes/partition", "verdict")
+    return _table(columns, rows, right=(1, 2, 3))
+
+
+def bench_table(rows: Iterable[Row]) -> Table:
+    """A line for each measurement, with its bar."""
+    verdicts = {None: Text("-"), True: Text("pass", "green"), False: Text("MISS", "bold red")}
+    lines = [
+        (
+            row.case,
+            "-" if row.value is None else f"{row.value:,.0f}" if row.value >= 1000 else f"{row.value:.2f}",
+            row.unit,
+            "-" if row.bar is None else f"{'>=' if row.at_least else '<='} {row.bar:,g}",
+            verdicts[row.passed],
+            row.note,
+        )
+        for row in rows
+    ]
+    return _table(("case", "value", "unit", "bar", "verdict", "how"), lines, right=(1, 3))
+
+
+def _amount(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[int] = ()) -> Table:

@@ -257,3 +257,21 @@ def test_instructions_share_their_scratch() -> None:
     np.testing.assert_allclose(replay.run([a, w])[0], np.maximum(3 * (w.T @ a[:, ::2]), 0), rtol=1e-5, atol=1e-5)
     arrays = {id(array) for array in replay._memory._scratch.values()}
     assert len(arrays) <= 3
+
+
+def test_without_rounding_narrow_tiles_hold_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(src: Tensor) -> Tensor:
+        out = nl.ndarray(src.shape, nl.bfloat16, nl.shared_hbm)
+        narrow = tile(*src.shape, dtype=nl.bfloat16)
+        nisa.tensor_scalar(dst=narrow, data=load(src), op0=nl.multiply, operand0=3.0)
+        nisa.dma_copy(dst=out, src=narrow)
+        return out
+
+    data = drawn(8, 16)
+    rounded, exact = simulate(kernel)(data), simulate(kernel, precise=False)(data)
+    assert rounded.dtype == ml_dtypes.bfloat16 and exact.dtype == np.float32
+    np.testing.assert_array_equal(exact, data * np.float32(3))
+    np.testing.assert_array_equal(rounded, exact.astype(ml_dtypes.bfloat16))
+    assert not np.array_equal(rounded.astype(np.float32), exact)
+    monkeypatch.setenv("NKI_PRECISE_FP", "0")
+    np.testing.assert_array_equal(simulate(kernel)(data), exact)

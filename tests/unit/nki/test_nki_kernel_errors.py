@@ -291,28 +291,6 @@ def test_memories_and_sizes_by_other_names() -> None:
     traced(body)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"is_transpose": True}, "is_transpose=True is not modelled yet; leave it False"),
-        (
-            {"tile_position": (0, 64), "tile_size": (128, 64)},
-            r"tile_position=\(0, 64\) is not modelled yet; leave it \(\)",
-        ),
-        ({"tile_size": (64, 128)}, r"tile_size=\(64, 128\) is not modelled yet"),
-        ({"perf_mode": nisa.matmul_perf_mode.double_row}, "perf_mode=matmul_perf_mode.double_row is not modelled yet"),
-        ({"perf_mode": "double_row"}, "perf_mode='double_row' is not modelled yet"),
-    ],
-)
-def test_what_is_not_modelled_yet_is_refused(options: dict[str, Any], words: str) -> None:
-    def body(**more: Any) -> None:
-        nisa.nc_matmul(tile(6, 6, buffer=nl.psum), zeros(4, 6), zeros(4, 6), **more)
-
-    with pytest.raises(KernelError, match=f"nc_matmul: {words}"):
-        traced(lambda: body(**options))
-    traced(lambda: body(tile_position=(0, 0), tile_size=(128, 128), perf_mode="none", is_moving_onezero=True))
-
-
 def test_running_needs_the_arrays() -> None:
     with pytest.raises(KernelError, match="kernel on_chip: a Spec has no data to run on"):
         simulate(on_chip)(spec(4, 6))

@@ -101,10 +101,11 @@ def test_accumulation(accumulate: tuple[bool | None, ...]) -> None:
     check(run(body, a, b), 3 * product(a, b), 24)
 
 
-def test_overwriting_starts_anew() -> None:
+@pytest.mark.parametrize("overwrite", [False, 0, np.False_])
+def test_overwriting_starts_anew(overwrite: bool) -> None:
     def body(a: Tensor, b: Tensor) -> Tensor:
         x, y, dst = load(a), load(b), tile(4, 6, buffer=nl.psum)
-        for accumulate in (None, None, False, None):
+        for accumulate in (None, None, overwrite, None):
             nisa.nc_matmul(dst=dst, stationary=x, moving=y, accumulate=accumulate)
         return give(dst)
 

@@ -287,6 +287,14 @@ def test_two_live_tiles_at_one_address_are_explained() -> None:
     assert "writing one destroys the other; give them addresses that do not overlap" in message
 
 
+def test_one_instruction_does_not_read_and_write_the_same_bytes_as_two_tiles() -> None:
+    def body() -> None:
+        one = zeros(128, 64, name="one", address=(0, 0))
+        nisa.tensor_copy(dst=tile(128, 64, dtype=nl.bfloat16, name="two", address=(0, 0)), src=one)
+
+    assert "two live tiles share SBUF bytes 0 to 128 of a partition" in refused(body)
+
+
 def test_overflow_counts_fixed_tiles() -> None:
     def body() -> None:
         use(tile(128, 30000, name="fixed", address=(0, 40960)), tile(128, 30000, name="free"))

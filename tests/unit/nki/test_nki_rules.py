@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+from rule_cases import CASES, case
 from simulating import Tensor, tile, traced, zeros
 
 from trnrt.errors import KernelError
@@ -15,36 +15,8 @@ from trnrt.nki.machine.program import Rule
 from trnrt.nki.machine.rules import RULES
 from trnrt.nki.machine.rules.table import rule
 
-HERE = "# here"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kernel that breaks a rule at the line that ends in ``# here``, or, called with False, keeps it."""
-
-    body: Callable[[bool], None]
-    says: tuple[str, ...]
-    target: str
-
-    @property
-    def place(self) -> str:
-        lines, first = inspect.getsourcelines(self.body)
-        at = [number for number, line in enumerate(lines, first) if line.rstrip().endswith(HERE)]
-        assert len(at) == 1, f"{self.body.__name__} has {len(at)} lines marked {HERE}"
-        return f"{inspect.getsourcefile(self.body)}:{at[0]}"
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(name: str, *says: str, target: str = "trn2") -> Callable[[Callable[[bool], None]], None]:
-    """``says``: the operand, the value and the limit, as the complaint has them."""
-
-    def register(body: Callable[[bool], None]) -> None:
-        assert name not in CASES
-        CASES[name] = Case(body, says, target)
-
-    return register
+for path in sorted(Path(__file__).parent.glob("rule_cases_*.py")):  # the families' own rules
+    import_module(path.stem)
 
 
 @case("tile-dimensions", "shape (8,) has 1 dimension", "the least is 2")
@@ -182,10 +154,10 @@ def _(broken: bool) -> None:
     nisa.tensor_tensor(dst=tile(8, 4), data1=zeros(8, 4), data2=zeros(8, 4), op=op)  # here
 
 
-@case("operand-given", "operand0 is 1.0", "must be None or 0", "nl.relu")
+@case("operand-given", "operand0 is 1.0", "must be None or 0", "nl.abs")
 def _(broken: bool) -> None:
     operand = 1.0 if broken else 0.0
-    nisa.tensor_scalar(dst=tile(8, 4), data=zeros(8, 4), op0=nl.relu, operand0=operand)  # here
+    nisa.tensor_scalar(dst=tile(8, 4), data=zeros(8, 4), op0=nl.abs, operand0=operand)  # here
 
 
 @case("tensor-scalar-engine", "op0=nl.maximum", "scalar engine of trn2 multiplies, adds")

@@ -16,8 +16,8 @@ from trnrt.errors import KernelError
 from trnrt.nki import nl
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.execute import view_array
-from trnrt.nki.machine.program import MemoryRegion, Source, Storage
-from trnrt.nki.sim.tensor import NkiTensor, contiguous_strides
+from trnrt.nki.machine.program import MemoryRegion, Source, Storage, contiguous_strides
+from trnrt.nki.sim.tensor import NkiTensor
 
 Pair = tuple[NkiTensor, Array]
 SBUF, HBM = MemoryRegion.sbuf, MemoryRegion.shared_hbm

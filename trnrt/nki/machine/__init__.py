@@ -2,6 +2,7 @@
 
 ``targets``       the hardware's parameters, one data file each
 ``dtypes``        the number formats and how values are rounded to them
+``modes``         the modes that instructions take as arguments
 ``program``       storages, views, instructions: the flat instruction stream
 ``rules``         what the hardware refuses, as one table
 ``instructions``  each instruction declared once: operands, rules, meaning

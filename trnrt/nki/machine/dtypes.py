@@ -6,7 +6,9 @@ format: matmuls then never convert, and numpy is fast on float32 only. Integers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,9 +131,22 @@ def _to_integer(numpy_dtype: np.dtype[Any]) -> Callable[[Array], Array]:
     return converted
 
 
+_ROUNDS: ContextVar[bool] = ContextVar("rounds", default=True)
+
+
+@contextmanager
+def rounding(enabled: bool) -> Iterator[None]:
+    """What is bound in this context rounds floats to their formats, or (to tell rounding from a bug) does not."""
+    token = _ROUNDS.set(enabled)
+    try:
+        yield
+    finally:
+        _ROUNDS.reset(token)
+
+
 def rounder(dtype: DType) -> Callable[[Array], Array] | None:
     """The function that rounds float32 values to ``dtype``'s held values; None where nothing is to be done."""
-    if dtype is float32:
+    if dtype is float32 or (dtype.is_float and not _ROUNDS.get()):
         return None
     if dtype is tfloat32:
         return _round_tfloat32

@@ -7,32 +7,52 @@ memory that nothing wrote must not look like a number, and what another tile or 
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from trnrt.errors import KernelError
-from trnrt.nki.machine.dtypes import Array, DType, as_dtype, rounder, tfloat32
-from trnrt.nki.machine.program import Program, Storage, View
+from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
+from trnrt.nki.machine.instructions.cores import MEETINGS
+from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Storage, View
+from trnrt.nki.machine.staging import Stager, byte_storages, typed
+
+Action = Callable[[], None]
+_SHARED = MemoryRegion.shared_hbm
 
 
-def _unwritten(storage: Storage) -> float:
+def unwritten(storage: Storage) -> float:
     """What memory that nothing wrote reads as."""
     return np.nan if storage.dtype.is_float else 4
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: tracing and binding make many objects, all of which last."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def view_array(view: View, held: Array) -> Array:
     """The numpy window that a view means on the flat array that holds its storage."""
     size = held.itemsize
-    return as_strided(held[view.offset :], view.shape, tuple(s * size for s in view.strides))
+    strides = tuple([stride * size for stride in view.strides])
+    # The constructor checks that the window lies within the array, and is several times faster than as_strided.
+    return np.ndarray(view.shape, held.dtype, held, view.offset * size, strides)
 
 
 def to_host(array: Array, dtype: DType) -> Array:
     """A held array as the numpy dtype a caller expects (bfloat16 through ml_dtypes); always a copy."""
-    return array.astype(dtype.numpy if dtype.is_float else array.dtype)
+    return array.astype(dtype.numpy if dtype.is_float and array.dtype.kind not in "iub" else array.dtype)
 
 
 def from_host(array: Array, storage: Storage) -> Array:
@@ -52,14 +72,36 @@ def from_host(array: Array, storage: Storage) -> Array:
 
 
 class _Memory:
-    """The host arrays of a program's storages, and the scratch that its instructions share."""
+    """The host arrays of a program's storages, its registers, and the scratch that its instructions share.
 
-    def __init__(self) -> None:
+    ``as_bytes``: storages that are held as the device's bytes (see ``staging``).
+    """
+
+    def __init__(self, as_bytes: set[int]) -> None:
         self.held: dict[int, Array] = {}
+        self.as_bytes = as_bytes
+        self._registers: dict[int, list[int]] = {}
         self._scratch: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def __call__(self, view: View) -> Array:
-        return view_array(view, self.held[view.storage.index])
+        return view_array(view, typed(self.held[view.storage.index], view.dtype))
+
+    def hold(self, storage: Storage) -> Array:
+        """The flat array that holds a storage, made where there is none."""
+        if storage.index not in self.held:
+            dtype = storage.dtype.numpy if storage.index in self.as_bytes else storage.dtype.held
+            array = np.full(storage.size, unwritten(storage), dtype)
+            self.held[storage.index] = array.view(np.uint8) if storage.index in self.as_bytes else array
+        return self.held[storage.index]
+
+    def given(self, storage: Storage, array: Array) -> Array:
+        """A caller's array as the storage is held."""
+        held = from_host(array, storage)
+        return held.astype(storage.dtype.numpy).view(np.uint8) if storage.index in self.as_bytes else held
+
+    def register(self, register: Register) -> list[int]:
+        """The cell of a register; it holds one integer."""
+        return self._registers.setdefault(register.index, [0])
 
     def scratch(self, use: str, shape: tuple[int, ...]) -> Array:
         known = self._scratch.get((use, shape))
@@ -71,74 +113,170 @@ class _Memory:
 class Executor:
     """A program with its arrays. ``run`` takes and returns numpy arrays, in the order of the kernel's arguments.
 
-    An argument that was never given reads as memory that nothing wrote.
+    ``precise=False`` rounds nothing: tiles of any float format hold float32 numbers, and so do results.
+    An argument that was never given reads as memory that nothing wrote. ``shared`` are the arrays of storages that
+    another core holds; ``segments`` is what runs between two of ``meetings``, where cores wait for each other.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, shared: dict[int, Array] | None = None, *, precise: bool = True) -> None:
         self.program = program
-        self._memory = _Memory()
-        self._actions: list[Callable[[], None]] = []
+        self.precise = precise
+        self.segments: list[list[Action]] = []
+        self.meetings: list[Instruction] = []
+        self._memory = _Memory(byte_storages(program))
+        self._memory.held.update(shared or {})
+        self._stager = Stager(self._memory.hold, self._memory.register, self._memory.as_bytes)
+        self._actions: list[Action] = []
         for storage in program.inputs:
-            self._hold(storage)
-        with np.errstate(all="ignore"):
+            self._memory.hold(storage)
+        self._restored: list[tuple[Array, Array]] = []
+        self._initialise()
+        with np.errstate(all="ignore"), rounding(precise), without_collection():
             self._bind()
-        self._outputs = [(view_array(v, self._hold(v.storage)), v.dtype) for v in program.outputs]
+        for view in program.outputs:
+            self._memory.hold(view.storage)
+        self._outputs = [(self._memory(view), view.dtype) for view in program.outputs]
 
     def load(self, position: int, array: Array) -> None:
         """Put ``array`` into the kernel's tensor argument number ``position``; it stays until replaced."""
         storage = self.program.inputs[position]
-        np.copyto(self._memory.held[storage.index], from_host(array, storage))
+        np.copyto(self._memory.held[storage.index], self._memory.given(storage, array))
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array]:
         """Replay the program. ``None`` keeps the argument that was loaded before (weights, usually)."""
         for position, array in enumerate(inputs):
             if array is not None:
                 self.load(position, array)
+        self.restore()
         with np.errstate(all="ignore"):
-            for action in self._actions:
-                action()
-        return [to_host(array, dtype) for array, dtype in self._outputs]
+            for segment in range(len(self.segments)):
+                self.run_segment(segment)
+        return self.results()
 
-    def _hold(self, storage: Storage) -> Array:
-        held = self._memory.held
-        if storage.index not in held:
-            held[storage.index] = np.full(storage.size, _unwritten(storage), storage.dtype.held)
-        return held[storage.index]
+    def restore(self) -> None:
+        """Put back what the program starts with and a run has written over."""
+        for held, given in self._restored:
+            np.copyto(held, given)
+
+    def run_segment(self, segment: int) -> None:
+        """Run what lies between two meetings."""
+        for action in self.segments[segment]:
+            action()
+
+    def results(self) -> list[Array]:
+        """What the kernel returns, as it stands in memory."""
+        return [to_host(array, dtype if self.precise else float32) for array, dtype in self._outputs]
+
+    def held(self, storage: Storage) -> Array:
+        """The flat array that holds a storage."""
+        return self._memory.hold(storage)
+
+    def window(self, view: View) -> Array:
+        """The window that a view means on its storage's array."""
+        return self._memory(view)
+
+    def _initialise(self) -> None:
+        """What storages hold when the program starts; what the program writes is put back at each start."""
+        program = self.program
+        if not program.initial:
+            return
+        written = {view.storage.index for instruction in program.instructions for view in instruction.writes()}
+        for index, array in program.initial.items():
+            storage = program.storages[index]
+            held, given = self._memory.hold(storage), self._memory.given(storage, array)
+            np.copyto(held, given)
+            if index in written:
+                self._restored.append((held, given))
 
     def _bind(self) -> None:
-        """One action an instruction, plus a fill where a storage's first write leaves a part unwritten."""
-        program = self.program
-        spans = program.lifetimes()
-        kept = {v.storage.index for v in program.outputs} | {s.index for s in program.inputs}
-        ending: dict[int, list[Storage]] = defaultdict(list)
-        for index, (_, last) in spans.items():
-            if index not in kept:
-                ending[last].append(program.storages[index])
+        """One action an instruction, plus a fill where a storage's first write leaves a part unwritten.
+
+        The body of a device loop becomes one action of the code around it.
+        """
+        program, spans = self.program, self.program.lifetimes()
+        beginning, ending = self._begin_and_end(spans)
         free: dict[tuple[int, np.dtype[np.generic]], list[Array]] = defaultdict(list)
+        around: list[list[Action]] = []
         for position, instruction in enumerate(program.instructions):
-            new = [view for view in instruction.touches() if spans[view.storage.index][0] == position]
-            if new:
-                read = {view.storage.index for view in instruction.reads()}
-                for view in new:
-                    overwritten = view.storage.index not in read and view.covers_storage()
-                    self._take(view.storage, free, overwritten=overwritten)
-            self._actions.append(instruction.operation.bind(instruction, self._memory))
+            for storage in beginning.pop(position, ()):
+                self._take(storage, free, overwritten=_overwrites(instruction, storage))
+            if instruction.operation.name == "loop_begin":
+                around.append(self._actions)
+                self._actions = []
+            elif instruction.operation.name == "loop_end":
+                body, self._actions = self._actions, around.pop()
+                self._actions.append(_loop(instruction["loop"], body, self._memory.register))
+            elif instruction.operation.name in MEETINGS and not around:
+                self.meetings.append(instruction)
+                self.segments.append(self._actions)
+                self._actions = []
+            elif self._stager.wants(instruction):
+                self._actions.append(self._stager.bind(instruction, self._memory))
+            else:
+                self._actions.append(instruction.operation.bind(instruction, self._memory))
             for storage in ending.pop(position, ()):
                 array = self._memory.held[storage.index]
                 free[array.size, array.dtype].append(array)
+        self.segments.append(self._actions)
+
+    def _begin_and_end(
+        self, spans: dict[int, tuple[int, int]]
+    ) -> tuple[dict[int, list[Storage]], dict[int, list[Storage]]]:
+        """Which storages' lives begin and end at each instruction; shared HBM and what is returned never end."""
+        storages, program = self.program.storages, self.program
+        kept = {v.storage.index for v in program.outputs} | {s.index for s in storages if s.buffer is _SHARED}
+        kept |= set(program.initial)
+        beginning: dict[int, list[Storage]] = defaultdict(list)
+        ending: dict[int, list[Storage]] = defaultdict(list)
+        for index, (first, last) in spans.items():
+            beginning[first].append(storages[index])
+            if index not in kept:
+                ending[last].append(storages[index])
+        return beginning, ending
 
     def _take(
         self, storage: Storage, free: dict[tuple[int, np.dtype[np.generic]], list[Array]], *, overwritten: bool
     ) -> None:
-        """Give a storage an array when the first instruction that touches it is bound.
+        """Give a storage an array when its life begins.
 
-        ``overwritten``: that instruction writes every element, so that nothing can be read before.
+        ``overwritten``: the first instruction writes every element, so that nothing can be read before.
         """
-        held = self._memory.held
-        if storage.index not in held:
+        memory = self._memory
+        if storage.index not in memory.held:
             pool = free[storage.size, storage.dtype.held]
-            if pool:
-                held[storage.index] = pool.pop()
-            array = self._hold(storage)
+            if pool and storage.index not in memory.as_bytes:
+                memory.held[storage.index] = pool.pop()
+            array = typed(memory.hold(storage), storage.dtype)
             if not overwritten:
-                self._actions.append(partial(array.fill, _unwritten(storage)))
+                self._actions.append(partial(array.fill, unwritten(storage)))
+
+
+def _overwrites(instruction: Instruction, storage: Storage) -> bool:
+    """Whether an instruction writes every element of a storage and reads none."""
+    if any(view.storage is storage for view in instruction.reads()):
+        return False
+    return any(view.storage is storage and view.covers_storage() for view in instruction.writes())
+
+
+def _loop(loop: Loop, body: list[Action], register: Callable[[Register], list[int]]) -> Action:
+    """A device loop as one action. Bounds are read once, when it begins; a while loop's condition each time."""
+    if loop.condition is not None:
+        condition = register(loop.condition)
+
+        def run_while() -> None:
+            while condition[0]:
+                for action in body:
+                    action()
+
+        return run_while
+    assert loop.counter is not None
+    counter = register(loop.counter)
+    start, stop = (register(b) if isinstance(b, Register) else [b] for b in (loop.start, loop.stop))
+
+    def run() -> None:
+        for value in range(start[0], stop[0], loop.step):
+            counter[0] = value
+            for action in body:
+                action()
+
+    return run

@@ -41,3 +41,10 @@ class matmul_perf_mode(_Mode):  # noqa: N801 - NKI's name
 
     none = "none"
     double_row = "double_row"
+
+
+class dma_engine(_Mode):  # noqa: N801 - NKI's name
+    """Which DMA engines exchange tiles between cores."""
+
+    dma = 1
+    gpsimd_dma = 2

@@ -6,14 +6,17 @@ the executor binds views to arrays, the reports read names and source lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trnrt.nki.machine.dtypes import DType
+from trnrt.nki.machine.dtypes import Array, DType
 from trnrt.nki.machine.targets import Target
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.memory import MemoryUse
 
 
 class MemoryRegion(Enum):
@@ -58,6 +61,16 @@ class Source(NamedTuple):
         return f"{self.file}:{self.line} in {self.function}"
 
 
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
 @dataclass(slots=True, eq=False)
 class Storage:
     """A piece of memory that one ``nl.ndarray`` call (or one kernel argument) stands for.
@@ -77,11 +90,13 @@ class Storage:
     size: int = field(init=False)
     on_chip: bool = field(init=False)
     partition_elements: int = field(init=False)  # elements one partition holds: the stride to the next
+    strides: tuple[int, ...] = field(init=False)  # of its elements in row-major order
 
     def __post_init__(self) -> None:
         self.size = prod(self.shape)
         self.on_chip = self.buffer in ON_CHIP
         self.partition_elements = prod(self.shape[1:])
+        self.strides = contiguous_strides(self.shape)
 
     @property
     def partition_bytes(self) -> int:
@@ -93,20 +108,64 @@ class Storage:
 
 
 @dataclass(slots=True, eq=False)
+class Register:
+    """A scalar register of an engine: 32 bits that exist at run time only.
+
+    ``frozen``: a loop's counter, which the loop alone writes.
+    """
+
+    index: int
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """A part of an address that is known at run time only.
+
+    ``scalar`` (a register, or a tile of one element) shifts the whole view by its value times ``stride`` elements;
+    ``vector`` (a tile of one index a partition) gives each index of the view's first dimension a start of its own.
+    ``limit`` is how many indices there are: the size of the dimension that they select from.
+    """
+
+    scalar: Register | View | None
+    vector: View | None
+    stride: int
+    limit: int
+
+    @property
+    def index_tile(self) -> View | None:
+        """The tile that holds the index; None where a register does."""
+        if self.vector is not None:
+            return self.vector
+        return self.scalar if isinstance(self.scalar, View) else None
+
+
+@dataclass(slots=True, eq=False)
 class View:
     """A strided window on a storage. Element ``(i0, i1, ...)`` is ``offset + sum(strides[k] * ik)``, in elements.
 
-    On-chip views keep the partition dimension first; its stride is a multiple of ``storage.partition_elements``.
+    On-chip views keep the partition dimension first; its stride is a multiple of ``partition_elements``. ``cast`` is
+    the dtype as which the storage's bits are read, where that is another one: strides and offset then count its
+    elements. ``dynamic`` is what the run adds to the address.
     """
 
     storage: Storage
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    cast: DType | None = None
+    dynamic: Dynamic | None = None
 
     @property
     def dtype(self) -> DType:
-        return self.storage.dtype
+        return self.storage.dtype if self.cast is None else self.cast
+
+    @property
+    def partition_elements(self) -> int:
+        """Elements of the view's dtype that one partition of the storage holds."""
+        if self.cast is None:
+            return self.storage.partition_elements
+        return self.storage.partition_bytes // self.cast.itemsize
 
     @property
     def buffer(self) -> MemoryRegion:
@@ -132,10 +191,15 @@ class View:
     @property
     def start_partition(self) -> int:
         """First partition the view touches, counted from the start of its storage."""
-        return self.offset // self.storage.partition_elements if self.storage.partition_elements else 0
+        elements = self.partition_elements
+        return self.offset // elements if elements else 0
 
     def covers_storage(self) -> bool:
         """Whether writing the view writes every element of its storage: its dimensions are the storage's, reordered."""
+        if self.cast is not None or self.dynamic is not None:
+            return False
+        if self.shape == self.storage.shape and self.strides == self.storage.strides:
+            return True
         step = 1
         for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
             if size != 1:
@@ -198,7 +262,8 @@ class Operation:
 class Instruction:
     """One issued instruction. ``line`` is the line of the ``@nki.jit`` function that led to it: the step.
 
-    ``operands`` are the tensors it touches with the names of their arguments, destinations first.
+    ``operands`` are the tensors it touches with the names of their arguments, destinations first. ``after`` are
+    instructions that the kernel wants done before, whatever memory they touch.
     """
 
     operation: Operation
@@ -207,6 +272,7 @@ class Instruction:
     source: Source
     line: int
     name: str | None = None
+    after: tuple[Instruction, ...] = ()
     operands: tuple[tuple[str, View], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -216,20 +282,34 @@ class Instruction:
     def __getitem__(self, arg: str) -> Any:
         return self.args[arg]
 
+    def depends_on(self, *producers: Instruction) -> Instruction:
+        """Run after each of ``producers``: a semaphore wait on the device, in addition to what memory demands."""
+        self.after += producers
+        return self
+
     def writes(self) -> Iterator[View]:
         """What it writes, registers included."""
         yield from (view for arg, view in self.operands if arg in self.operation.writes)
         yield from self._registers()
 
     def reads(self) -> Iterator[View]:
-        """What it reads, registers included."""
+        """What it reads, registers and run-time indices included."""
         yield from (view for arg, view in self.operands if arg in self.operation.reads)
+        yield from self._indices()
         yield from self._registers()
 
     def touches(self) -> Iterator[View]:
         """What it reads or writes, each view once."""
-        yield from (view for _, view in self.operands)
+        for _, view in self.operands:
+            yield view
+            if view.dynamic is not None and view.dynamic.index_tile is not None:
+                yield view.dynamic.index_tile
         yield from self._registers()
+
+    def _indices(self) -> Iterator[View]:
+        for _, view in self.operands:
+            if view.dynamic is not None and view.dynamic.index_tile is not None:
+                yield view.dynamic.index_tile
 
     def _registers(self) -> Iterator[View]:
         name = self.operation.registers
@@ -237,12 +317,28 @@ class Instruction:
             yield self.args[name]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A loop that runs on the device. Its body stands in the program once, between ``loop_begin`` and ``loop_end``.
+
+    A counted loop runs ``counter`` from ``start`` to ``stop`` (exclusive) by ``step``; a while loop has no counter and
+    runs as long as ``condition`` is not zero.
+    """
+
+    counter: Register | None
+    start: int | Register = 0
+    stop: int | Register = 0
+    step: int = 1
+    condition: Register | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Program:
     """What a kernel does for given shapes on a given target, before any data.
 
     ``inputs`` are the storages of the tensor arguments in order; ``outputs`` the returned views; ``returns``
-    says how they were returned (a single tensor, or a tuple).
+    says how they were returned (a single tensor, or a tuple). ``memory`` is what its tiles take, once placed.
+    ``initial`` is what storages hold when the program starts, by their index: constants, and the states of engines.
     """
 
     kernel: str
@@ -253,13 +349,32 @@ class Program:
     outputs: list[View] = field(default_factory=list)
     returns_tuple: bool = False
     file: str = ""
+    memory: MemoryUse | None = None
+    initial: dict[int, Array] = field(default_factory=dict)
 
     def lifetimes(self) -> dict[int, tuple[int, int]]:
-        """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out."""
+        """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out.
+
+        What a device loop touches lives through the whole loop: its body is run again.
+        """
         spans: dict[int, tuple[int, int]] = {}
         for position, instruction in enumerate(self.instructions):
             for view in instruction.touches():
                 index = view.storage.index
                 known = spans.get(index)
                 spans[index] = (position if known is None else known[0], position)
+        for begin, end in self.loops():
+            for index, (first, last) in spans.items():
+                if first <= end and last >= begin:
+                    spans[index] = (min(first, begin), max(last, end))
         return spans
+
+    def loops(self) -> list[tuple[int, int]]:
+        """(begin, end) of every device loop as indices of its first and last instruction, inner loops first."""
+        found, open_loops = [], []
+        for position, instruction in enumerate(self.instructions):
+            if instruction.operation.name == "loop_begin":
+                open_loops.append(position)
+            elif instruction.operation.name == "loop_end":
+                found.append((open_loops.pop(), position))
+        return found

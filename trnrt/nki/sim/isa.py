@@ -14,18 +14,107 @@ from trnrt.errors import KernelError
 from trnrt.nki.machine import modes
 from trnrt.nki.machine.instructions import OPERATIONS
 from trnrt.nki.machine.instructions.elementwise import integers_only
-from trnrt.nki.machine.operators import Operator
+from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion
+from trnrt.nki.sim.calls.accumulating import (
+    activate2,
+    exponential,
+    tensor_scalar_cumulative,
+    tensor_scalar_reduce,
+    tensor_tensor_scan,
+)
+from trnrt.nki.sim.calls.array import array_modes
+from trnrt.nki.sim.calls.control import VirtualRegister as VirtualRegister
+from trnrt.nki.sim.calls.control import register_alloc as register_alloc
+from trnrt.nki.sim.calls.control import register_load as register_load
+from trnrt.nki.sim.calls.control import register_move as register_move
+from trnrt.nki.sim.calls.control import register_store as register_store
+from trnrt.nki.sim.calls.cores import core_barrier as core_barrier
+from trnrt.nki.sim.calls.cores import sendrecv as sendrecv
+from trnrt.nki.sim.calls.left_out import nc_matmul_mx as nc_matmul_mx
+from trnrt.nki.sim.calls.left_out import quantize_mx as quantize_mx
+from trnrt.nki.sim.calls.random import dropout, rand2, rand_get_state, rand_set_state, rng, set_rng_seed
+from trnrt.nki.sim.calls.selection import affine_select, iota, nc_match_replace8, range_select, select_reduce
+from trnrt.nki.sim.calls.shuffle import local_gather, nc_n_gather, nc_stream_shuffle, nonzero_with_count, topk
+from trnrt.nki.sim.calls.statistics import bn_aggr, bn_stats, sequence_bounds, tensor_partition_reduce
+from trnrt.nki.sim.calls.transfer import dma_compute, dma_transpose
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 
+__all__ = [
+    "VirtualRegister",
+    "activate2",
+    "activation",
+    "activation_reduce",
+    "affine_select",
+    "bn_aggr",
+    "bn_stats",
+    "core_barrier",
+    "dge_mode",
+    "dma_compute",
+    "dma_copy",
+    "dma_engine",
+    "dma_transpose",
+    "dropout",
+    "engine",
+    "exponential",
+    "get_nc_version",
+    "iota",
+    "local_gather",
+    "matmul_perf_mode",
+    "max8",
+    "memset",
+    "nc_find_index8",
+    "nc_match_replace8",
+    "nc_matmul",
+    "nc_n_gather",
+    "nc_stream_shuffle",
+    "nc_transpose",
+    "nc_version",
+    "nonzero_with_count",
+    "oob_mode",
+    "rand2",
+    "rand_get_state",
+    "rand_set_state",
+    "range_select",
+    "reciprocal",
+    "reduce_cmd",
+    "register_alloc",
+    "register_load",
+    "register_move",
+    "register_store",
+    "rng",
+    "scalar_tensor_tensor",
+    "select_reduce",
+    "sendrecv",
+    "sequence_bounds",
+    "set_rng_seed",
+    "tensor_copy",
+    "tensor_copy_predicated",
+    "tensor_partition_reduce",
+    "tensor_reduce",
+    "tensor_scalar",
+    "tensor_scalar_cumulative",
+    "tensor_scalar_reduce",
+    "tensor_tensor",
+    "tensor_tensor_scan",
+    "topk",
+]
+
 engine = Engine
+tensor_engine = Engine.tensor
+vector_engine = Engine.vector
+scalar_engine = Engine.scalar
+gpsimd_engine = Engine.gpsimd
+unknown_engine = Engine.unknown
+NkiInstruction = Instruction
+NkiValidationError = KernelError
 reduce_cmd = modes.reduce_cmd
 dge_mode = modes.dge_mode
 oob_mode = modes.oob_mode
 matmul_perf_mode = modes.matmul_perf_mode
+dma_engine = modes.dma_engine
 
-_FULL_ARRAY = ((), (0, 0)), ((), (128, 128))  # tile_position, tile_size: the whole systolic array
 _VECTOR_TRANSPOSE_MAX = 32
 
 
@@ -42,12 +131,14 @@ def get_nc_version() -> nc_version:
     return nc_version(active_tracer("nisa.get_nc_version").target.generation)
 
 
+def get_nc_sub_version() -> int:
+    """The silicon revision within the generation: always the first one, 0."""
+    active_tracer("nisa.get_nc_sub_version")
+    return 0
+
+
 def _emit(operation: str, args: dict[str, Any], on: Engine = Engine.unknown, name: str | None = None) -> Instruction:
     return active_tracer(f"nisa.{operation}").emit(OPERATIONS[operation], args, on, name)
-
-
-def _refuse(operation: str, argument: str, value: object, leave: object) -> None:
-    raise KernelError(f"{operation}: {argument}={value!r} is not modelled yet; leave it {leave!r}")
 
 
 def dma_copy(
@@ -103,18 +194,12 @@ def nc_matmul(
     """``dst = stationary.T @ moving`` on the tensor engine, contraction along the partitions.
 
     ``accumulate``: True adds to ``dst``, False overwrites it, None overwrites the elements that no matmul has
-    written since the tile was allocated and adds to the others. ``is_..._onezero`` change the timing only.
+    written since the tile was allocated and adds to the others. ``is_..._onezero`` change the timing only, and so do
+    ``tile_position`` and ``tile_size``: the tile of the array that is used. ``is_transpose`` passes stationary through,
+    bit for bit (trn1: multiplies); ``perf_mode`` double_row contracts along the first free dimension, of 2, too.
     """
     tracer = active_tracer("nisa.nc_matmul")
-    if is_transpose:
-        _refuse("nc_matmul", "is_transpose", is_transpose, False)
-    for argument, value, full in zip(
-        ("tile_position", "tile_size"), (tile_position, tile_size), _FULL_ARRAY, strict=True
-    ):
-        if tuple(value) not in full:
-            _refuse("nc_matmul", argument, value, ())
-    if perf_mode not in (modes.matmul_perf_mode.none, modes.matmul_perf_mode.none.value):
-        _refuse("nc_matmul", "perf_mode", perf_mode, modes.matmul_perf_mode.none)
+    used = array_modes(is_transpose, tile_position, tile_size, perf_mode, tracer.target)
     wanted = None if accumulate is None else bool(accumulate)
     accumulates, found = tracer.psum.accumulation(dst, wanted) if isinstance(dst, NkiTensor) else (False, "")
     args = {
@@ -125,6 +210,7 @@ def nc_matmul(
         "is_moving_onezero": is_moving_onezero,
         "accumulates": accumulates,
         "accumulates_on": found,
+        **used,
     }
     return _emit("nc_matmul", args, name=name)
 
@@ -155,10 +241,13 @@ def tensor_tensor(
 ) -> Instruction:
     """``dst = data1 <op> data2``, element by element, in float32.
 
-    32-bit integers in SBUF mean the GpSimd engine, and its integer arithmetic, where no engine is named.
+    32-bit integers in SBUF mean the GpSimd engine, and its integer arithmetic, where no engine is named; so does
+    ``nl.power``. Bitvec operators work on the bit patterns of integers.
     """
     args = {"dst": dst, "data1": data1, "data2": data2, "op": op}
-    if engine is Engine.unknown and integers_only(args):
+    if engine is Engine.unknown and op is OPERATORS["power"]:
+        engine = Engine.gpsimd
+    elif engine is Engine.unknown and integers_only(args) and not (isinstance(op, Operator) and op.bitvec):
         in_sbuf = all(tile.buffer is MemoryRegion.sbuf for tile in (dst, data1, data2))
         engine = Engine.gpsimd if in_sbuf else Engine.vector
     return _emit("tensor_tensor", args, engine, name)

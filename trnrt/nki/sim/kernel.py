@@ -6,23 +6,34 @@ import functools
 import inspect
 import linecache
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from trnrt.errors import KernelError, TrnrtError
+from trnrt.nki.machine.cores import CoreGroup
 from trnrt.nki.machine.dtypes import DType, as_dtype
-from trnrt.nki.machine.execute import Executor
+from trnrt.nki.machine.execute import Executor, without_collection
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
+from trnrt.nki.sim.lang.objects import NKIObject
+from trnrt.nki.sim.strict import check_file
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import Tracer, activated, is_tracing, source_of
 
-__all__ = ["Kernel", "Simulated", "Spec", "jit", "simulate", "trace"]
+__all__ = ["Kernel", "Simulated", "Spec", "intercepted", "jit", "simulate", "trace"]
 
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+PRECISION_VARIABLE = "NKI_PRECISE_FP"
+_TWO_CORES_FROM = 3  # generation
+
+Interceptor = Callable[["Simulated", tuple[Any, ...], dict[str, Any]], Any]
+# Takes the calls of kernels in the place of the simulator: (kernel, args, kwargs) -> what the caller gets.
+# Of the process, not of a context: a script may call its kernels from threads.
+_interceptors: list[Interceptor] = []
 
 
 class Spec:
@@ -49,14 +60,19 @@ class Kernel:
     ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, else trn2.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], cores: int = 1) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self.cores = _checked_cores(cores)
         self._simulated: dict[str, Simulated] = {}
 
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    def __getitem__(self, cores: int) -> Kernel:
+        """The kernel on ``cores`` physical cores (1 or 2), each an instance with its own ``nl.program_id``."""
+        return Kernel(self.function, cores)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
@@ -72,30 +88,57 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     return Kernel(fn) if fn is not None else functools.partial(jit, **kwargs)
 
 
-def trace(kernel: Kernel | Callable[..., Any], *args: Any, target: str | None = None, **kwargs: Any) -> Program:
+def trace(
+    kernel: Kernel | Callable[..., Any], *args: Any, target: str | None = None, strict: bool = False, **kwargs: Any
+) -> Program:
     """The compiled program of ``kernel`` for these arguments (arrays or ``Spec`` for tensors), without any data.
 
     ``target``: what ``NEURON_PLATFORM_TARGET_OVERRIDE`` names where it is left out, else trn2.
+    ``strict``: refuse, too, what only a simulator can do: Python that NKI's compiler does not take, anywhere in the
+    kernel's file, and functions of `nl` that fail on hardware.
     Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
-    function = _function_of(kernel)
-    return _trace(function, _bind(function, args, kwargs), get_target(target or _default_target()))
+    function = _function_of(kernel, strict=strict)
+    return _trace(function, _bind(function, args, kwargs), get_target(target or _default_target()), strict=strict)
 
 
-def simulate(kernel: Kernel | Callable[..., Any], target: str | None = None) -> Simulated:
-    """The kernel as a function on numpy arrays, run on the simulated ``target`` (see ``trace``)."""
-    return Simulated(kernel, get_target(target or _default_target()))
+def simulate(
+    kernel: Kernel | Callable[..., Any], target: str | None = None, strict: bool = False, precise: bool | None = None
+) -> Simulated:
+    """The kernel as a function on numpy arrays, run on the simulated ``target`` (``strict``: see ``trace``).
+
+    ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment, rounds nothing: an error that stays is one of the
+    algorithm, one that goes is what a narrow dtype does.
+    """
+    return Simulated(kernel, get_target(target or _default_target()), strict=strict, precise=precise)
 
 
 class Simulated:
     """A kernel on a target: called with numpy arrays it returns numpy arrays; keeps what it compiled for each shape."""
 
-    def __init__(self, kernel: Kernel | Callable[..., Any], target: Target) -> None:
+    def __init__(
+        self,
+        kernel: Kernel | Callable[..., Any],
+        target: Target,
+        *,
+        strict: bool = False,
+        cores: int | None = None,
+        precise: bool | None = None,
+    ) -> None:
         self.target = target
-        self._function = _function_of(kernel)
-        self._compiled: dict[Hashable, Executor] = {}
+        self.precise = os.environ.get(PRECISION_VARIABLE, "1") != "0" if precise is None else precise
+        self.strict = strict
+        self.cores = _checked_cores(cores or (kernel.cores if isinstance(kernel, Kernel) else 1), target)
+        self._function = _function_of(kernel, strict=strict)
+        self._compiled: dict[Hashable, Executor | CoreGroup] = {}
+
+    def __getitem__(self, cores: int) -> Simulated:
+        """The kernel on ``cores`` physical cores."""
+        return Simulated(self._function, self.target, strict=self.strict, cores=cores, precise=self.precise)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _interceptors:
+            return _interceptors[-1](self, args, kwargs)
         bound = _bind(self._function, args, kwargs)
         values: list[Any] = []
         _mapped(bound, lambda name, value: values.append(value))
@@ -105,20 +148,58 @@ class Simulated:
         outputs = executor.run([value for value in values if isinstance(value, np.ndarray)])
         return tuple(outputs) if executor.program.returns_tuple else outputs[0]
 
-    def _executor(self, bound: inspect.BoundArguments, key: Hashable) -> Executor:
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self._function
+
+    def trace(self, *args: Any, **kwargs: Any) -> list[Program]:
+        """The program of each core for these arguments (arrays or ``Spec`` for tensors), without any data."""
+        return self._programs(_bind(self._function, args, kwargs))
+
+    def _programs(self, bound: inspect.BoundArguments) -> list[Program]:
+        return [
+            _trace(self._function, bound, self.target, strict=self.strict, core=core, cores=self.cores)
+            for core in range(self.cores)
+        ]
+
+    def _executor(self, bound: inspect.BoundArguments, key: Hashable) -> Executor | CoreGroup:
         if key not in self._compiled:
-            self._compiled[key] = Executor(_trace(self._function, bound, self.target))
+            programs = self._programs(bound)
+            alone = self.cores == 1
+            self._compiled[key] = (
+                Executor(programs[0], precise=self.precise) if alone else CoreGroup(programs, precise=self.precise)
+            )
         return self._compiled[key]
+
+
+@contextmanager
+def intercepted(interceptor: Interceptor) -> Iterator[None]:
+    """Calls of kernels by the host go to ``interceptor``, and are not run."""
+    _interceptors.append(interceptor)
+    try:
+        yield
+    finally:
+        _interceptors.remove(interceptor)
+
+
+def _checked_cores(cores: int, target: Target | None = None) -> int:
+    """A number of physical cores that a kernel can be launched on."""
+    if cores not in (1, 2) or (target is not None and cores > 1 and target.generation < _TWO_CORES_FROM):
+        where = f" on {target.name}" if target is not None and cores == 2 else ""
+        raise KernelError(f"a kernel can't be launched on {cores!r} cores{where}; it runs on 1, from trn2 on also on 2")
+    return cores
 
 
 def _default_target() -> str:
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
-def _function_of(kernel: Kernel | Callable[..., Any]) -> Callable[..., Any]:
+def _function_of(kernel: Kernel | Callable[..., Any], *, strict: bool = False) -> Callable[..., Any]:
     function = kernel.function if isinstance(kernel, Kernel) else kernel
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         raise KernelError(f"{function!r} is not a Python function; a kernel is one, decorated with @nki.jit")
+    if strict:
+        check_file(function)
     return function
 
 
@@ -131,12 +212,25 @@ def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return bound
 
 
-def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, target: Target) -> Program:
+def _trace(
+    function: Callable[..., Any],
+    bound: inspect.BoundArguments,
+    target: Target,
+    *,
+    strict: bool = False,
+    core: int = 0,
+    cores: int = 1,
+) -> Program:
     """Run ``function`` as a kernel; ``bound`` keeps its values, tensors take the place of arrays in a copy of it."""
-    tracer = Tracer(function.__name__, target, function.__code__)
+    tracer = Tracer(function.__name__, target, function.__code__, strict=strict, core=core, cores=cores)
     arguments = _mapped(bound, lambda name, value: _tensor_argument(tracer, name, value))
-    with activated(tracer):
+    with activated(tracer), without_collection():
         result = _run(function, arguments)
+    if tracer.open_loops:
+        raise KernelError(
+            f"kernel {function.__name__}: a device loop was begun and not ended; a register in an if, or a break out "
+            "of nl.dynamic_range, is decided on the device only"
+        )
     program = tracer.program
     program.returns_tuple = isinstance(result, (tuple, list))
     program.outputs = list(_returned(result, tracer))
@@ -219,6 +313,8 @@ def _cache_key(value: Any) -> Hashable:
         return type(value), tuple(_cache_key(item) for item in value)
     if isinstance(value, dict):
         return dict, tuple((key, _cache_key(item)) for key, item in value.items())
+    if isinstance(value, NKIObject):
+        return type(value), tuple((key, _cache_key(item)) for key, item in vars(value).items())
     if isinstance(value, float):
         return float, repr(value)  # 0.0 and -0.0 are equal, but not the same
     return (type(value), value) if isinstance(value, Hashable) else (type(value), id(value), repr(value))

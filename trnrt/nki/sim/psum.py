@@ -32,6 +32,8 @@ class PsumWriters:
         for arg in instruction.operation.writes:
             view = instruction.args[arg]
             if isinstance(view, View) and view.buffer is MemoryRegion.psum:
+                if view.cast is not None or view.dynamic is not None:
+                    view = View(view.storage, (view.storage.size,), (1,), 0)  # which elements, only the run knows
                 latest = _window(view), _writer(instruction)
                 if self._latest.get(view.storage.index) != latest:
                     self._of(view)[...] = latest[1]

@@ -97,7 +97,7 @@ class ApiTable:
             return None
         rest = path[len(module_path) + 1 :].split(".") if path != module_path else []
         module = self.modules[module_path]
-        if rest and rest[0] not in module.names():
+        if rest and rest[0] not in module.names() and not rest[0].startswith("__"):
             return f"{module_path}.{rest[0]}", module.names()
         if len(rest) > 1 and (cls := self._class_of(module, rest[0])) is not None:
             known = {*cls.members, *cls.methods}
@@ -135,6 +135,16 @@ def check_api(source: str, filename: str, api: ApiTable) -> list[Finding]:
     return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
 
 
+def advice(path: str, api: ApiTable) -> tuple[str, str]:
+    """That ``path`` does not exist in the release, and what to use in its place."""
+    return _advice(*(api.unknown(path) or (path, set())), api)
+
+
+def _advice(name: str, known: set[str], api: ApiTable) -> tuple[str, str]:
+    message = f"{name} does not exist in NKI {api.nki_version}"
+    return message, _REMOVED.get(name) or _suggestion(name.rpartition(".")[2], known)
+
+
 def _uses(file: SourceFile, api: ApiTable) -> Iterator[tuple[ast.AST, str]]:
     """Every whole attribute chain or name that an import makes a path of the API, and every import of such a path."""
     shadows = {n: bound_names(n) - _imported_in(n) for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef)}
@@ -162,11 +172,7 @@ def _check_use(file: SourceFile, api: ApiTable, node: ast.AST, path: str) -> Ite
     missing = api.unknown(path)
     parent = file.parents[node]
     if missing is not None:
-        name, known = missing
-        message = f"{name} does not exist in NKI {api.nki_version}"
-        yield _finding(
-            file, node, "api-name", message, _REMOVED.get(name) or _suggestion(name.rpartition(".")[2], known)
-        )
+        yield _finding(file, node, "api-name", *_advice(*missing, api))
     elif isinstance(parent, ast.Call) and parent.func is node and (parameters := api.signature(path)) is not None:
         for rule, message in _misfits(parent, parameters):
             names = ", ".join(p.name for p in parameters)

@@ -11,7 +11,8 @@ from operator import index
 from typing import Any
 
 from trnrt.errors import KernelError
-from trnrt.nki.machine.program import View
+from trnrt.nki.machine.dtypes import DType, as_dtype
+from trnrt.nki.machine.program import Dynamic, MemoryRegion, Register, View, contiguous_strides
 
 
 class NkiTensor(View):
@@ -42,8 +43,8 @@ class NkiTensor(View):
         return True
 
     def is_indirect(self) -> bool:
-        """Whether addresses are resolved at run time; views of this simulator never are."""
-        return False
+        """Whether a part of the address is known at run time only."""
+        return self.dynamic is not None
 
     def get_pattern(self) -> list[list[int]]:
         """The access pattern as ``[[stride, count], ...]``, in the order of ``shape``."""
@@ -67,7 +68,13 @@ class NkiTensor(View):
             if self._keeps_dimension(dim, keys, len(shape)):
                 shape.append(1)
                 strides.append(stride)
-        return NkiTensor(self.storage, tuple(shape), tuple(strides), offset)
+        if self.dynamic is not None and self.dynamic.vector is not None and keys[0] != slice(None):
+            raise KernelError(f"dimension 0 of {self} is selected by run-time indices; it can't be sliced again")
+        return NkiTensor(self.storage, tuple(shape), tuple(strides), offset, self.cast, self.dynamic)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Assignment to a part of a tensor is no instruction."""
+        raise KernelError(f"assigning to a part of {self}: say which engine copies (nisa.tensor_copy, nisa.dma_copy)")
 
     def _keeps_dimension(self, dim: int, keys: Sequence[Any], kept: int) -> bool:
         """On-chip results stay at least 2-D (HBM: 1-D), so an integer may keep its dimension at size 1."""
@@ -83,9 +90,78 @@ class NkiTensor(View):
             raise KernelError(f"slice({dim}, {start}, {end}, {step}) is outside dimension {dim} of {self}")
         return self[(slice(None),) * dim + (slice(start, end, step),)]
 
-    def select(self, dim: int, index: int) -> NkiTensor:
-        """One element of a dimension, which disappears."""
-        return self[(slice(None),) * self._dim(dim, "select") + (index,)]
+    def select(self, dim: int, index: int | Register | NkiTensor) -> NkiTensor:
+        """One element of a dimension, which disappears; a register or a tile of one element is a run-time index."""
+        dim = self._dim(dim, "select")
+        if not isinstance(index, (Register, View)):
+            return self[(slice(None),) * dim + (index,)]
+        dim = self._free_dim(dim, "select with a run-time index")
+        dynamic = self._indexed("select", Dynamic(index, None, self.strides[dim], self.shape[dim]))
+        view = self._replaced(dim, dim + 1, [], [])
+        return NkiTensor(self.storage, view.shape, view.strides, self.offset, self.cast, dynamic)
+
+    def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
+        """Row ``vector_offset[p]`` of an HBM tensor for each partition p, looked up at run time."""
+        if self._dim(dim, "vector_select") != 0 or self.on_chip:
+            raise KernelError(f"vector_select({dim}) of {self}: it selects along dimension 0 of a tensor in HBM")
+        dynamic = self._indexed("vector_select", Dynamic(None, vector_offset, self.strides[0], self.shape[0]))
+        shape = (vector_offset.shape[0], *self.shape[1:])
+        return NkiTensor(self.storage, shape, self.strides, self.offset, self.cast, dynamic)
+
+    def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
+        """Tensor indirection (trn3): left out of this simulator."""
+        raise KernelError(
+            f"indirect() of {self}: tensor indirection (trn3) is not modelled; gather by DMA (vector_select)"
+        )
+
+    def _indexed(self, method: str, dynamic: Dynamic) -> Dynamic:
+        """``dynamic`` after checking that its index is a tile that can be one, and the only one."""
+        if self.dynamic is not None:
+            raise KernelError(f"{method}() on {self}: it has a run-time index already, and can't have two")
+        tile = dynamic.index_tile
+        if tile is None:
+            return dynamic
+        if tile.buffer is not MemoryRegion.sbuf or tile.dtype.is_float:
+            raise KernelError(f"{method}(): a run-time index is an integer tile in SBUF; this is {tile}")
+        wanted = (tile.shape[0], 1) if dynamic.vector is not None else (1, 1)
+        if (tile.shape[0], tile.free_size) != wanted:
+            raise KernelError(f"{method}(): the index tile is {tile.shape}; it must be {wanted}")
+        return dynamic
+
+    def view(self, dtype: DType) -> NkiTensor:
+        """The same bits as another dtype: the last dimension, which must be contiguous, gets more or fewer elements."""
+        new = as_dtype(dtype)
+        old_size, new_size, last = self.dtype.itemsize, new.itemsize, self.shape[-1]
+        fits = self.strides[-1] == 1 or last == 1 or old_size == new_size
+        scaled = [*self.strides[:-1], self.offset, last]
+        if self.dynamic is not None or not fits or any(n * old_size % new_size for n in scaled):
+            raise KernelError(f"view({new}) of {self}: its last dimension does not hold whole {new} elements in a row")
+        shape = (*self.shape[:-1], last * old_size // new_size)
+        strides = tuple(s * old_size // new_size for s in self.strides[:-1])
+        last_stride = self.strides[-1] if old_size == new_size else 1
+        return NkiTensor(self.storage, shape, (*strides, last_stride), self.offset * old_size // new_size, new)
+
+    def rearrange(
+        self, src_pattern: Sequence[Any], dst_pattern: Sequence[Any], fixed_sizes: dict[str, int] | None = None
+    ) -> NkiTensor:
+        """Split, reorder and merge dimensions by name: ``rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4})``."""
+        groups = [(item,) if isinstance(item, str) else tuple(item) for item in src_pattern]
+        wanted = [(item,) if isinstance(item, str) else tuple(item) for item in dst_pattern]
+        names = [name for group in groups for name in group]
+        if len(groups) != self.ndim or sorted(names) != sorted(name for group in wanted for name in group):
+            raise KernelError(
+                f"rearrange({src_pattern} -> {dst_pattern}) does not name the dimensions of {self}, each once"
+            )
+        result = self
+        for group in groups:
+            at = names.index(group[0])
+            if len(group) > 1:
+                result = result.reshape_dim(at, [(fixed_sizes or {}).get(name, -1) for name in group])
+        result = result.permute([names.index(name) for group in wanted for name in group])
+        for position, group in enumerate(wanted):
+            if len(group) > 1:
+                result = result.flatten_dims(position, position + len(group) - 1)
+        return result
 
     def permute(self, dims: Sequence[int]) -> NkiTensor:
         """The dimensions in another order; on chip the partition dimension stays first."""
@@ -147,30 +223,58 @@ class NkiTensor(View):
         free = _reshaped_strides(self.shape[1:], self.strides[1:], sizes[1:], self)
         return self._with(sizes, [self.strides[0], *free])
 
-    def ap(self, pattern: Sequence[Sequence[int]], offset: int | None = None) -> NkiTensor:
+    def ap(
+        self,
+        pattern: Sequence[Sequence[int]],
+        offset: int | None = None,
+        scalar_offset: Register | NkiTensor | None = None,
+        vector_offset: NkiTensor | None = None,
+        indirect_dim: int = 0,
+        dtype: DType | None = None,
+    ) -> NkiTensor:
         """An explicit pattern ``[[stride, count], ...]`` on the storage, ``offset`` elements after this view's start.
 
         On chip the first stride is the storage's elements a partition, and the others stay within a partition.
+        ``scalar_offset`` (a register or a tile of one element) and ``vector_offset`` (one index a partition) are
+        run-time indices of dimension ``indirect_dim`` of this view. ``dtype`` reads the storage's bits as another
+        dtype, in whose elements pattern and offset count.
         """
         strides = tuple(index(stride) for stride, _ in pattern)
         shape = tuple(index(count) for _, count in pattern)
-        view = NkiTensor(self.storage, shape, strides, self.offset + (offset or 0))
+        cast = self.cast if dtype is None else as_dtype(dtype)
+        start = self.offset * self.dtype.itemsize // (cast or self.dtype).itemsize + (offset or 0)
+        dynamic = self._dynamic_offset(scalar_offset, vector_offset, indirect_dim)
+        view = NkiTensor(self.storage, shape, strides, start, cast, dynamic)
         if not shape or min(shape) < 1:
             raise KernelError(f"ap({list(map(list, pattern))}) on {self}: counts must be at least 1")
-        if self.on_chip and strides[0] != self.storage.partition_elements:
+        if self.on_chip and strides[0] != view.partition_elements:
             raise KernelError(
-                f"ap(): partition stride {strides[0]} on {self}; it must be {self.storage.partition_elements}, "
+                f"ap(): partition stride {strides[0]} on {self}; it must be {view.partition_elements}, "
                 "the elements a partition of the storage holds"
             )
         first, last = view._extent()
-        if first < 0 or last >= self.storage.size:
+        if dynamic is None and (
+            first < 0 or last >= self.storage.size * self.storage.dtype.itemsize // view.dtype.itemsize
+        ):
             raise KernelError(f"ap({list(map(list, pattern))}, offset={offset}) ends outside {self.storage}")
         if self.on_chip and not view._stays_in_partition():
             raise KernelError(
                 f"ap({list(map(list, pattern))}, offset={offset}) runs from one partition into the next on {self}; "
-                f"a partition holds {self.storage.partition_elements} elements"
+                f"a partition holds {view.partition_elements} elements"
             )
         return view
+
+    def _dynamic_offset(
+        self, scalar: Register | NkiTensor | None, vector: NkiTensor | None, indirect_dim: int
+    ) -> Dynamic | None:
+        if scalar is None and vector is None:
+            return self.dynamic
+        if scalar is not None and vector is not None:
+            raise KernelError("ap(): scalar_offset and vector_offset exclude each other")
+        dim = self._dim(indirect_dim, "ap(indirect_dim)")
+        if vector is not None and (dim != 0 or self.on_chip):
+            raise KernelError(f"ap(): vector_offset on {self}; it indexes dimension 0 of a tensor in HBM")
+        return self._indexed("ap", Dynamic(scalar, vector, self.strides[dim], self.shape[dim]))
 
     def _extent(self) -> tuple[int, int]:
         """The first and the last element of the storage that the view touches."""
@@ -180,7 +284,7 @@ class NkiTensor(View):
     def _stays_in_partition(self) -> bool:
         """Whether the free dimensions address elements of one partition only."""
         first, last = NkiTensor(self.storage, self.shape[1:], self.strides[1:], self.offset)._extent()
-        return first // self.storage.partition_elements == last // self.storage.partition_elements
+        return first // self.partition_elements == last // self.partition_elements
 
     def _dim(self, dim: int, method: str, count: int | None = None) -> int:
         """``dim`` counted from the front; KernelError where there is none."""
@@ -203,17 +307,7 @@ class NkiTensor(View):
         )
 
     def _with(self, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
-        return NkiTensor(self.storage, tuple(shape), tuple(strides), self.offset)
-
-
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides, in elements."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
+        return NkiTensor(self.storage, tuple(shape), tuple(strides), self.offset, self.cast, self.dynamic)
 
 
 def _expand_key(key: Any, ndim: int) -> list[Any]:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from trnrt.errors import KernelError
-from trnrt.nki.machine.dtypes import DType, float32
-from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, Operation, Program, Source, Storage, View
+from trnrt.nki.machine.dtypes import Array, DType, float32
+from trnrt.nki.machine.program import Engine, Instruction, Loop, MemoryRegion, Operation, Program, Source, Storage, View
 from trnrt.nki.machine.rules.allocation import ALLOCATION
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.psum import PsumWriters
-from trnrt.nki.sim.tensor import NkiTensor, contiguous_strides
+from trnrt.nki.sim.tensor import NkiTensor
 
 # The simulator's own files: a source line is the innermost one outside of them.
 _HERE = str(Path(__file__).parents[1]) + os.sep
@@ -29,12 +29,26 @@ _NUMBER = (int, float, np.number, np.bool_)
 class Tracer:
     """The program under construction."""
 
-    def __init__(self, kernel: str, target: Target, entry: CodeType | None = None) -> None:
+    def __init__(
+        self,
+        kernel: str,
+        target: Target,
+        entry: CodeType | None = None,
+        *,
+        strict: bool = False,
+        core: int = 0,
+        cores: int = 1,
+    ) -> None:
         self.program = Program(kernel, target, file=entry.co_filename if entry else "")
         self.target = target
+        self.strict = strict  # refuse what only a simulator can do
         self.psum = PsumWriters(target)
+        self.core, self.cores = core, cores
+        self.open_loops: list[Loop] = []
+        self._registers = 0
         self._entry = entry
         self._accumulators: dict[Engine, NkiTensor] = {}
+        self._initialised: dict[tuple[str, DType], NkiTensor] = {}
 
     def argument(self, shape: tuple[int, ...], dtype: DType, name: str) -> NkiTensor:
         """A tensor argument of the kernel, in HBM."""
@@ -50,16 +64,22 @@ class Tracer:
         buffer: MemoryRegion,
         name: str,
         address: tuple[int, int] | None,
+        what: str = "nl.ndarray",
     ) -> NkiTensor:
-        """What ``nl.ndarray`` gives: storage that nothing has written."""
+        """What ``nl.ndarray`` gives, or the function ``what``: storage that nothing has written."""
         source, _ = self._where(sys._getframe(2))
         number = len(self.program.storages)
         storage = Storage(number, shape, dtype, buffer, name, source, address, pinned=address is not None)
         for rule in ALLOCATION:
             complaint = rule.check(storage, self.target)
             if complaint is not None:
-                raise KernelError(f"nl.ndarray: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})")
+                raise KernelError(f"{what}: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})")
         return self._tensor(storage)
+
+    def new_register(self) -> int:
+        """The number of a scalar register that nothing uses."""
+        self._registers += 1
+        return self._registers
 
     def accumulators(self, engine: Engine, data: Any) -> NkiTensor | None:
         """The accumulator registers of an engine that work on ``data``: one a partition that it spans."""
@@ -73,6 +93,21 @@ class Tracer:
             return None
         start = data.start_partition + (data.storage.address[0] if data.storage.address else 0)
         return self._accumulators[engine][start : start + data.partitions]
+
+    def initialised(self, name: str, dtype: DType, buffer: MemoryRegion, array: Array) -> NkiTensor:
+        """A tensor that holds ``array`` when the program starts: the same one for the same name, if there is a name."""
+        known = self._initialised.get((name, dtype)) if name else None
+        if known is None:
+            source, _ = self._where(sys._getframe(2))
+            known = self._tensor(Storage(len(self.program.storages), array.shape, dtype, buffer, name, source))
+            self.program.initial[known.storage.index] = array
+            self._initialised[name, dtype] = known
+        return known
+
+    def lanes(self, state: NkiTensor, data: View) -> NkiTensor:
+        """The rows of an engine's state that belong to the partitions that ``data`` spans."""
+        start = data.start_partition + (data.storage.address[0] if data.storage.address else 0)
+        return state[start : start + data.partitions]
 
     def emit(self, operation: Operation, args: dict[str, Any], engine: Engine, name: str | None) -> Instruction:
         """Append an instruction after checking every rule that binds it. Called by a `nisa` function only."""
@@ -89,7 +124,7 @@ class Tracer:
 
     def _tensor(self, storage: Storage) -> NkiTensor:
         self.program.storages.append(storage)
-        return NkiTensor(storage, storage.shape, contiguous_strides(storage.shape), 0)
+        return NkiTensor(storage, storage.shape, storage.strides, 0)
 
     def _engine(self, operation: Operation, engine: Engine) -> Engine:
         if engine is Engine.unknown:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, writer
+from trnrt.nki.machine.accumulators import accumulating_writer
+from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.modes import reduce_cmd
+from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import Engine, Instruction, Operation
-from trnrt.nki.machine.rules import operands
+from trnrt.nki.machine.rules import operands, operators
 
 
 def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -21,8 +20,7 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     scale = None if instruction["scale"] == 1.0 else column(instruction["scale"], arrays, target.ndim)
     shift = None if bias is None else column(bias, arrays, target.ndim)
     function = instruction["op"].activation
-    write = writer(dst, target)
-    accumulate = _accumulation(instruction, arrays)
+    store = accumulating_writer(instruction, arrays, OPERATORS["add"])
 
     def activate() -> None:
         values: Array = as_float32(data())
@@ -30,32 +28,9 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
             values = values * scale()
         if shift is not None:
             values = values + shift()
-        values = function(values)
-        if accumulate is not None:
-            accumulate(values)
-        write(values)
+        store(function(values))
 
     return activate
-
-
-def _accumulation(instruction: Instruction, arrays: Arrays) -> Callable[[Array], None] | None:
-    """What happens to the accumulator registers, one a partition, and whether ``reduce_res`` gets a copy of them."""
-    if instruction["reduce_regs"] is None:
-        return None
-    registers = arrays(instruction["reduce_regs"])
-    result, command = instruction["reduce_res"], instruction["reduce_cmd"]
-    read_out = None if result is None else writer(result, arrays(result))
-
-    def accumulate(values: Array) -> None:
-        if command in (reduce_cmd.reset, reduce_cmd.reset_reduce):
-            registers.fill(0.0)
-        if command in (reduce_cmd.reduce, reduce_cmd.reset_reduce):
-            sums = values.reshape(values.shape[0], -1).sum(axis=1, dtype=np.float32, keepdims=True)
-            np.add(registers, sums, out=registers)
-        if read_out is not None:
-            read_out(registers)
-
-    return accumulate
 
 
 ACTIVATION = Operation(
@@ -71,6 +46,7 @@ ACTIVATION = Operation(
         operands.activation_bias_dtype,
         operands.activation_function,
         operands.activation_reduce,
+        operators.reciprocal_bias,
     ),
     bind=_activation,
     numbers=frozenset({"bias", "scale"}),

@@ -7,11 +7,13 @@ from functools import partial
 
 import numpy as np
 
+from trnrt.errors import KernelError
 from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, copier, exact, in_shape, writer
+from trnrt.nki.machine.bits import number_pattern, pattern, stored
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.operators import binary_function
+from trnrt.nki.machine.operators import OPERATORS, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, Operation, View
-from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules import access, operands, operators
 
 _NATIVE_INTEGERS = ("int32", "uint32")
 
@@ -55,10 +57,49 @@ def integers_only(instruction_args: dict[str, object]) -> bool:
     return all(isinstance(tile, View) and tile.dtype.name in _NATIVE_INTEGERS for tile in tiles)
 
 
+def _integer_power(base: Array, exponent: Array) -> Array:
+    if exponent.min() < 0:
+        raise KernelError(
+            "tensor_tensor: nl.power of integers with a negative exponent; what it gives is not documented"
+        )
+    return np.power(base, exponent)
+
+
+def _bit_operand(operand: View | float | None, arrays: Arrays, shape: tuple[int, ...]) -> Callable[[], Array]:
+    """A tile, or a number that broadcasts, as bit patterns."""
+    if not isinstance(operand, View):
+        number = number_pattern(int(operand or 0))
+        return lambda: number
+    take = in_shape(arrays(operand), shape)
+    return lambda: pattern(take())
+
+
+def _bitvec_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = data1 <op> data2`` on bit patterns."""
+    target, function = arrays(instruction["dst"]), binary_function(instruction["op"])
+    left = _bit_operand(instruction["data1"], arrays, target.shape)
+    right = _bit_operand(instruction["data2"], arrays, target.shape)
+    return lambda: np.copyto(target, stored(function(left(), right()), target.dtype))
+
+
+def _bitvec_tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = (data <op0> operand0) <op1> operand1`` on bit patterns, operands broadcast."""
+    target, op1 = arrays(instruction["dst"]), instruction["op1"]
+    one_a_partition = (target.shape[0],) + (1,) * (target.ndim - 1)
+    data = _bit_operand(instruction["data"], arrays, target.shape)
+    first = binary_function(instruction["op0"], instruction["reverse0"])
+    operand0 = _bit_operand(instruction["operand0"], arrays, one_a_partition)
+    if op1 is None:
+        return lambda: np.copyto(target, stored(first(data(), operand0()), target.dtype))
+    second = binary_function(op1, instruction["reverse1"])
+    operand1 = _bit_operand(instruction["operand1"], arrays, one_a_partition)
+    return lambda: np.copyto(target, stored(second(first(data(), operand0()), operand1()), target.dtype))
+
+
 def _integer_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = data1 <op> data2`` in 32-bit integers; what overflows wraps around."""
-    target = arrays(instruction["dst"])
-    function = binary_function(instruction["op"])
+    target, op = arrays(instruction["dst"]), instruction["op"]
+    function = _integer_power if op is OPERATORS["power"] else binary_function(op)
     left = in_shape(arrays(instruction["data1"]), target.shape)
     right = in_shape(arrays(instruction["data2"]), target.shape)
 
@@ -70,6 +111,8 @@ def _integer_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable
 
 def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = data1 <op> data2`` in float32, on the GpSimd engine in integers where all tiles are 32-bit ones."""
+    if instruction["op"].bitvec:
+        return _bitvec_tensor_tensor(instruction, arrays)
     if instruction.engine is Engine.gpsimd and integers_only(instruction.args):
         return _integer_tensor_tensor(instruction, arrays)
     dst = instruction["dst"]
@@ -90,13 +133,23 @@ TENSOR_TENSOR = Operation(
     engines=(Engine.vector, Engine.gpsimd),
     writes=("dst",),
     reads=("data1", "data2"),
-    rules=(*operands.ELEMENTWISE, operands.one_psum_input, operands.vector_operator, operands.two_input_operator),
+    rules=(
+        *operands.ELEMENTWISE,
+        operands.one_psum_input,
+        operands.vector_operator,
+        operands.two_input_operator,
+        operators.operator_generation,
+        *operators.BITVEC,
+        operators.power_engine,
+    ),
     bind=_tensor_tensor,
 )
 
 
 def _tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = (data <op0> operand0) <op1> operand1``, operands broadcast along the free dimensions."""
+    if instruction["op0"].bitvec:
+        return _bitvec_tensor_scalar(instruction, arrays)
     dst, op1 = instruction["dst"], instruction["op1"]
     target = arrays(dst)
     data = in_shape(arrays(instruction["data"]), target.shape)
@@ -121,6 +174,10 @@ TENSOR_SCALAR = Operation(
     rules=(
         *operands.ELEMENTWISE,
         operands.vector_operator,
+        operators.operator_generation,
+        operators.one_kind_of_operator,
+        *operators.BITVEC,
+        operators.bitvec_engine,
         operands.operand_given,
         operands.column_operands,
         operands.float32_operands,
@@ -154,6 +211,8 @@ SCALAR_TENSOR_TENSOR = Operation(
     rules=(
         *operands.ELEMENTWISE,
         operands.vector_operator,
+        operators.arithmetic_operator,
+        operators.operator_generation,
         operands.two_input_operator,
         operands.operand_given,
         operands.column_operands,

@@ -7,6 +7,10 @@ limit; or None. Operations name the rules that bind them; tests walk ``RULES`` a
 ``access``      what an engine, or a DMA, may touch and in which pattern
 ``operands``    the operands of vector, scalar and gpsimd instructions
 ``tensor``      matrix products and transposes
+``array``       how matrix products use the tensor engine's array
+``shuffle``     moves between and along partitions, GpSimd searches
+``transfer``    DMA that transposes, adds or prints
+``random``      random number generators
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def on_chip(instruction: Instruction, target: Target) -> str | None:
 @rule("partition-stride", "an engine accesses consecutive partitions", "arch guide trn1, Accessing SBUF/PSUM tensors")
 def partition_stride(instruction: Instruction, target: Target) -> str | None:
     for arg, view in instruction.operands:
-        step = view.storage.partition_elements
+        step = view.partition_elements
         if view.shape[0] > 1 and view.strides[0] != step:
             return f"{arg} steps over {view.strides[0] // step} partitions at a time; an engine's limit is 1"
     return None
@@ -65,7 +65,7 @@ def dimensions(instruction: Instruction, target: Target) -> str | None:
 )
 def pattern_range(instruction: Instruction, target: Target) -> str | None:
     for arg, view in instruction.operands:
-        if view.storage.partition_elements <= _MAX_STRIDE and 0 not in view.strides:
+        if view.partition_elements <= _MAX_STRIDE and 0 not in view.strides:
             continue  # no dimension and no stride is larger than what a partition holds
         for size, stride in zip(view.shape[1:], view.strides[1:], strict=True):
             if size > _MAX_COUNT:

@@ -10,7 +10,13 @@ from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 
 # Two inputs of one instruction of which PSUM can deliver one.
-_PSUM_PAIRS = (("data1", "data2"), ("data", "operand1"), ("src", "predicate"))
+_PSUM_PAIRS = (
+    ("data1", "data2"),
+    ("data", "operand1"),
+    ("src", "predicate"),
+    ("data0", "data1"),
+    ("on_true", "predicate"),
+)
 _REDUCE_COMMANDS = (reduce_cmd.idle, reduce_cmd.reset, reduce_cmd.reduce, reduce_cmd.reset_reduce)
 _SEARCHED_MIN, _SEARCHED_MAX, _FOUND = 8, 16384, 8
 # What the scalar engine's own multiply-add can do of tensor_scalar, where it has no more than that.
@@ -54,6 +60,9 @@ def column_operands(instruction: Instruction, target: Target) -> str | None:
     "nki.isa tensor_scalar, activation",
 )
 def float32_operands(instruction: Instruction, target: Target) -> str | None:
+    op0 = instruction.args.get("op0")
+    if isinstance(op0, Operator) and op0.bitvec:
+        return None
     for arg, view in instruction.operands:
         if arg in ("operand0", "operand1", "scale") and view.dtype.name != "float32":
             return f"{arg} is {view.dtype}; it must be float32"
@@ -63,7 +72,7 @@ def float32_operands(instruction: Instruction, target: Target) -> str | None:
 @rule(
     "one-psum-input",
     "PSUM delivers one of an instruction's two inputs",
-    "nki.isa tensor_tensor, scalar_tensor_tensor, tensor_copy_predicated",
+    "nki.isa tensor_tensor, scalar_tensor_tensor, tensor_copy_predicated, tensor_tensor_scan, select_reduce",
 )
 def one_psum_input(instruction: Instruction, target: Target) -> str | None:
     in_psum = {arg for arg, view in instruction.operands if view.buffer is MemoryRegion.psum}
@@ -96,7 +105,7 @@ def two_input_operator(instruction: Instruction, target: Target) -> str | None:
 )
 def operand_given(instruction: Instruction, target: Target) -> str | None:
     for arg, op_arg in (("operand0", "op0"), ("operand1", "op1")):
-        operand, op = instruction.args[arg], instruction.args[op_arg]
+        operand, op = instruction.args.get(arg), instruction.args.get(op_arg)
         if op is None and operand is not None:
             return f"{arg} is {operand!s} but {op_arg} is None; both are given or both are None"
         if op is None or (isinstance(op, Operator) and not op.binary):
@@ -149,6 +158,8 @@ def activation_function(instruction: Instruction, target: Target) -> str | None:
     op = instruction["op"]
     if isinstance(op, Operator) and op.activation:
         return None
+    if isinstance(op, Operator) and op.parametric:
+        return f"op={op!r} takes its slope from nisa.activate2's relu_param; what it is in nisa.activation is not known"
     return f"op={op!r} is not an activation function of the scalar engine"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules.access import dimensions, on_chip, partition_stride, pattern_range, start_partition
+from trnrt.nki.machine.rules.array import MODES, columns
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 
@@ -29,9 +30,9 @@ def matmul_contraction(instruction: Instruction, target: Target) -> str | None:
 
 @rule("matmul-stationary", "the stationary operand has at most 128 columns", "nki.isa nc_matmul, Tile size")
 def matmul_stationary(instruction: Instruction, target: Target) -> str | None:
-    columns = instruction["stationary"].free_size
-    if columns > target.stationary_max:
-        return f"stationary has {columns} columns; the limit on {target.name} is {target.stationary_max}"
+    size = columns(instruction, "stationary")
+    if size > target.stationary_max:
+        return f"stationary has {size} columns; the limit on {target.name} is {target.stationary_max}"
     return None
 
 
@@ -41,17 +42,17 @@ def matmul_stationary(instruction: Instruction, target: Target) -> str | None:
     "nki.isa nc_matmul, Tile size",
 )
 def matmul_moving(instruction: Instruction, target: Target) -> str | None:
-    columns = instruction["moving"].free_size
+    size = columns(instruction, "moving")
     limit = target.moving_max if instruction["dst"].dtype.itemsize == 4 else target.moving_max_16bit
-    if columns > limit:
-        return f"moving has {columns} columns; the limit on {target.name} is {limit}"
+    if size > limit:
+        return f"moving has {size} columns; the limit on {target.name} is {limit}"
     return None
 
 
 @rule("matmul-result", "dst is the stationary's columns by the moving's", "nki.isa nc_matmul, Layout")
 def matmul_result(instruction: Instruction, target: Target) -> str | None:
     dst = instruction["dst"]
-    wanted = (instruction["stationary"].free_size, instruction["moving"].free_size)
+    wanted = (columns(instruction, "stationary"), columns(instruction, "moving"))
     if (dst.partitions, dst.free_size) != wanted:
         return f"dst is {dst.partitions} x {dst.free_size}; stationary and moving give {wanted[0]} x {wanted[1]}"
     return None
@@ -83,7 +84,7 @@ def matmul_mixed_dtypes(instruction: Instruction, target: Target) -> str | None:
 @rule("matmul-result-dtype", "a matmul's result is float32 (trn3: or bfloat16)", "nki.isa nc_matmul, Data types")
 def matmul_result_dtype(instruction: Instruction, target: Target) -> str | None:
     dtype = instruction["dst"].dtype
-    if dtype.name not in target.psum_matmul_dtypes:
+    if dtype.name not in target.psum_matmul_dtypes and not instruction["passes_through"]:
         return f"dst is {dtype}; on {target.name} it must be {' or '.join(target.psum_matmul_dtypes)}"
     return None
 
@@ -100,7 +101,7 @@ def psum_bank(instruction: Instruction, target: Target) -> str | None:
     size, bank = dst.dtype.itemsize, target.psum_bank_bytes
     steps = [(n - 1) * s for n, s in zip(dst.shape[1:], dst.strides[1:], strict=True)]
     # A tile without an address starts at a bank, or lies in one: the allocator's promise.
-    start = (dst.storage.address[1] if dst.storage.address else 0) + dst.offset % dst.storage.partition_elements * size
+    start = (dst.storage.address[1] if dst.storage.address else 0) + dst.offset % dst.partition_elements * size
     first, last = (
         start + sum(s for s in steps if s < 0) * size,
         start + sum(s for s in steps if s > 0) * size + size - 1,
@@ -137,6 +138,7 @@ MATMUL = (
     matmul_result_dtype,
     psum_bank,
     psum_accumulate,
+    *MODES,
 )
 
 

@@ -5,10 +5,12 @@ Common to all: results are new tiles in SBUF unless it is said otherwise, comput
 
 ``common``       tiles, result dtypes, what strict mode refuses
 ``creation``     tensors with contents
+``constants``    tensors that are part of the program, and printing
 ``movement``     between HBM and SBUF, views, broadcasting, gathering
 ``elementwise``  operators called as functions
+``tokens``       which function calling an operator means
 ``rounding``     floor, ceil, trunc
-``trigonometry`` sin, cos, tan over the whole range of angles
+``trigonometry`` sin, cos, tan over the whole range of angles, arctan
 ``selection``    where, dropout
 ``reductions``   along the free axes, softmax, rms_norm
 ``products``     matmul, transpose

@@ -69,11 +69,9 @@ def promoted(one: DType, other: DType) -> DType:
     return bfloat16 if one.itemsize == 1 else float32
 
 
-def tile(
-    shape: Sequence[int], dtype: DType, buffer: MemoryRegion = MemoryRegion.sbuf, name: str = ""
-) -> NkiTensor:
-    """A new tensor, not written."""
-    return active_tracer("nl").allocate(tuple(shape), dtype, buffer, name, None)
+def tile(shape: Sequence[int], dtype: DType, buffer: MemoryRegion = MemoryRegion.sbuf, what: str = "nl") -> NkiTensor:
+    """A new tensor that nothing has written, for the function ``what``."""
+    return active_tracer(what).allocate(tuple(shape), dtype, buffer, "", None, what)
 
 
 def operator(name: str) -> Operator:
@@ -107,11 +105,6 @@ def cast(x: NkiTensor, dtype: DType) -> NkiTensor:
 def in_sbuf(x: NkiTensor) -> NkiTensor:
     """``x``, or a copy of it in SBUF where it is in PSUM."""
     return x if x.buffer is MemoryRegion.sbuf else copied(x, x.dtype)
-
-
-def float32_tile(x: NkiTensor) -> NkiTensor:
-    """A fresh float32 tile of the shape of ``x``."""
-    return tile(x.shape, float32)
 
 
 def refuse_when_strict(what: str, problem: str, instead: str) -> None:

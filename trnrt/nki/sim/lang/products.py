@@ -19,7 +19,7 @@ def transpose(x: NkiTensor, dtype: object = None) -> NkiTensor:
     if x.ndim != 2:
         raise KernelError(f"nl.transpose: x has {x.ndim} dimensions, {x.shape}; it must have 2")
     wanted = result_dtype("transpose", dtype, x.dtype)
-    dst = tile((x.shape[1], x.shape[0]), x.dtype, MemoryRegion.psum)
+    dst = tile((x.shape[1], x.shape[0]), x.dtype, MemoryRegion.psum, "nl.transpose")
     isa.nc_transpose(dst, in_sbuf(x), engine=isa.engine.tensor)
     if wanted == x.dtype:
         return dst
@@ -44,6 +44,6 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     if x.shape[0] != y.shape[0]:
         shapes = f"{x.shape[0]} partitions of x and {y.shape[0]} of y"
         raise KernelError(f"nl.matmul: {shapes} are to be contracted; they must be equally many")
-    dst = tile((x.shape[1], y.shape[1]), float32, MemoryRegion.psum)
+    dst = tile((x.shape[1], y.shape[1]), float32, MemoryRegion.psum, "nl.matmul")
     isa.nc_matmul(dst, in_sbuf(x), in_sbuf(y), accumulate=False)
     return dst

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trnrt.errors import KernelError
-from trnrt.nki.sim.trace import active_tracer
+from trnrt.nki.sim.trace import Tracer, active_tracer
 
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
@@ -20,30 +20,33 @@ static_range = affine_range
 
 @contextmanager
 def no_reorder() -> Iterator[None]:
-    """A region whose instructions stay in program order. This model never reorders any."""
-    active_tracer("nl.no_reorder")
+    """A region whose instructions stay in program order. This model never reorders any; device loops are refused."""
+    instructions = active_tracer("nl.no_reorder").program.instructions
+    start = len(instructions)
     yield
+    if any(instruction.operation.name == "loop_begin" for instruction in instructions[start:]):
+        raise KernelError(
+            "nl.no_reorder: a device loop is in the region, which can't hold one; unroll it, or move it out"
+        )
 
 
 def program_id(axis: int = 0) -> int:
-    """The number of this instance in the launch grid; 0 on one core."""
-    _check_axis("program_id", axis)
-    return 0
+    """The number of this instance in the launch grid: which core it runs on; 0 without a grid."""
+    return _instance("program_id", axis).core
 
 
 def num_programs(axes: int = 0) -> int:
-    """How many instances the launch grid has; 1 on one core."""
-    _check_axis("num_programs", axes)
-    return 1
+    """How many instances the launch grid has: ``kernel[2]`` has two; 1 without a grid."""
+    return _instance("num_programs", axes).cores
 
 
 def program_ndim() -> int:
     """How many dimensions the launch grid has; 0 without one."""
-    active_tracer("nl.program_ndim")
-    return 0
+    return 1 if active_tracer("nl.program_ndim").cores > 1 else 0
 
 
-def _check_axis(what: str, axis: int) -> None:
-    active_tracer(f"nl.{what}")
+def _instance(what: str, axis: int) -> Tracer:
+    tracer = active_tracer(f"nl.{what}")
     if axis != 0:
         raise KernelError(f"nl.{what}: axis {axis} of a launch grid; it has at most one, 0")
+    return tracer

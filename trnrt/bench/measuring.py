@@ -1,0 +1,79 @@
+"""How to compare two functions on a machine that is busy: run them in turns, and look at medians.
+
+A machine that slows down for a second slows both down; a ratio of neighbours stays what it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from statistics import median
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result. ``bar`` is the most (or, with ``at_least``, the least) that passes; None where nothing is asked.
+
+    ``value`` is None where it could not be measured; ``note`` says why, or what it was measured against.
+    """
+
+    case: str
+    value: float | None
+    unit: str
+    bar: float | None = None
+    at_least: bool = False
+    note: str = ""
+
+    @property
+    def passed(self) -> bool | None:
+        """None where there is no bar, or nothing to hold against it."""
+        if self.value is None or self.bar is None:
+            return None
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+def seconds(run: Run) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def in_turns(runs: Sequence[Run], rounds: int) -> list[list[float]]:
+    """The seconds of each function, round for round, after one call of each that does not count."""
+    for run in runs:
+        run()
+    taken: list[list[float]] = [[] for _ in runs]
+    for number in range(rounds):
+        order = list(enumerate(runs))
+        for position, run in order if number % 2 == 0 else reversed(order):
+            taken[position].append(seconds(run))
+    return taken
+
+
+def ratio(run: Run, yardstick: Run, rounds: int) -> tuple[float, float, float]:
+    """The median of the rounds' ratios, and the median seconds of each of the two."""
+    ours, theirs = in_turns([run, yardstick], rounds)
+    return median(a / b for a, b in zip(ours, theirs, strict=True)), median(ours), median(theirs)
+
+
+def can_limit_threads() -> bool:
+    """Whether BLAS can be told in this process how many threads to take."""
+    return find_spec("threadpoolctl") is not None
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """BLAS and PyTorch take ``count`` threads, where ``can_limit_threads``; else what the environment told them."""
+    if not can_limit_threads():
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(count):
+        yield

@@ -1,0 +1,36 @@
+"""``trnrt bench``: how fast trnrt is on this machine, against numpy and PyTorch, and whether that is fast enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trnrt.commands.options import Reporting
+from trnrt.report.console import render, say, working
+from trnrt.report.documents import as_text, bench_document
+from trnrt.report.files import write_text
+
+if TYPE_CHECKING:
+    from trnrt.bench.measuring import Row
+
+
+def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
+    """Measure the simulator; tell whether no bar was missed."""
+    from trnrt.bench.simulator import CASES
+    from trnrt.bench.worker import measure
+
+    rows: list[Row] = []
+    for name in CASES:
+        with working(f"measuring {name}"):
+            rows += measure(name, quick=quick)
+    document = as_text(bench_document("simulator", rows, quick=quick))
+    say(document if reporting.as_json else _text(rows))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, document)
+    return all(row.passed is not False for row in rows)
+
+
+def _text(rows: list[Row]) -> str:
+    from trnrt.report.tables import bench_table
+
+    parts: list[Any] = [bench_table(rows)]
+    return render(parts)

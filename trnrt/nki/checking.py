@@ -1,0 +1,286 @@
+"""``check``: what is wrong with a kernel file, found without executing any data.
+
+The file is read for what the NKI compiler refuses; then its script is run, and every kernel call in it is traced for
+its shapes and answered with zeros. Instead of running the script, calls can be given as text (``calls.parse_call``).
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import isfunction
+from pathlib import Path
+from tokenize import open as open_source
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from trnrt.errors import KernelError, OptionError
+from trnrt.nki import scripts
+from trnrt.nki.calls import Call, describe, parse_call
+from trnrt.nki.machine.memory import allocate
+from trnrt.nki.machine.program import Program, Source
+from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.nki.sim.kernel import Kernel, Simulated, intercepted
+from trnrt.nki.sim.subset import check_api, check_source, load_api
+from trnrt.nki.sim.subset_source import Finding
+
+_RULE = re.compile(r"^  rule ([\w-]+): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CheckedCall:
+    """A kernel call and what tracing it gave; the numbers are None where it ended in ``error``.
+
+    On several cores ``instructions`` are those of all, and the bytes (a partition) those of the core that takes most.
+    """
+
+    kernel: str
+    arguments: str
+    instructions: int | None = None
+    sbuf_peak_bytes: int | None = None
+    psum_peak_bytes: int | None = None
+    error: str | None = None
+
+
+@dataclass
+class Report:
+    """What ``check`` found in a file. Equal calls are listed once. ``notes`` tell what was not looked at, and why."""
+
+    file: str
+    target: str
+    findings: list[Finding] = field(default_factory=list)
+    calls: list[CheckedCall] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+def check(script: Path, calls: Sequence[str] = (), *, target: str | None = None) -> Report:
+    """Check a file, and the kernel calls that its script makes; with ``calls`` those calls.
+
+    Raises:
+        OptionError: if there is no such file, a call can't be read, or the file has no kernel of its name.
+    """
+    asked = [parse_call(text) for text in calls]
+    source = _source(script)
+    with scripts.environment(script, (), target):
+        report = Report(str(script), get_target(target or scripts.target_override() or DEFAULT_TARGET).name)
+        report.findings = static_findings(source, str(script))
+        if any(finding.rule == "syntax" for finding in report.findings):
+            return report
+        recorder = _Recorder(report, script)
+        if asked:
+            _trace_asked(script, asked, recorder)
+        else:
+            _run_script(script, recorder)
+    report.findings.sort(key=lambda finding: (finding.file != report.file, finding.file, finding.line, finding.column))
+    return report
+
+
+def _source(script: Path) -> str:
+    if not script.is_file():
+        raise OptionError(f"there is no file {str(script)!r}")
+    try:
+        with open_source(str(script)) as file:  # in the encoding that the file declares
+            return file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise OptionError(f"can't read {str(script)!r}: {error}") from None
+
+
+def static_findings(source: str, name: str) -> list[Finding]:
+    """What the language and the API of NKI refuse in a file, in its order."""
+    found = [*check_source(source, name), *check_api(source, name, load_api())]
+    return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.rule))
+
+
+class _Recorder:
+    """Traces kernel calls for a report, each different one once."""
+
+    def __init__(self, report: Report, script: Path) -> None:
+        self.report = report
+        self.path = str(script.resolve())
+        self._refused = {self.path: {finding.line for finding in report.findings}}
+        self._seen: dict[tuple[Any, ...], Program | KernelError] = {}
+
+    def __call__(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an intercepted call returns: zeros of the kernel's shapes; it raises what tracing raises."""
+        arguments = describe(args, kwargs)
+        key = kernel.function, arguments, (kernel.target.name, kernel.cores)
+        if key not in self._seen:
+            try:
+                self._seen[key] = self._traced(kernel, args, kwargs)
+            except KernelError as error:
+                self.report.calls.append(CheckedCall(_name(kernel), arguments, error=str(error)))
+                place = scripts.place_of(error) or self._call_site() or _definition(kernel.function)
+                self._add(_finding(error, place))
+                self._seen[key] = error
+        found = self._seen[key]
+        if isinstance(found, KernelError):
+            raise found
+        return _zeros(found)
+
+    def _traced(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+        # A file that the compiler refuses anyway is traced leniently, so that the rest of it is looked at.
+        strict = not self._lines_refused(kernel.function.__code__.co_filename)
+        checked = Simulated(kernel.function, kernel.target, strict=strict, cores=kernel.cores)
+        programs = checked.trace(*args, **kwargs)
+        uses = [allocate(program) for program in programs]  # as tracing has placed them; what they take was not kept
+        call = CheckedCall(
+            _name(kernel),
+            describe(args, kwargs),
+            sum(len(program.instructions) for program in programs),
+            max(use.sbuf_peak_bytes for use in uses),
+            max(use.psum_peak_bytes for use in uses),
+        )
+        self.report.calls.append(call)
+        return programs[0]
+
+    def _lines_refused(self, file: str) -> set[int]:
+        """The lines that the static check refuses in a file with kernels; those of an imported one are reported now."""
+        if file not in self._refused:
+            found = static_findings("".join(linecache.getlines(file)), file)
+            self.report.findings += found
+            self._refused[file] = {finding.line for finding in found}
+        return self._refused[file]
+
+    def _call_site(self) -> Source | None:
+        """The line of the script that is running."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename != self.path:
+            frame = frame.f_back
+        here = frame.f_code.co_filename == self.path
+        return Source(self.path, frame.f_lineno, frame.f_code.co_name) if here else None
+
+    def _add(self, finding: Finding) -> None:
+        """Put a finding of a trace into the report, unless its line is refused already."""
+        if finding.line not in self._refused.get(finding.file, ()):
+            finding = replace(finding, file=self.report.file if finding.file == self.path else finding.file)
+            if finding not in self.report.findings:
+                self.report.findings.append(finding)
+
+
+def _name(kernel: Simulated) -> str:
+    """A kernel's name as ``parse_call`` reads it, with its cores where they are several."""
+    return kernel.function.__name__ if kernel.cores == 1 else f"{kernel.function.__name__}[{kernel.cores}]"
+
+
+def _definition(function: Callable[..., Any]) -> Source:
+    code = function.__code__
+    return Source(code.co_filename, code.co_firstlineno, function.__name__)
+
+
+def _finding(error: KernelError, place: Source) -> Finding:
+    """A KernelError as a finding: its rule, what is wrong, and what the rule says to do."""
+    text = str(error)
+    rule = _RULE.search(text)
+    message = text.split("\n  rule ")[0].split("\n  at ")[0]
+    instead = error.hint or (rule.group(2) if rule else "")
+    return Finding(place.file, place.line, 1, rule.group(1) if rule else "kernel", message, instead)
+
+
+def _zeros(program: Program) -> Any:
+    arrays = [np.zeros(view.shape, view.dtype.numpy) for view in program.outputs]
+    return tuple(arrays) if program.returns_tuple else arrays[0]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """How a script runs whose kernels return zeros: what it prints goes to stderr, since stdout is for the report,
+    and what it compares with numpy counts as equal, so that it goes on to its next kernel."""
+    import numpy.testing
+
+    answers: list[tuple[Any, str, bool | None]] = [(np, "allclose", True), (np, "array_equal", True)]
+    answers += [(numpy.testing, name, None) for name in vars(numpy.testing) if name.startswith("assert_")]
+    before = [(module, name, getattr(module, name)) for module, name, _ in answers]
+    for module, name, answer in answers:
+        setattr(module, name, partial(_answer, answer))
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        for module, name, function in before:
+            setattr(module, name, function)
+
+
+def _answer(answer: bool | None, *args: Any, **kwargs: Any) -> bool | None:
+    return answer
+
+
+def _run_script(script: Path, recorder: _Recorder) -> None:
+    report = recorder.report
+    with intercepted(recorder), _undisturbed():
+        stopped = _stopped(lambda: scripts.run_main(script))
+    if stopped is not None:
+        _tell(stopped, recorder)
+    if not report.calls:
+        report.notes.append("the script called no kernel; --call traces one")
+
+
+def _stopped(run: Callable[[], None]) -> BaseException | None:
+    """What ended a run of the user's code, if not its end."""
+    try:
+        run()
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except SystemExit as error:
+        return error if scripts.exit_code(error)[0] else None
+    except BaseException as error:
+        return error
+    return None
+
+
+def _tell(error: BaseException, recorder: _Recorder) -> None:
+    """A script that stops before its first kernel call can't be checked; afterwards it has seen zeros, and may."""
+    report = recorder.report
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == recorder.path]
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == recorder.path else None
+    line = line or (lines[-1] if lines else 1)
+    what = f"{type(error).__name__}: {error}".strip().splitlines()[0].removesuffix(":")
+    if not report.calls:
+        report.findings.append(Finding(report.file, line or 1, 1, "script", f"the script stopped: {what}", _CALL_IT))
+    elif not isinstance(error, KernelError):
+        report.notes.append(f"the script stopped at line {line}, after kernels had returned zeros: {what}")
+
+
+_CALL_IT = "Make the script run, or name the calls with --call"
+
+
+def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> None:
+    """Import the script's module without running its kernels, and trace the calls that were asked for."""
+    module = ModuleType(script.stem)
+    unasked = _Recorder(Report(recorder.report.file, recorder.report.target), script)
+    with intercepted(unasked), _undisturbed():
+        stopped = _stopped(lambda: scripts.import_module(script, module))
+    kernels = [_kernel(module, call, stopped, recorder) for call in asked]
+    for kernel, call in zip(kernels, asked, strict=True):
+        if kernel is not None:
+            with suppress(KernelError):  # it is in the report
+                recorder(kernel, call.args, dict(call.kwargs))
+
+
+def _kernel(module: ModuleType, call: Call, stopped: BaseException | None, recorder: _Recorder) -> Simulated | None:
+    """The kernel that a call names; None, with a finding, where the module stopped before it."""
+    value, target = getattr(module, call.kernel, None), get_target(recorder.report.target)
+    if isinstance(value, Kernel) or isfunction(value):
+        try:
+            return Simulated(value, target, cores=call.cores)
+        except KernelError as error:
+            raise OptionError(str(error)) from None
+    if stopped is not None:
+        _tell(stopped, recorder)
+        return None
+    names = ", ".join(scripts.names_of_kernels(vars(module)))
+    raise OptionError(
+        f"{recorder.report.file} has no kernel {call.kernel!r}",
+        hint=f"it has {names}" if names else "it has no kernels",
+    )

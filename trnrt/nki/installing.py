@@ -1,0 +1,214 @@
+"""``install``: the simulator under the names of AWS's package, so that ``import nki`` finds it.
+
+Where AWS's `nki` is missing (the package of that name on PyPI is an empty placeholder and counts as missing), the
+modules of ``_CONTENTS`` are put into ``sys.modules``. They are modules of their own, with the right names, that hold
+the simulator's functions; a name that they lack is refused with what to use instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, NoReturn
+
+from trnrt.nki.machine.dtypes import DTYPES, DType
+from trnrt.nki.sim import isa, language
+from trnrt.nki.sim.kernel import jit, simulate
+from trnrt.nki.sim.subset_api import advice, load_api
+from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["aws_nki_installed", "install", "installed", "uninstall"]
+
+SEAM_VARIABLE = "TRNRT_NKI"
+
+# What the simulator leaves out on purpose.
+_LEFT_OUT = {
+    "nki.collectives": "collectives between devices are left out of the simulator",
+    "nki.compiler": "the compiler's own functions are left out of the simulator",
+    "nki.experimental": "experimental functions are left out of the simulator",
+    "neuronxcc": "only neuronxcc.nki.typing is there, which nki-library still imports; kernels import nki",
+}
+
+
+class tensor(NkiTensor):  # noqa: N801 - NKI's name
+    """A tensor parameter, for annotations: ``nt.tensor[128, 512]``. Nothing is checked against it."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, shape: Any) -> type[tensor]:
+        return cls
+
+
+class mutable_tensor(tensor):  # noqa: N801 - NKI's name
+    """A tensor parameter that the kernel writes, for annotations."""
+
+    __slots__ = ()
+
+
+def aws_nki_installed() -> bool:
+    """Whether AWS's `nki` is here. The PyPI package of that name is an empty placeholder without these modules."""
+    with _hidden():
+        try:
+            return find_spec("nki.language") is not None and find_spec("nki.isa") is not None
+        except Exception:  # a placeholder may raise whatever it likes when it is imported to look inside
+            return False
+
+
+def install() -> bool:
+    """Make ``import nki`` mean the simulator in this process; tell whether it does.
+
+    Where AWS's package is installed nothing is done and False is returned, unless ``TRNRT_NKI=simulator`` says that
+    the simulator goes first. To install twice changes nothing.
+    """
+    if _State.saved is not None:
+        return True
+    if aws_nki_installed() and os.environ.get(SEAM_VARIABLE) != "simulator":
+        return False
+    neuronxcc = _found("neuronxcc")
+    wanted = [name for name in _CONTENTS if name.startswith("nki") or not neuronxcc]
+    modules = [_Module(name, _CONTENTS[name]()) for name in wanted]
+    _State.saved = _taken_out("nki") | ({} if neuronxcc else _taken_out("neuronxcc"))
+    for module in modules:
+        _register(module)
+    sys.meta_path.insert(0, _FINDER)
+    return True
+
+
+def uninstall() -> None:
+    """Undo ``install``: ``import nki`` means again what it did before."""
+    if _State.saved is not None:
+        sys.meta_path.remove(_FINDER)
+        for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
+            del sys.modules[name]
+        sys.modules.update(_State.saved)
+        _State.saved = None
+
+
+@contextmanager
+def installed() -> Iterator[bool]:
+    """The simulator as ``nki`` for a while; False where AWS's package stays in its place."""
+    before = _State.saved is not None
+    try:
+        yield install()
+    finally:
+        if not before:
+            uninstall()
+
+
+class _State:
+    """What ``install`` took out of ``sys.modules``; None while nothing is installed."""
+
+    saved: dict[str, ModuleType] | None = None
+
+
+class _Module(ModuleType):
+    """One of our modules under AWS's name; asking it for what it lacks says what is there instead."""
+
+    def __init__(self, name: str, contents: Mapping[str, Any]) -> None:
+        super().__init__(name, f"{name}, on trnrt's simulated NeuronCore.")
+        self.__spec__ = ModuleSpec(name, None, origin="trnrt", is_package=True)
+        self.__path__: list[str] = []  # a package, so that `from nki.language import no_such_name` asks the finder
+        self.__package__ = name
+        self.__dict__.update(contents)
+        self.__all__ = [public for public in contents if not public.startswith("_")]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        raise AttributeError(_refusal(f"{self.__name__}.{name}"), name=name, obj=self)
+
+
+class _Finder(MetaPathFinder):
+    """Answers imports below our modules: what is not registered does not exist."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        parent = sys.modules.get(fullname.rpartition(".")[0])
+        if isinstance(parent, _Module):
+            # Without its name: Python drops a ModuleNotFoundError for the very name of a from-import.
+            raise ModuleNotFoundError(_refusal(fullname))
+
+
+_FINDER = _Finder()
+
+
+def _refusal(path: str) -> str:
+    """Why the simulator has nothing at ``path``, and what to use."""
+    left_out = next((why for part, why in _LEFT_OUT.items() if f"{path}.".startswith(f"{part}.")), None)
+    if left_out is not None:
+        return f"{path}: {left_out}"
+    api = load_api()
+    if api.unknown(path) is None and path.rpartition(".")[0] in api.modules:
+        return f"{path} is in NKI {api.nki_version}, but trnrt's simulator does not have it"
+    return ". ".join(advice(path, api))
+
+
+def _register(module: _Module) -> None:
+    name = module.__name__
+    sys.modules[name] = module
+    parent, _, own = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], own, module)
+
+
+def _taken_out(top: str) -> dict[str, ModuleType]:
+    """The modules called ``top`` or below it, which are taken out of ``sys.modules``."""
+    names = [name for name in sys.modules if name == top or name.startswith(f"{top}.")]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+def _found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except Exception:
+        return False
+
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    """Our own modules and finder out of the way of a search for AWS's."""
+    if _State.saved is None:
+        yield
+        return
+    ours = {name: module for name, module in sys.modules.items() if isinstance(module, _Module)}
+    for name in ours:
+        del sys.modules[name]
+    sys.meta_path.remove(_FINDER)
+    try:
+        yield
+    finally:
+        sys.meta_path.insert(0, _FINDER)
+        sys.modules.update(ours)
+
+
+def _public(module: ModuleType, path: str) -> dict[str, Any]:
+    """What ``module`` has of the API's module ``path``, and whatever else it offers."""
+    names = {*load_api().modules[path].names(), *getattr(module, "__all__", ())}
+    return {name: getattr(module, name) for name in sorted(names) if hasattr(module, name)}
+
+
+def _enumerations() -> dict[str, Any]:
+    return {name: value for name, value in _public(isa, "nki.isa").items() if isinstance(value, type)}
+
+
+def _dtypes() -> dict[str, Any]:
+    return {"DType": DType, **DTYPES}
+
+
+_CONTENTS: dict[str, Callable[[], Mapping[str, Any]]] = {
+    "nki": lambda: {"jit": jit, "simulate": simulate},
+    "nki.language": lambda: _public(language, "nki.language"),
+    "nki.isa": lambda: _public(isa, "nki.isa"),
+    "nki.isa.constants": _enumerations,
+    "nki.typing": lambda: {"tensor": tensor, "mutable_tensor": mutable_tensor},
+    "nki.dtype": _dtypes,
+    "nki.tensor": lambda: {"NkiTensor": NkiTensor},
+    "neuronxcc": dict,
+    "neuronxcc.nki": dict,
+    "neuronxcc.nki.typing": lambda: {"tensor": tensor, "mutable_tensor": mutable_tensor},
+}

@@ -1,0 +1,66 @@
+"""Two physical cores that run one kernel (LNC=2)."""
+
+from __future__ import annotations
+
+from trnrt.nki.machine.modes import dma_engine
+from trnrt.nki.machine.program import Instruction, MemoryRegion
+from trnrt.nki.machine.rules.table import rule
+from trnrt.nki.machine.targets import Target
+
+_FIRST_GENERATION = 3
+_PAIR = (0, 1)
+# Bytes a partition that the GpSimd engine's own DMA exchanges at most, by the size of an element.
+_GPSIMD_BYTES = {4: 1024, 2: 512, 1: 256}
+
+
+@rule("two-cores", "cores meet where a kernel runs on two, from NeuronCore-v3 on", "nki.isa core_barrier, sendrecv")
+def two_cores(instruction: Instruction, target: Target) -> str | None:
+    if target.generation < _FIRST_GENERATION:
+        return f"{target.name} has no logical core of two; trn2 and trn3 have"
+    if instruction["num_cores"] != len(_PAIR):
+        return f"the kernel runs on {instruction['num_cores']} core; launch it on two: kernel[2](...)"
+    return None
+
+
+@rule("barrier-cores", "a barrier is between cores 0 and 1", "nki.isa core_barrier")
+def barrier_cores(instruction: Instruction, target: Target) -> str | None:
+    cores = tuple(instruction["cores"])
+    return None if cores == _PAIR else f"cores={cores}; only (0, 1) can meet"
+
+
+@rule("barrier-data", "a barrier is about data in shared HBM", "nki.isa core_barrier")
+def barrier_data(instruction: Instruction, target: Target) -> str | None:
+    buffer = instruction["data"].buffer
+    return None if buffer is MemoryRegion.shared_hbm else f"data is in {buffer.value}; it must be in shared_hbm"
+
+
+@rule("exchange-ranks", "tiles are exchanged between cores 0 and 1", "nki.isa sendrecv")
+def exchange_ranks(instruction: Instruction, target: Target) -> str | None:
+    for arg in ("send_to_rank", "recv_from_rank"):
+        if instruction[arg] not in _PAIR:
+            return f"{arg}={instruction[arg]!r}; it must be 0 or 1"
+    return None
+
+
+@rule("exchange-tiles", "exchanged tiles are in SBUF and alike in shape and dtype", "nki.isa sendrecv, Constraints")
+def exchange_tiles(instruction: Instruction, target: Target) -> str | None:
+    dst, src = instruction["dst"], instruction["src"]
+    for arg, view in instruction.operands:
+        if view.buffer is not MemoryRegion.sbuf:
+            return f"{arg} is in {view.buffer.value}; it must be in sbuf"
+    if (dst.shape, dst.dtype) != (src.shape, src.dtype):
+        return f"src is {src.shape} {src.dtype}, dst {dst.shape} {dst.dtype}; they must be equal"
+    return None
+
+
+@rule(
+    "exchange-size",
+    "the GpSimd engine's DMA exchanges at most 256 elements a partition",
+    "nki.isa sendrecv, dma_engine",
+)
+def exchange_size(instruction: Instruction, target: Target) -> str | None:
+    src = instruction["src"]
+    size, limit = src.free_size * src.dtype.itemsize, _GPSIMD_BYTES[src.dtype.itemsize]
+    if instruction["dma_engine"] is dma_engine.gpsimd_dma and size > limit:
+        return f"src has {size} bytes a partition; with gpsimd_dma the limit for {src.dtype} is {limit}"
+    return None

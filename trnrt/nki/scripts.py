@@ -1,0 +1,128 @@
+"""Running a user's script: as ``python script.py`` would, with ``import nki`` meaning the simulator."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trnrt.errors import KernelError, OptionError
+from trnrt.nki.installing import installed
+from trnrt.nki.machine.program import Source
+from trnrt.nki.sim.kernel import TARGET_VARIABLE
+from trnrt.nki.sim.trace import source_of
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_MACHINERY = ("<frozen ", runpy.__file__)
+_AT = re.compile(r"^  at (.+):(\d+) in (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def environment(script: Path, arguments: Sequence[str], target: str | None) -> Iterator[None]:
+    """What a script finds around it: ``nki``, ``sys.argv``, its own folder on the path, the target.
+
+    Raises:
+        OptionError: if AWS's package is installed, which the script would run on.
+    """
+    argv, path, before = sys.argv, sys.path, os.environ.get(TARGET_VARIABLE)
+    with installed() as ours:
+        if not ours:
+            raise OptionError(
+                "AWS's nki is installed here, and the script would run on it", hint="set TRNRT_NKI=simulator"
+            )
+        sys.argv = [str(script), *arguments]
+        sys.path = [str(script.resolve().parent), *path]
+        if target is not None:
+            os.environ[TARGET_VARIABLE] = target
+        try:
+            yield
+        finally:
+            sys.argv, sys.path = argv, path
+            if target is not None:
+                os.environ.pop(TARGET_VARIABLE)
+                os.environ.update({} if before is None else {TARGET_VARIABLE: before})
+
+
+def target_override() -> str | None:
+    """The target that the environment asks for."""
+    return os.environ.get(TARGET_VARIABLE) or None
+
+
+def run_main(script: Path) -> None:
+    """Run the script as ``__main__``; whatever it raises comes out, SystemExit too."""
+    runpy.run_path(str(script.resolve()), run_name="__main__")
+
+
+def import_module(script: Path, namespace: ModuleType) -> None:
+    """Run the script as a module of its own name, into ``namespace``: what it defined before it raised is there."""
+    file = str(script.resolve())
+    namespace.__file__ = file
+    before = sys.modules.get(namespace.__name__)
+    sys.modules[namespace.__name__] = namespace  # dataclasses look their module up
+    try:
+        exec(compile(script.read_bytes(), file, "exec"), namespace.__dict__)
+    finally:
+        if before is None:
+            del sys.modules[namespace.__name__]
+        else:
+            sys.modules[namespace.__name__] = before
+
+
+def exit_code(error: SystemExit) -> tuple[int, str]:
+    """The exit code that Python gives a SystemExit, and what it prints."""
+    if error.code is None:
+        return 0, ""
+    return (error.code, "") if isinstance(error.code, int) else (1, str(error.code))
+
+
+def script_traceback(error: BaseException) -> str:
+    """The traceback as ``python script.py`` prints it, without the frames of trnrt around the script's."""
+    report = traceback.TracebackException.from_exception(error)
+    _strip(report)
+    return "".join(report.format()).rstrip()
+
+
+def _strip(report: traceback.TracebackException | None) -> None:
+    if report is not None:
+        theirs = [frame for frame in report.stack if not frame.filename.startswith((_PACKAGE, *_MACHINERY))]
+        report.stack = traceback.StackSummary.from_list(theirs)
+        _strip(report.__cause__)
+        _strip(report.__context__)
+
+
+def place_of(error: BaseException) -> Source | None:
+    """The line of the user's code that an error is about: what its message says, else the innermost outside trnrt."""
+    told = _AT.findall(str(error))
+    if isinstance(error, KernelError) and told:
+        file, line, function = told[-1]
+        return Source(file, int(line), function)
+    if isinstance(error, SyntaxError) and error.filename:
+        return Source(error.filename, error.lineno or 1, "<module>")
+    place = source_of(error.__traceback__)
+    return None if place is None or place.file.startswith((_PACKAGE, *_MACHINERY)) else place
+
+
+def with_code(error: KernelError) -> str:
+    """The error's message, with the line of the kernel that it is about."""
+    message, place = str(error), place_of(error)
+    if place is None:
+        return message
+    if not _AT.search(message):
+        message = f"{message}\n  at {place}"
+    code = linecache.getline(place.file, place.line).strip()
+    return f"{message}\n    {code}" if code else message
+
+
+def names_of_kernels(namespace: Mapping[str, Any]) -> list[str]:
+    """The kernels that a module defines."""
+    from trnrt.nki.sim.kernel import Kernel
+
+    return [name for name, value in namespace.items() if isinstance(value, Kernel)]

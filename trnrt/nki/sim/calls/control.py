@@ -1,0 +1,144 @@
+"""Registers and device loops, under NKI's names.
+
+A device loop's body is traced once, between two markers, and stays a loop in the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trnrt.errors import KernelError
+from trnrt.nki.machine.instructions import OPERATIONS
+from trnrt.nki.machine.program import Engine, Instruction, Loop, Register
+from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.trace import active_tracer
+
+
+class VirtualRegister(Register):
+    """A scalar of the device. Its value is not known while a kernel is traced, so Python can't compute with it.
+
+    ``while register:`` makes a device loop that runs as long as the register is not zero.
+    """
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        """The first question opens a loop on the register, the next one closes it: ``while`` asks before each round."""
+        tracer = active_tracer("a register as a condition")
+        if tracer.open_loops and tracer.open_loops[-1].condition is self:
+            _end(tracer.open_loops[-1])
+            return False
+        _begin(Loop(None, condition=self))
+        return True
+
+    def __int__(self) -> int:
+        raise TypeError("a register's value is known on the device only; use nl.fori_loop or nl.dynamic_range")
+
+    __index__ = __int__
+
+
+def _emit(operation: str, args: dict[str, Any]) -> Instruction:
+    return active_tracer(f"nisa.{operation}").emit(OPERATIONS[operation], args, Engine.unknown, None)
+
+
+def _check_register(what: str, value: object) -> None:
+    if not isinstance(value, Register):
+        raise KernelError(f"{what} is a {type(value).__name__}; it must be a register (nisa.register_alloc)")
+
+
+def register_alloc(x: int | NkiTensor | None = None) -> VirtualRegister:
+    """A new register, holding ``x`` where that is given."""
+    tracer = active_tracer("nisa.register_alloc")
+    register = VirtualRegister(tracer.new_register())
+    if isinstance(x, NkiTensor):
+        register_load(register, x)
+    elif x is not None:
+        register_move(register, x)
+    return register
+
+
+def register_move(dst: VirtualRegister, src: int | VirtualRegister) -> None:
+    """``dst = src``, a 32-bit integer or another register."""
+    _check_register("register_move: dst", dst)
+    if not isinstance(src, (int, Register)):
+        raise KernelError(f"register_move: src is a {type(src).__name__}; it must be an integer or a register")
+    if isinstance(src, int) and not -(2**31) <= src < 2**32:
+        raise KernelError(f"register_move: {src} does not fit the 32 bits of a register")
+    _emit("register_move", {"dst": dst, "src": src})
+
+
+def register_load(dst: VirtualRegister, src: NkiTensor) -> None:
+    """``dst`` = the one element of an SBUF tile."""
+    _check_register("register_load: dst", dst)
+    _emit("register_load", {"dst": dst, "src": src})
+
+
+def register_store(dst: NkiTensor, src: VirtualRegister) -> None:
+    """The one element of an SBUF tile = ``src``."""
+    _check_register("register_store: src", src)
+    _emit("register_store", {"dst": dst, "src": src})
+
+
+def _begin(loop: Loop) -> None:
+    active_tracer("a device loop").open_loops.append(loop)
+    _emit("loop_begin", {"loop": loop})
+
+
+def _end(loop: Loop) -> None:
+    tracer = active_tracer("a device loop")
+    if not tracer.open_loops or tracer.open_loops[-1] is not loop:
+        raise KernelError("device loops are not nested properly: an inner one is still open")
+    tracer.open_loops.pop()
+    _emit("loop_end", {"loop": loop})
+
+
+def _counted(start: int | VirtualRegister, stop: int | VirtualRegister, step: int) -> tuple[Loop, VirtualRegister]:
+    if not isinstance(step, int) or step < 1:
+        raise KernelError(f"the step of a device loop is {step!r}; it must be a positive integer known when compiling")
+    for what, bound in (("start", start), ("stop", stop)):
+        if not isinstance(bound, (int, Register)):
+            raise KernelError(
+                f"the {what} of a device loop is a {type(bound).__name__}; it must be an integer or register"
+            )
+    counter = VirtualRegister(active_tracer("a device loop").new_register(), frozen=True)
+    return Loop(counter, start, stop, step), counter
+
+
+def dynamic_range(
+    start: int | VirtualRegister, stop: int | VirtualRegister | None = None, step: int = 1
+) -> Iterator[VirtualRegister]:
+    """A loop that runs on the device: its body is traced once, with a register in the place of the counter."""
+    loop, counter = _counted(0 if stop is None else start, start if stop is None else stop, step)
+    _begin(loop)
+    yield counter
+    _end(loop)
+
+
+def fori_loop(
+    lower: int | VirtualRegister,
+    upper: int | VirtualRegister,
+    body_fun: Callable[[VirtualRegister], object],
+    step: int = 1,
+) -> None:
+    """``body_fun(i)`` for i from ``lower`` to ``upper`` (exclusive), as a loop on the device."""
+    loop, counter = _counted(lower, upper, step)
+    _begin(loop)
+    if body_fun(counter) is not None:
+        raise KernelError("nl.fori_loop: the body returned a value; it must return nothing")
+    _end(loop)
+
+
+def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
+    """``r = init; while r != 0: r = body_fun(r)``, as a loop on the device."""
+    _check_register("nl.while_loop: init", init)
+    condition = VirtualRegister(active_tracer("nl.while_loop").new_register())
+    register_move(condition, init)
+    loop = Loop(None, condition=condition)
+    _begin(loop)
+    seen = VirtualRegister(active_tracer("nl.while_loop").new_register())
+    register_move(seen, condition)
+    result = body_fun(seen)
+    _check_register("nl.while_loop: what the body returned", result)
+    register_move(condition, result)
+    _end(loop)
