@@ -185,3 +185,18 @@ def test_what_is_called_outside_a_kernel(target: str) -> None:
     for call in (lambda: nl.zeros((4, 4), nl.float32), nl.program_id, lambda: nl.tile_size.sbuf_fmax):
         with pytest.raises(KernelError, match="outside a kernel"):
             call()
+
+
+def test_dataclass_makes_fields_of_attributes_without_annotations() -> None:
+    @dataclass
+    class Section(nl.NKIObject):
+        index = None
+        width: int = 4
+        name = "s"
+
+        def area(self) -> int:
+            return self.width * 2
+
+    section = Section(width=3, index=1)  # type: ignore[call-arg]
+    assert vars(section) == {"index": 1, "width": 3, "name": "s"} and section.area() == 6
+    assert section == Section(width=3, index=1)  # type: ignore[call-arg]

@@ -77,9 +77,9 @@ def test_the_compiled_kernel_is_large_enough() -> None:
 def test_every_case_gives_rows(name: str) -> None:
     rows = simulator.CASES[name].run(SMALL)
     for row in rows:
-        assert row.bar is not None and row.unit and row.note
+        assert row.unit and row.note
         assert row.value is None or row.value == row.value
-    assert rows
+    assert any(row.bar is not None for row in rows)
 
 
 def test_without_pytorch_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

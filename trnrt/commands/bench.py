@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.options import Reporting
-from trnrt.report.console import render, say, working
+from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, bench_document
 from trnrt.report.files import write_text
 
@@ -18,6 +19,7 @@ def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
     from trnrt.bench.simulator import CASES
     from trnrt.bench.worker import measure
 
+    _warn_if_busy()
     rows: list[Row] = []
     for name in CASES:
         with working(f"measuring {name}"):
@@ -27,6 +29,13 @@ def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
     if reporting.json_out is not None:
         write_text(reporting.json_out, document)
     return all(row.passed is not False for row in rows)
+
+
+def _warn_if_busy() -> None:
+    """BLAS threads wait for each other: on cores that others use, a product of two threads takes a time slice."""
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    if load > cores / 2:
+        note(f"other programs keep this machine busy (load {load:.1f} on {cores} cores): don't trust two threads")
 
 
 def _text(rows: list[Row]) -> str:

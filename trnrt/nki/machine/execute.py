@@ -84,7 +84,8 @@ class _Memory:
         self._scratch: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def __call__(self, view: View) -> Array:
-        return view_array(view, typed(self.held[view.storage.index], view.dtype))
+        held = self.held[view.storage.index]
+        return view_array(view, typed(held, view.dtype) if self.as_bytes else held)
 
     def hold(self, storage: Storage) -> Array:
         """The flat array that holds a storage, made where there is none."""
@@ -253,8 +254,9 @@ class Executor:
 
 def _overwrites(instruction: Instruction, storage: Storage) -> bool:
     """Whether an instruction writes every element of a storage and reads none."""
-    if any(view.storage is storage for view in instruction.reads()):
-        return False
+    for view in instruction.reads():
+        if view.storage is storage:
+            return False
     return any(view.storage is storage and view.covers_storage() for view in instruction.writes())
 
 

@@ -6,7 +6,7 @@ the executor binds views to arrays, the reports read names and source lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -262,8 +262,9 @@ class Operation:
 class Instruction:
     """One issued instruction. ``line`` is the line of the ``@nki.jit`` function that led to it: the step.
 
-    ``operands`` are the tensors it touches with the names of their arguments, destinations first. ``after`` are
-    instructions that the kernel wants done before, whatever memory they touch.
+    ``operands`` are the tensors it touches with the names of their arguments, destinations first; ``extra`` what it
+    touches besides: run-time indices, and the engine's own registers (read and written). ``after`` are instructions
+    that the kernel wants done before, whatever memory they touch.
     """
 
     operation: Operation
@@ -273,11 +274,13 @@ class Instruction:
     line: int
     name: str | None = None
     after: tuple[Instruction, ...] = ()
-    operands: tuple[tuple[str, View], ...] = field(init=False)
+    operands: list[tuple[str, View]] = field(init=False)
+    extra: tuple[View, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         args = self.args
-        self.operands = tuple((arg, args[arg]) for arg in self.operation.tensors if isinstance(args[arg], View))
+        self.operands = [(arg, args[arg]) for arg in self.operation.tensors if isinstance(args[arg], View)]
+        self.extra = (*self._indices(), *self._registers())
 
     def __getitem__(self, arg: str) -> Any:
         return self.args[arg]
@@ -287,34 +290,28 @@ class Instruction:
         self.after += producers
         return self
 
-    def writes(self) -> Iterator[View]:
+    def writes(self) -> list[View]:
         """What it writes, registers included."""
-        yield from (view for arg, view in self.operands if arg in self.operation.writes)
-        yield from self._registers()
+        written = self.operation.writes
+        return [view for arg, view in self.operands if arg in written] + self._registers()
 
-    def reads(self) -> Iterator[View]:
+    def reads(self) -> list[View]:
         """What it reads, registers and run-time indices included."""
-        yield from (view for arg, view in self.operands if arg in self.operation.reads)
-        yield from self._indices()
-        yield from self._registers()
+        read = self.operation.reads
+        return [view for arg, view in self.operands if arg in read] + list(self.extra)
 
-    def touches(self) -> Iterator[View]:
+    def touches(self) -> list[View]:
         """What it reads or writes, each view once."""
-        for _, view in self.operands:
-            yield view
-            if view.dynamic is not None and view.dynamic.index_tile is not None:
-                yield view.dynamic.index_tile
-        yield from self._registers()
+        touched = [view for _, view in self.operands]
+        return touched + list(self.extra) if self.extra else touched
 
-    def _indices(self) -> Iterator[View]:
-        for _, view in self.operands:
-            if view.dynamic is not None and view.dynamic.index_tile is not None:
-                yield view.dynamic.index_tile
+    def _indices(self) -> list[View]:
+        tiles = [view.dynamic.index_tile for _, view in self.operands if view.dynamic is not None]
+        return [tile for tile in tiles if tile is not None]
 
-    def _registers(self) -> Iterator[View]:
+    def _registers(self) -> list[View]:
         name = self.operation.registers
-        if name is not None and isinstance(self.args[name], View):
-            yield self.args[name]
+        return [self.args[name]] if name is not None and isinstance(self.args[name], View) else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,12 +354,15 @@ class Program:
 
         What a device loop touches lives through the whole loop: its body is run again.
         """
-        spans: dict[int, tuple[int, int]] = {}
+        first_use: dict[int, int] = {}
+        last_use: dict[int, int] = {}
         for position, instruction in enumerate(self.instructions):
             for view in instruction.touches():
                 index = view.storage.index
-                known = spans.get(index)
-                spans[index] = (position if known is None else known[0], position)
+                if index not in last_use:
+                    first_use[index] = position
+                last_use[index] = position
+        spans = {index: (first, last_use[index]) for index, first in first_use.items()}
         for begin, end in self.loops():
             for index, (first, last) in spans.items():
                 if first <= end and last >= begin:

@@ -24,8 +24,10 @@ Action = Callable[[], None]
 
 def byte_storages(program: Program) -> set[int]:
     """Storages that are read as more than one dtype: they are held as the bytes that they are on the device."""
-    views = [view for instruction in program.instructions for view in instruction.touches()] + program.outputs
-    return {view.storage.index for view in views if view.cast is not None and view.cast != view.storage.dtype}
+    cast = [view for instruction in program.instructions for _, view in instruction.operands if view.cast is not None]
+    cast += [view for instruction in program.instructions for view in instruction.extra if view.cast is not None]
+    cast += [view for view in program.outputs if view.cast is not None]
+    return {view.storage.index for view in cast if view.cast != view.storage.dtype}
 
 
 def typed(held: Array, dtype: DType) -> Array:
@@ -115,7 +117,7 @@ class Stager:
 
     def wants(self, instruction: Instruction) -> bool:
         """Whether an operand of the instruction has to be staged."""
-        return any(self._is_staged(view) for _, view in instruction.operands)
+        return any(view.dynamic is not None or view.storage.index in self._as_bytes for _, view in instruction.operands)
 
     def bind(self, instruction: Instruction, arrays: Any) -> Action:
         """The instruction on staged operands: load, run, store."""

@@ -222,9 +222,15 @@ def _trace(
     cores: int = 1,
 ) -> Program:
     """Run ``function`` as a kernel; ``bound`` keeps its values, tensors take the place of arrays in a copy of it."""
-    tracer = Tracer(function.__name__, target, function.__code__, strict=strict, core=core, cores=cores)
+    with without_collection():
+        tracer = Tracer(function.__name__, target, function.__code__, strict=strict, core=core, cores=cores)
+        return _compile(function, bound, tracer)
+
+
+def _compile(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
+    """Trace the kernel, and give its tiles their addresses."""
     arguments = _mapped(bound, lambda name, value: _tensor_argument(tracer, name, value))
-    with activated(tracer), without_collection():
+    with activated(tracer):
         result = _run(function, arguments)
     if tracer.open_loops:
         raise KernelError(

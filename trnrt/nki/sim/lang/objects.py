@@ -14,6 +14,13 @@ class NKIObject:
     takes the place of this one. Objects are equal where their attributes are.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Annotate what the class body only assigns: ``@dataclass`` makes fields of annotated attributes alone."""
+        super().__init_subclass__(**kwargs)
+        known = get_annotations(cls)
+        assigned = {name: Any for name, value in vars(cls).items() if _is_value(name, value) and name not in known}
+        cls.__annotations__ = {**known, **assigned}
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         values = _fields(type(self))
         if len(args) > len(values):
