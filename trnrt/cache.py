@@ -46,7 +46,9 @@ class KernelCache:
         content = source.encode("utf-8")
         directory = self.directory / "kernels"
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # mkdir gives its mode to the last directory alone, and the umask may let a group write to the others.
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
             self._check_owner(self.directory)
             self._check_owner(directory)
             path = directory / f"{identifier(name)}_{_digest(content)}.py"

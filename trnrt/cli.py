@@ -81,6 +81,10 @@ class _Verbs(TyperGroup):
         except BrokenPipeError as error:
             _close_stdout()
             raise typer.Exit(PIPE_CLOSED) from error
+        except OSError as error:  # stdout itself, such as a full disk; files have errors of their own
+            _close_stdout()
+            complain(f"can't write the result: {error.strerror or error}")
+            raise typer.Exit(OptionError.exit_code) from error
         except KeyboardInterrupt as error:
             complain("interrupted")
             raise typer.Exit(INTERRUPTED) from error

@@ -100,14 +100,20 @@ class InferenceSession:
         return [_node_arg(info) for info in self.model.outputs]
 
     def run(
-        self, output_names: Sequence[str] | None, feeds: Mapping[str, Array], run_options: object = None
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Array] | None = None,
+        run_options: object = None,
+        *,
+        input_feed: Mapping[str, Array] | None = None,
     ) -> list[Array]:
         """The outputs called ``output_names`` (all where None) for these inputs, in the model's own dtypes.
 
-        A model with a fixed batch is run in slices of it, the last one padded; ``notes`` says so.
+        A model with a fixed batch is run in slices of it, the last one padded; ``notes`` says so. Lists of numbers
+        are taken as arrays of the input's dtype. ``input_feed`` is what onnxruntime calls ``feeds``.
         """
         wanted = self._wanted(output_names)
-        arrays = self._check(feeds)
+        arrays = self._check({**(feeds or {}), **(input_feed or {})})
         self.notes = []
         batch, rows = self.model.batch, _rows(arrays)
         if isinstance(batch, int) and rows != batch:
@@ -166,6 +172,8 @@ class InferenceSession:
 
     def _wanted(self, output_names: Sequence[str] | None) -> list[str]:
         known = [info.name for info in self.model.outputs]
+        if isinstance(output_names, str):
+            raise InputError("the names of outputs are a list, not one text", hint=f"say [{output_names!r}]")
         for name in output_names or ():
             if name not in known:
                 raise InputError(f"the model has no output {name!r}", hint=f"its outputs are {', '.join(known)}")
@@ -180,7 +188,7 @@ class InferenceSession:
         if missing:
             wanted = "; ".join(f"{i.name!r}, {i.dtype} {_shape_text(i.shape)}" for i in missing)
             raise InputError(f"missing input: {wanted}", hint=f"given were {', '.join(feeds) or 'none'}")
-        arrays = {name: np.asarray(array) for name, array in feeds.items()}
+        arrays = {name: _as_array(array, known[name]) for name, array in feeds.items()}
         for name, info in known.items():
             _check_array(arrays[name], info, self.model.batch)
         rows = {a.shape[0] for a in arrays.values() if a.ndim}
@@ -255,6 +263,14 @@ def _shape_text(shape: tuple[int | str | None, ...]) -> str:
     return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
 
 
+def _as_array(given: Array | Sequence[object], info: TensorInfo) -> Array:
+    """What is given for an input; a list has no dtype of its own, and gets the input's, as in onnxruntime."""
+    try:
+        return np.asarray(given, as_numpy(info.dtype)) if isinstance(given, (list, tuple)) else np.asarray(given)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"input {info.name!r} is no array of {info.dtype}: {error}") from None
+
+
 def _check_array(array: Array, info: TensorInfo, batch: int | str | None) -> None:
     """Dtype, rank and fixed dimensions; a fixed batch takes any number of rows (they are run in slices)."""
     expected = as_numpy(info.dtype)
@@ -265,7 +281,10 @@ def _check_array(array: Array, info: TensorInfo, batch: int | str | None) -> Non
         )
     if array.ndim != len(info.shape):
         wanted = f"the model wants {_shape_text(info.shape)}"
-        raise InputError(f"input {info.name!r} has shape {array.shape}, of rank {array.ndim}; {wanted}")
+        raise InputError(
+            f"input {info.name!r} has shape {array.shape}, of rank {array.ndim}; {wanted}",
+            hint="one row needs its batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
+        )
     for d, (size, declared) in enumerate(zip(array.shape, info.shape, strict=True)):
         if size == 0:
             raise InputError(

@@ -21,6 +21,15 @@ def test_same_content_same_file_and_owner_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
+def test_lax_umask_opens_no_directory_of_the_cache(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        path = KernelCache(tmp_path / "new" / "cache").put("model", "x = 1\n")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in list(path.parents)[:2]] == [0o700, 0o700]
+
+
 def test_changed_file_is_refused(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache")
     path = cache.put("model", "x = 1\n")

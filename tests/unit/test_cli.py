@@ -406,3 +406,11 @@ def test_random_inputs_that_do_not_fit_are_not_drawn(monkeypatch: pytest.MonkeyP
     outcome = trnrt("run", CNN, "--batch", "100000000")
     assert outcome.code == 2
     assert "the limit is 4.0 GiB" in outcome.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_under_stdout_is_an_error_without_traceback() -> None:
+    line = [sys.executable, "-m", "trnrt", "inspect", FFNN]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (2, "error: can't write the result: No space left on device\n")

@@ -11,9 +11,10 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from trnrt.errors import Blocker, OptionError
-from trnrt.importer import TensorInfo
+from trnrt.importer import TensorInfo, import_model
 from trnrt.planner.plan import NodeReport
 from trnrt.report.console import complain, note, render, working
 from trnrt.report.documents import SMALL, as_text, run_document, unsupported_document, validate_document
@@ -30,7 +31,7 @@ from trnrt.report.text import (
     shown,
     size_text,
 )
-from trnrt.report.top import Top, best_classes, choose_output, labels_of
+from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels
 from trnrt.validate import OutputComparison, ValidationReport
 
 HOSTILE = "a\n\x1b[31m[bold]\u202e\r"
@@ -384,3 +385,24 @@ def test_arrays_are_written_by_name_and_without_pickle(tmp_path: Path) -> None:
         assert loaded["half"].dtype == np.float32
     assert len(notes) == 1
     assert "'half' is bfloat16" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes", "expected"),
+    [(TensorProto.STRING, [b"m\xc3\xa4l", b"ben"], ["mäl", "ben"]), (TensorProto.INT64, [-5, 2], ["-5", "2"])],
+)
+@pytest.mark.parametrize("tables", [0, 1, 2])
+def test_labels_are_those_of_the_one_table_that_the_model_looks_them_up_in(
+    kind: int, classes: list[Any], expected: list[str], tables: int
+) -> None:
+    names = [f"label{k}" for k in range(tables)]
+    table = helper.make_tensor("classes", kind, [2], classes)
+    nodes = [helper.make_node("ArgMax", ["x"], ["best"], axis=1)]
+    nodes += [helper.make_node("ArrayFeatureExtractor", ["classes", "best"], [n], domain="ai.onnx.ml") for n in names]
+    outputs = [helper.make_tensor_value_info(name, kind, [1, "N"]) for name in names]
+    outputs.append(helper.make_tensor_value_info("best", TensorProto.INT64, ["N", 1]))
+    source = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])
+    graph = helper.make_graph(nodes, "g", [source], outputs, [table])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = import_model(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    assert looked_up_labels(model) == (expected if tables == 1 else [])

@@ -67,6 +67,40 @@ def test_answers_as_onnxruntime_does_with_one_import_changed() -> None:
     np.testing.assert_allclose(ours_probabilities, probabilities, rtol=1e-4, atol=1e-6)
 
 
+def test_onnxruntimes_own_keyword_and_lists_of_numbers() -> None:
+    session = trnrt.InferenceSession(small("N"))
+    (expected,) = session.run(None, {"x": np.array([[1, 2, 3]], np.float32)})
+    (answer,) = session.run(output_names=None, input_feed={"x": [[1, 2, 3]]})  # type: ignore[dict-item]
+    np.testing.assert_array_equal(answer, expected)
+    with pytest.raises(InputError, match="input 'x' is no array of float32"):
+        session.run(None, {"x": [[1, 2], [3]]})  # type: ignore[dict-item]
+    with pytest.raises(InputError, match="missing input: 'x'"):
+        session.run(None)
+    with pytest.raises(InputError, match="are a list") as caught:
+        session.run("y", {"x": np.zeros((1, 3), np.float32)})
+    assert caught.value.hint == "say ['y']"
+
+
+def test_a_row_without_its_batch_is_told_the_way_out() -> None:
+    with pytest.raises(InputError, match="of rank 1") as caught:
+        trnrt.InferenceSession(small("N")).run(None, {"x": np.zeros(3, np.float32)})
+    assert caught.value.hint == "one row needs its batch dimension, too: array[None]"
+
+
+@pytest.mark.parametrize("bare", ["shape", "type"])
+def test_outputs_that_state_no_shape_get_the_inferred_one(bare: str) -> None:
+    model = onnx.load_from_string(small("N"))
+    if bare == "shape":
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    else:
+        model.graph.output[0].ClearField("type")
+    data = model.SerializeToString()
+    session = trnrt.InferenceSession(data)
+    assert session.get_outputs()[0].shape == ["N", 2] and session.get_outputs()[0].type == "tensor(float)"
+    x = np.ones((3, 3), np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], reference(data, {"x": x})[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 7, 33, 130])
 def test_symbolic_batch_of_any_size(rows: int) -> None:
     session = trnrt.InferenceSession(small("N"))

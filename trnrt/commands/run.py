@@ -23,7 +23,7 @@ from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, run_document
 from trnrt.report.files import write_arrays, write_text
 from trnrt.report.text import quoted
-from trnrt.report.top import Top, best_classes, choose_output, labels_of
+from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,7 +90,7 @@ def _run(session: InferenceSession, request: RunRequest, classifier: str | None)
         note(told)
     top = None
     if classifier is not None and request.top is not None:
-        labels = labels_of(session.metadata)
+        labels = labels_of(session.metadata) or looked_up_labels(session.model)
         top = best_classes(classifier, outputs[classifier], request.top, labels=labels, softmax=request.logits)
     return _Result(outputs, top, row_count(session, inputs), wall_ms, [*inputs.notes, *session.notes])
 

@@ -55,6 +55,7 @@ def _checked(data: bytes, folder: Path | None, where: str) -> onnx.ModelProto:
         name_standard_domain(proto),
         external.load(proto, folder, where, LARGEST_MODEL - len(data)),
         checking.sort_nodes(proto, where),
+        signature.shape_outputs(proto),
     ]
     checking.check_model(data if all(is_as_read) else proto.SerializeToString(), where)
     checking.check_graph(proto, where)

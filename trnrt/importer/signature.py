@@ -25,6 +25,26 @@ def dtype_name(code: int) -> str:
     return "str" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
 
 
+def shape_outputs(model: onnx.ModelProto) -> bool:
+    """Give outputs that state no shape the inferred one, as onnxruntime does; false if there was any to give.
+
+    onnx's checker wants every output to state its shape; exporters and hand-made models leave it out.
+    """
+    bare = [output for output in model.graph.output if not _states_shape(output.type)]
+    if not bare:
+        return True
+    inferred = {output.name: output.type for output in onnx.shape_inference.infer_shapes(model).graph.output}
+    for output in bare:
+        if _states_shape(inferred[output.name]):
+            output.type.CopyFrom(inferred[output.name])
+    return False
+
+
+def _states_shape(kind: onnx.TypeProto) -> bool:
+    """True too for what is no tensor, which has no shape to state."""
+    return kind.WhichOneof("value") not in (None, "tensor_type") or kind.tensor_type.HasField("shape")
+
+
 def batch_of(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int | str | None:
     """See ``ImportedModel.batch``."""
     shapes = [info.shape for info in inputs if info.shape]

@@ -66,12 +66,12 @@ def default_shapes(model: ImportedModel, batch: int) -> dict[str, tuple[int, ...
     shapes = {}
     for info in model.inputs:
         sizes = tuple(_sized(d, k, model.batch, batch) for k, d in enumerate(info.shape))
-        open_dims = [str(d) for d in sizes if not isinstance(d, int)]
+        open_dims = [printable(d or "?") for d in sizes if not isinstance(d, int)]
         if open_dims:
             raise InputError(
                 f"input {printable(info.name)!r} has the open dimension{'s' if len(open_dims) > 1 else ''} "
                 f"{', '.join(open_dims)}",
-                hint="give an input file: its shape decides",
+                hint="run and validate take sizes from --input; inspect and compile need a model with fixed ones",
             )
         shapes[info.name] = tuple(d for d in sizes if isinstance(d, int))
     return shapes

@@ -24,7 +24,7 @@ from trnrt.report.text import listed, quoted, shape_text
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trnrt.importer import TensorInfo
+    from trnrt.importer import ImportedModel, TensorInfo
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NAMES_OF_PROBABILITIES = ("prob", "softmax")
@@ -56,6 +56,19 @@ def labels_of(metadata: Mapping[str, str]) -> list[str]:
     except (ValueError, RecursionError):
         return []
     return [str(label) for label in labels] if isinstance(labels, list) else []
+
+
+def looked_up_labels(model: ImportedModel) -> list[str]:
+    """The class names in the constant table that a scikit-learn classifier looks its label up in; empty if none."""
+    tables = [
+        node.inputs[0].const_value
+        for node in model.model.graph
+        if node.domain == "ai.onnx.ml" and node.op_type == "ArrayFeatureExtractor" and node.inputs[0] is not None
+    ]
+    if len(tables) != 1 or tables[0] is None:
+        return []
+    labels = tables[0].numpy().reshape(-1).tolist()
+    return [label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label) for label in labels]
 
 
 def choose_output(outputs: Sequence[TensorInfo], metadata: Mapping[str, str], logits: bool) -> str:

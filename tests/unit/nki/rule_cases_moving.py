@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rule_cases import case
 from simulating import Tensor, tile, zeros
 
@@ -189,3 +191,9 @@ def _(broken: bool) -> None:
 @case("print-memory", "tensor is in PSUM", "copy it to SBUF")
 def _(broken: bool) -> None:
     nl.device_print("here", zeros(4, 8, buffer=nl.psum if broken else nl.sbuf))  # here
+
+
+@case("dma-modes", "oob_mode='skip'", "a member of nisa.oob_mode: error, skip")
+def _(broken: bool) -> None:
+    mode: Any = "skip" if broken else nisa.oob_mode.error
+    nisa.dma_copy(dst=tile(8, 4), src=zeros(8, 4), oob_mode=mode)  # here

@@ -132,6 +132,7 @@ def test_names_and_host_dtypes(name: str) -> None:
     if name != "tfloat32":  # which the host has not
         assert as_dtype(dtype.numpy) is dtype
         assert dtype.itemsize == dtype.numpy.itemsize
+    assert np.zeros(2, dtype).astype(dtype).dtype == dtype.numpy  # numpy takes it as a dtype
     assert dtype.held == (np.float32 if dtype.is_float else dtype.numpy)
 
 

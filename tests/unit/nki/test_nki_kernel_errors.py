@@ -126,6 +126,8 @@ def test_results_are_tensors_of_hbm() -> None:
     assert "a tensor in sbuf; return one in nl.shared_hbm" in str(error_of(on_chip, spec(4, 6)))
     assert str(error_of(lambda a: None, spec(4, 6))) == "kernel <lambda> returned NoneType; it must return tensors"
     assert "returned int" in str(error_of(lambda a: (a, 3), spec(4, 6)))
+    message = str(error_of(lambda a: tile(4, 6, buffer=nl.private_hbm), spec(4, 6)))
+    assert "a tensor in private_hbm; return one in nl.shared_hbm" in message
 
 
 def on_chip(a: Tensor) -> Tensor:
@@ -230,6 +232,25 @@ def test_operands_that_are_not_tensors(call: Kernel, operand: str, wrong: Any) -
 def test_operands_that_are_not_numbers(call: Kernel, operand: str, wrong: Any) -> None:
     with pytest.raises(KernelError, match=f": {operand} is a {type(wrong).__name__}; it must be a number"):
         traced(lambda: call(zeros(4, 6), wrong))
+
+
+@pytest.mark.parametrize(
+    ("call", "operand"),
+    [
+        (lambda x, w: nisa.memset(x, w), "value"),
+        (lambda x, w: nisa.affine_select(x, [[1, 6]], 0, x, w), "on_false_value"),
+        (lambda x, w: nisa.nc_match_replace8(x, x, x, w), "imm"),
+    ],
+)
+def test_tensors_where_only_numbers_are(call: Kernel, operand: str) -> None:
+    with pytest.raises(KernelError, match=f": {operand} is a NkiTensor; it must be a number\n  at "):
+        traced(lambda: call(zeros(4, 6), zeros(4, 1)))
+
+
+@pytest.mark.parametrize("axis", [None, 1.0, "x"])
+def test_axes_that_are_not_integers(axis: Any) -> None:
+    with pytest.raises(KernelError, match=r"tensor_reduce: axis=.*; it must be an integer or a sequence of integers"):
+        traced(lambda: nisa.tensor_reduce(tile(4, 1), nl.add, zeros(4, 6), axis))
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -125,3 +125,9 @@ LEGAL: list[tuple[str, Callable[[], Any]]] = [
 @pytest.mark.parametrize(("target", "body"), LEGAL)
 def test_what_is_legal_passes(target: str, body: Callable[[], Any]) -> None:
     traced(lambda: body(), target=target)
+
+
+def test_a_number_is_the_mode_of_descriptors_that_it_means() -> None:
+    mode: Any = 2
+    with pytest.raises(KernelError, match=r"dge_mode is dge_mode\.hwdge; trn1 has swdge and none"):
+        traced(lambda: nisa.dma_copy(tile(8, 4), zeros(8, 4), dge_mode=mode), target="trn1")

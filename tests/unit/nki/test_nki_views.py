@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulating import Array
+from simulating import Array, tile, traced
 
 from trnrt.errors import KernelError
-from trnrt.nki import nl
+from trnrt.nki import nisa, nl, trace
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.execute import view_array
 from trnrt.nki.machine.program import MemoryRegion, Source, Storage, contiguous_strides
@@ -177,8 +177,8 @@ def test_access_patterns_show_what_as_strided_shows(buffer: MemoryRegion, data: 
     if buffer is SBUF:
         legal = legal and all(row.min() // 30 == row.max() // 30 for row in elements)
     if not legal:
-        with pytest.raises(KernelError, match=r"ap\("):
-            parent.ap(pattern, offset)
+        with pytest.raises(KernelError, match=r"memset: dst, .* from element"):
+            parent.ap(pattern, offset).check_bounds("memset", "dst")
         return
     view = parent.ap(pattern, offset)
     np.testing.assert_array_equal(numbers(view), elements)
@@ -251,14 +251,33 @@ def test_zero_length_slices_exist() -> None:
         (lambda t: t.flatten_dims(2, 1), "not contiguous"),
         (lambda t: t.permute((0, 2, 1)).flatten_dims(1, 2), "not contiguous"),
         (lambda t: t.ap([[15, 4], [1, 15]]), r"partition stride 15 .* it must be 30"),
-        (lambda t: t.ap([[30, 4], [1, 31]]), "ends outside"),
-        (lambda t: t.ap([[30, 3], [1, 31]]), "runs from one partition into the next"),
         (lambda t: t.ap([[30, 4], [1, 0]]), "counts must be at least 1"),
     ],
 )
 def test_views_that_do_not_exist(change: Callable[[NkiTensor], Any], words: str) -> None:
     with pytest.raises((KernelError, TypeError), match=words):
         change(tensor(4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [([[30, 4], [1, 31]], "ends outside"), ([[30, 3], [1, 31]], "runs from one partition into the next")],
+)
+def test_patterns_beyond_the_storage_fail_where_they_are_used(pattern: list[list[int]], words: str) -> None:
+    def body(use: bool) -> None:
+        far = tile(4, 30).ap(pattern)
+        nisa.memset(dst=far[0:3, 0:30], value=0.0)
+        if use:
+            nisa.memset(dst=far, value=0.0)
+
+    assert len(traced(lambda: body(False)).instructions) == 1
+    with pytest.raises(KernelError, match=f"memset: dst, .* from element 0 on, {words}"):
+        traced(lambda: body(True))
+
+
+def test_a_result_beyond_its_storage() -> None:
+    with pytest.raises(KernelError, match=r"its result, .* from element 0 on, ends outside"):
+        trace(lambda: tile(4, 6, buffer=nl.shared_hbm).ap([[6, 5], [1, 6]]), target="trn2")
 
 
 def test_negative_dimensions_count_from_the_end() -> None:

@@ -42,9 +42,10 @@ def test_conv_and_pool_without_activation_are_one_step() -> None:
     assert steps(images(f"{CONV} {POOL}(c)")) == {"conv2d": ("Conv_0", "MaxPool_1")}
 
 
-def test_pool_before_activation() -> None:
-    plan = images(f"{CONV} {POOL}(c) r = Relu(m)", "r")
-    assert steps(plan) == {"conv2d": ("Conv_0", "MaxPool_1"), "activate": ("Relu_2",)}
+@pytest.mark.parametrize("act", ["Relu", "Sigmoid", "Tanh"])
+def test_pool_before_activation(act: str) -> None:
+    plan = images(f"{CONV} {POOL}(c) r = {act}(m)", "r")
+    assert steps(plan) == {"conv2d": ("Conv_0", "MaxPool_1", f"{act}_2")}
 
 
 @pytest.mark.parametrize(

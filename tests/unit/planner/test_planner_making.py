@@ -40,7 +40,9 @@ def test_default_shapes(inputs: str, shapes: dict[str, tuple[int, ...]]) -> None
 def test_open_dimensions_have_no_default() -> None:
     with pytest.raises(InputError, match="'x' has the open dimensions h, w") as caught:
         default_shapes(imported("float[N,3,h,w] x"), 7)
-    assert caught.value.hint == "give an input file: its shape decides"
+    assert caught.value.hint == (
+        "run and validate take sizes from --input; inspect and compile need a model with fixed ones"
+    )
 
 
 def test_the_plan_knows_its_batch() -> None:

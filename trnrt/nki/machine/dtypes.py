@@ -33,6 +33,11 @@ class DType:
         """The numpy dtype of the array that holds such a tile in the simulator."""
         return np.dtype(np.float32) if self.is_float else self.numpy
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The format on the host, under the name by which numpy asks for it: ``np.zeros(4, nl.bfloat16)`` works."""
+        return self.numpy
+
     def __repr__(self) -> str:
         return self.name
 

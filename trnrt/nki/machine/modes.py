@@ -48,3 +48,10 @@ class dma_engine(_Mode):  # noqa: N801 - NKI's name
 
     dma = 1
     gpsimd_dma = 2
+
+
+def as_dge_mode(mode: object) -> object:
+    """The mode that its number means, anything else as it is: nki-library 0.6 still passes 3 for ``none``."""
+    if type(mode) is not int:
+        return mode
+    return next((member for member in dge_mode if member.value == mode), mode)

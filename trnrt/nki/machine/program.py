@@ -146,7 +146,8 @@ class View:
 
     On-chip views keep the partition dimension first; its stride is a multiple of ``partition_elements``. ``cast`` is
     the dtype as which the storage's bits are read, where that is another one: strides and offset then count its
-    elements. ``dynamic`` is what the run adds to the address.
+    elements. ``dynamic`` is what the run adds to the address. ``bounded``: whether it is known to stay within the
+    storage; one that is not is refused where an instruction uses it.
     """
 
     storage: Storage
@@ -155,6 +156,7 @@ class View:
     offset: int
     cast: DType | None = None
     dynamic: Dynamic | None = None
+    bounded: bool = True
 
     @property
     def dtype(self) -> DType:

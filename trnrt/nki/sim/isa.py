@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from operator import index
 from typing import Any
 
 from trnrt.errors import KernelError
@@ -154,7 +155,9 @@ def dma_copy(
 
     ``oob_mode`` concerns indices that are known at run time only; views of this simulator have none.
     """
-    args = {"dst": dst, "src": src, "priority": priority, "oob_mode": oob_mode, "dge_mode": dge_mode, "engine": engine}
+    descriptors = modes.as_dge_mode(dge_mode)
+    args = {"dst": dst, "src": src, "priority": priority, "oob_mode": oob_mode, "dge_mode": descriptors}
+    args["engine"] = engine
     return _emit("dma_copy", args, name=name)
 
 
@@ -201,7 +204,8 @@ def nc_matmul(
     tracer = active_tracer("nisa.nc_matmul")
     used = array_modes(is_transpose, tile_position, tile_size, perf_mode, tracer.target)
     wanted = None if accumulate is None else bool(accumulate)
-    accumulates, found = tracer.psum.accumulation(dst, wanted) if isinstance(dst, NkiTensor) else (False, "")
+    known = isinstance(dst, NkiTensor) and dst.bounded
+    accumulates, found = tracer.psum.accumulation(dst, wanted) if known else (False, "")
     args = {
         "dst": dst,
         "stationary": stationary,
@@ -296,7 +300,10 @@ def tensor_reduce(
     name: str | None = None,
 ) -> Instruction:
     """``dst = op.reduce(data, axis)`` over the last free axes; times -1 with ``negate``."""
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    try:
+        axes = tuple(index(a) for a in (axis if isinstance(axis, Sequence) else (axis,)))
+    except TypeError:
+        raise KernelError(f"tensor_reduce: axis={axis!r}; it must be an integer or a sequence of integers") from None
     if isinstance(data, NkiTensor):
         axes = tuple(a + data.ndim if a < 0 else a for a in axes)
     return _emit("tensor_reduce", {"dst": dst, "data": data, "op": op, "axis": axes, "negate": negate}, name=name)

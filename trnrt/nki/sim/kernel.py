@@ -17,7 +17,7 @@ from trnrt.nki.machine.cores import CoreGroup
 from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.execute import Executor, without_collection
 from trnrt.nki.machine.memory import allocate
-from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.strict import check_file
@@ -303,11 +303,12 @@ def _returned(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
     for output in outputs:
         if not isinstance(output, NkiTensor):
             raise KernelError(f"kernel {kernel} returned {type(output).__name__}; it must return tensors")
-        if output.on_chip:
+        if output.buffer is not MemoryRegion.shared_hbm:
             raise KernelError(
                 f"kernel {kernel} returned {output.storage}, a tensor in {output.buffer.value}; "
                 "return one in nl.shared_hbm"
             )
+        output.check_bounds(f"kernel {kernel}", "its result")
     return outputs
 
 

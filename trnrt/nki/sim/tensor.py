@@ -6,6 +6,7 @@ A view costs nothing on the device; all of this happens while the kernel is trac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from operator import index
 from typing import Any
@@ -70,7 +71,7 @@ class NkiTensor(View):
                 strides.append(stride)
         if self.dynamic is not None and self.dynamic.vector is not None and keys[0] != slice(None):
             raise KernelError(f"dimension 0 of {self} is selected by run-time indices; it can't be sliced again")
-        return NkiTensor(self.storage, tuple(shape), tuple(strides), offset, self.cast, self.dynamic)
+        return NkiTensor(self.storage, tuple(shape), tuple(strides), offset, self.cast, self.dynamic, self.bounded)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Assignment to a part of a tensor is no instruction."""
@@ -98,7 +99,7 @@ class NkiTensor(View):
         dim = self._free_dim(dim, "select with a run-time index")
         dynamic = self._indexed("select", Dynamic(index, None, self.strides[dim], self.shape[dim]))
         view = self._replaced(dim, dim + 1, [], [])
-        return NkiTensor(self.storage, view.shape, view.strides, self.offset, self.cast, dynamic)
+        return NkiTensor(self.storage, view.shape, view.strides, self.offset, self.cast, dynamic, self.bounded)
 
     def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
         """Row ``vector_offset[p]`` of an HBM tensor for each partition p, looked up at run time."""
@@ -106,7 +107,7 @@ class NkiTensor(View):
             raise KernelError(f"vector_select({dim}) of {self}: it selects along dimension 0 of a tensor in HBM")
         dynamic = self._indexed("vector_select", Dynamic(None, vector_offset, self.strides[0], self.shape[0]))
         shape = (vector_offset.shape[0], *self.shape[1:])
-        return NkiTensor(self.storage, shape, self.strides, self.offset, self.cast, dynamic)
+        return NkiTensor(self.storage, shape, self.strides, self.offset, self.cast, dynamic, self.bounded)
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
         """Tensor indirection (trn3): left out of this simulator."""
@@ -121,6 +122,8 @@ class NkiTensor(View):
         tile = dynamic.index_tile
         if tile is None:
             return dynamic
+        assert isinstance(tile, NkiTensor)
+        tile.check_bounds(f"{method}()", "the index tile")
         if tile.buffer is not MemoryRegion.sbuf or tile.dtype.is_float:
             raise KernelError(f"{method}(): a run-time index is an integer tile in SBUF; this is {tile}")
         wanted = (tile.shape[0], 1) if dynamic.vector is not None else (1, 1)
@@ -139,7 +142,8 @@ class NkiTensor(View):
         shape = (*self.shape[:-1], last * old_size // new_size)
         strides = tuple(s * old_size // new_size for s in self.strides[:-1])
         last_stride = self.strides[-1] if old_size == new_size else 1
-        return NkiTensor(self.storage, shape, (*strides, last_stride), self.offset * old_size // new_size, new)
+        start = self.offset * old_size // new_size
+        return NkiTensor(self.storage, shape, (*strides, last_stride), start, new, None, self.bounded)
 
     def rearrange(
         self, src_pattern: Sequence[Any], dst_pattern: Sequence[Any], fixed_sizes: dict[str, int] | None = None
@@ -252,16 +256,8 @@ class NkiTensor(View):
                 f"ap(): partition stride {strides[0]} on {self}; it must be {view.partition_elements}, "
                 "the elements a partition of the storage holds"
             )
-        first, last = view._extent()
-        if dynamic is None and (
-            first < 0 or last >= self.storage.size * self.storage.dtype.itemsize // view.dtype.itemsize
-        ):
-            raise KernelError(f"ap({list(map(list, pattern))}, offset={offset}) ends outside {self.storage}")
-        if self.on_chip and not view._stays_in_partition():
-            raise KernelError(
-                f"ap({list(map(list, pattern))}, offset={offset}) runs from one partition into the next on {self}; "
-                f"a partition holds {view.partition_elements} elements"
-            )
+        if view._problem() is not None:
+            view = replace(view, bounded=False)  # kernels make views that they then do not use
         return view
 
     def _dynamic_offset(
@@ -275,6 +271,24 @@ class NkiTensor(View):
         if vector is not None and (dim != 0 or self.on_chip):
             raise KernelError(f"ap(): vector_offset on {self}; it indexes dimension 0 of a tensor in HBM")
         return self._indexed("ap", Dynamic(scalar, vector, self.strides[dim], self.shape[dim]))
+
+    def check_bounds(self, operation: str, arg: str) -> None:
+        """KernelError that names the argument, if the view leaves its storage or, on chip, the partition."""
+        problem = None if self.bounded else self._problem()
+        if problem is not None:
+            pattern = [list(pair) for pair in zip(self.strides, self.shape, strict=True)]
+            raise KernelError(f"{operation}: {arg}, {pattern} from element {self.offset} on, {problem}")
+
+    def _problem(self) -> str | None:
+        """Where the view leaves what it may touch; None where it does not."""
+        first, last = self._extent()
+        size = self.storage.size * self.storage.dtype.itemsize // self.dtype.itemsize
+        if self.dynamic is None and (first < 0 or last >= size):
+            return f"ends outside {self.storage}, which holds {size} elements"
+        if self.on_chip and not self._stays_in_partition():
+            holds = f"a partition holds {self.partition_elements} elements"
+            return f"runs from one partition into the next on {self.storage}; {holds}"
+        return None
 
     def _extent(self) -> tuple[int, int]:
         """The first and the last element of the storage that the view touches."""
@@ -307,7 +321,7 @@ class NkiTensor(View):
         )
 
     def _with(self, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
-        return NkiTensor(self.storage, tuple(shape), tuple(strides), self.offset, self.cast, self.dynamic)
+        return NkiTensor(self.storage, tuple(shape), tuple(strides), self.offset, self.cast, self.dynamic, self.bounded)
 
 
 def _expand_key(key: Any, ndim: int) -> list[Any]:

@@ -145,13 +145,17 @@ class Tracer:
                 raise KernelError(f"{operation.name}: {arg} is {_shown(value)}; it must be a tensor")
         for arg in operation.numbers:
             value = args[arg]
-            if not isinstance(value, (*_NUMBER, View)) and not (value is None and arg in operation.optional):
+            if isinstance(value, View) and arg in operation.tensors:
+                continue
+            if not isinstance(value, _NUMBER) and not (value is None and arg in operation.optional):
                 raise KernelError(f"{operation.name}: {arg} is {_shown(value)}; it must be a number")
 
     def _check_tensor(self, operation: Operation, arg: str, view: View) -> None:
         storages, index = self.program.storages, view.storage.index
         if index >= len(storages) or storages[index] is not view.storage:
             raise KernelError(f"{operation.name}: {arg} belongs to another kernel call: {view.storage}")
+        if isinstance(view, NkiTensor):
+            view.check_bounds(operation.name, arg)
         if 0 in view.shape:
             raise KernelError(f"{operation.name}: {arg} is empty, shape {view.shape}")
 

@@ -110,6 +110,10 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     nodes = [node, *activation]
     pool, pooling = _following_pool(lowering, nodes, weight.shape[1], size, window)
     nodes += pooling
+    if pooling and act == "none":
+        # Every activation here is monotonic: the largest of the activated is the activated largest.
+        act, activation = next_activation(lowering, nodes[-1].outputs[0], node)
+        nodes += activation
     step = ConvStep(
         name=node_name(node),
         nodes=[node_name(n) for n in nodes],

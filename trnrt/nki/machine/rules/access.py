@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trnrt.nki.machine.modes import dge_mode
+from trnrt.nki.machine.modes import dge_mode, oob_mode
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
@@ -104,6 +104,16 @@ def dma_size(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
+@rule("dma-modes", "a mode is a member of its enum", "migration guide, Integer enum constants no longer supported")
+def dma_modes(instruction: Instruction, target: Target) -> str | None:
+    for arg, members in (("dge_mode", dge_mode), ("oob_mode", oob_mode)):
+        mode = instruction.args.get(arg)
+        if mode is not None and not isinstance(mode, members):
+            names = ", ".join(member.name for member in members)
+            return f"{arg}={mode!r}; it must be a member of nisa.{arg}: {names}"
+    return None
+
+
 @rule("dma-hardware-descriptors", "hardware descriptors exist from NeuronCore-v3 on", "nki.isa dma_copy, dge_mode")
 def dma_hardware_descriptors(instruction: Instruction, target: Target) -> str | None:
     if instruction["dge_mode"] is dge_mode.hwdge and not target.hardware_dge:
@@ -145,6 +155,7 @@ DMA_ACCESS = (
     dma_no_psum,
     dimensions,
     dma_size,
+    dma_modes,
     dma_hardware_descriptors,
     dma_hardware_dtype,
     dma_engine,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trnrt.nki.machine.modes import dge_mode, oob_mode
 from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import Instruction, MemoryRegion, View
-from trnrt.nki.machine.rules.access import dimensions, dma_hardware_descriptors, dma_no_psum, dma_priority
+from trnrt.nki.machine.rules.access import dimensions, dma_hardware_descriptors, dma_modes, dma_no_psum, dma_priority
 from trnrt.nki.machine.rules.shuffle import kept_dtype
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
@@ -123,6 +123,7 @@ TRANSPOSE = (
     kept_dtype,
     transpose_shape,
     transpose_dtype,
+    dma_modes,
     transpose_descriptors,
     dma_hardware_descriptors,
     transpose_hardware,
@@ -213,6 +214,7 @@ COMPUTE = (
     compute_unique,
     compute_size,
     compute_indirect,
+    dma_modes,
     oob_skip,
 )
 

@@ -49,7 +49,7 @@ def dma_transpose(
         "indices": indices,
         "axes": None if axes is None else tuple(axes),
         "priority": priority,
-        "dge_mode": dge_mode,
+        "dge_mode": modes.as_dge_mode(dge_mode),
         "oob_mode": oob_mode,
     }
     return active_tracer("nisa.dma_transpose").emit(transfer.DMA_TRANSPOSE, args, Engine.unknown, name)
