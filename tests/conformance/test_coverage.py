@@ -36,10 +36,14 @@ PACKED = {"float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4", "float8_e8m0
 
 
 def files_that_use(short: str, name: str) -> list[str]:
-    """The test files that use ``short.name`` (for a method: ``.name(``)."""
+    """The conformance tests (else the simulator's unit tests) that use ``short.name`` (for a method: ``.name(``)."""
     pattern = re.compile(rf"\.{name}\(" if short == "NkiTensor" else rf"\b{short}\.{name}\b")
-    files = [*(ROOT / "tests/conformance").glob("test_*.py"), *(ROOT / "tests/unit/nki").glob("*.py")]
-    return sorted(f.name for f in files if pattern.search(f.read_text(encoding="utf-8")) and f != Path(__file__))
+
+    def using(folder: str) -> list[str]:
+        files = [f for f in (ROOT / folder).glob("test_*.py") if f != Path(__file__)]
+        return sorted(f.name for f in files if pattern.search(f.read_text(encoding="utf-8")))
+
+    return using("tests/conformance") or using("tests/unit/nki")
 
 
 def functions() -> list[tuple[str, str, Any]]:
