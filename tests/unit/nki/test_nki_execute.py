@@ -275,3 +275,37 @@ def test_without_rounding_narrow_tiles_hold_float32(monkeypatch: pytest.MonkeyPa
     assert not np.array_equal(rounded.astype(np.float32), exact)
     monkeypatch.setenv("NKI_PRECISE_FP", "0")
     np.testing.assert_array_equal(simulate(kernel)(data), exact)
+
+
+def test_loads_that_need_no_copy_read_the_argument_of_the_run_at_hand() -> None:
+    def kernel(src: Tensor) -> Tensor:
+        out = nl.ndarray((6, 8), nl.float32, nl.shared_hbm)
+        whole = load(src[2:8, 1:9])
+        result = tile(6, 8)
+        nisa.tensor_tensor(dst=result, data1=whole, data2=whole, op=nl.add)
+        nisa.tensor_copy(dst=result[:, 2:5], src=whole[:, 4:7])
+        nisa.tensor_copy(dst=result[0:1, 7:8], src=whole[0:1, 0:1])
+        nisa.dma_copy(dst=out, src=result)
+        return out
+
+    compiled = executor(kernel, spec(10, 12))
+    for seed in (1, 2):
+        data = drawn(10, 12, seed=seed)
+        part = data[2:8, 1:9]
+        expected = part * 2
+        expected[:, 2:5] = part[:, 4:7]
+        expected[0, 7] = part[0, 0]
+        np.testing.assert_array_equal(compiled.run([data])[0], expected)
+
+
+def test_a_load_is_copied_where_the_argument_changes() -> None:
+    def kernel(src: Tensor) -> Tensor:
+        out = nl.ndarray(src.shape, nl.float32, nl.shared_hbm)
+        before, ones = load(src), tile(*src.shape)
+        nisa.memset(dst=ones, value=1.0)
+        nisa.dma_copy(dst=src, src=ones)
+        nisa.dma_copy(dst=out, src=before)
+        return out
+
+    data = drawn(4, 6)
+    np.testing.assert_array_equal(simulate(kernel)(data), data)

@@ -17,6 +17,7 @@ import numpy as np
 
 from trnrt.errors import KernelError
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
+from trnrt.nki.machine.elision import elided_loads, seen_through
 from trnrt.nki.machine.instructions.cores import MEETINGS
 from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Storage, View
 from trnrt.nki.machine.staging import Stager, byte_storages, typed
@@ -74,16 +75,22 @@ def from_host(array: Array, storage: Storage) -> Array:
 class _Memory:
     """The host arrays of a program's storages, its registers, and the scratch that its instructions share.
 
-    ``as_bytes``: storages that are held as the device's bytes (see ``staging``).
+    ``as_bytes``: storages that are held as the device's bytes (see ``staging``); ``sources``: tiles that are read
+    where they were loaded from (see ``elision``).
     """
 
-    def __init__(self, as_bytes: set[int]) -> None:
+    def __init__(self, as_bytes: set[int], sources: dict[int, View]) -> None:
         self.held: dict[int, Array] = {}
         self.as_bytes = as_bytes
+        self.sources = sources
         self._registers: dict[int, list[int]] = {}
         self._scratch: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def __call__(self, view: View) -> Array:
+        if view.storage.index in self.sources:
+            through = seen_through(view, self.sources[view.storage.index])
+            assert through is not None
+            view = through
         held = self.held[view.storage.index]
         return view_array(view, typed(held, view.dtype) if self.as_bytes else held)
 
@@ -124,7 +131,9 @@ class Executor:
         self.precise = precise
         self.segments: list[list[Action]] = []
         self.meetings: list[Instruction] = []
-        self._memory = _Memory(byte_storages(program))
+        as_bytes = byte_storages(program)
+        # What another core may write to is copied when the kernel says so.
+        self._memory = _Memory(as_bytes, elided_loads(program, as_bytes) if shared is None else {})
         self._memory.held.update(shared or {})
         self._stager = Stager(self._memory.hold, self._memory.register, self._memory.as_bytes)
         self._actions: list[Action] = []
@@ -211,6 +220,8 @@ class Executor:
                 self.meetings.append(instruction)
                 self.segments.append(self._actions)
                 self._actions = []
+            elif any(view.storage.index in self._memory.sources for view in instruction.writes()):
+                pass  # a load that is elided
             elif self._stager.wants(instruction):
                 self._actions.append(self._stager.bind(instruction, self._memory))
             else:
@@ -230,6 +241,8 @@ class Executor:
         beginning: dict[int, list[Storage]] = defaultdict(list)
         ending: dict[int, list[Storage]] = defaultdict(list)
         for index, (first, last) in spans.items():
+            if index in self._memory.sources:
+                continue
             beginning[first].append(storages[index])
             if index not in kept:
                 ending[last].append(storages[index])

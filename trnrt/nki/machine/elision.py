@@ -1,0 +1,73 @@
+"""Loads that need no copy: a tile that a DMA fills from a kernel argument, and that nothing writes besides.
+
+The argument does not change while the program runs, so that reading it in place gives what the tile would hold. This
+is a matter of the simulator's speed alone: the instruction stays in the program, with its rules, address and time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from trnrt.nki.machine.program import Instruction, Program, View
+
+
+def elided_loads(program: Program, as_bytes: set[int]) -> dict[int, View]:
+    """Storage index of each such tile -> the window on the argument that it stands for."""
+    written = Counter(view.storage.index for instruction in program.instructions for view in instruction.writes())
+    constant = {s.index for s in program.inputs if not written[s.index]} - as_bytes - set(program.initial)
+    sources = {
+        instruction["dst"].storage.index: instruction["src"]
+        for instruction in program.instructions
+        if instruction.operation.name == "dma_copy" and _is_plain_load(instruction, constant)
+    }
+    sources = {tile: src for tile, src in sources.items() if written[tile] == 1 and tile not in as_bytes}
+    loaded: set[int] = set()
+    for instruction in program.instructions:
+        for arg, view in instruction.operands:
+            tile = view.storage.index
+            source = sources.get(tile)
+            if source is None:
+                continue
+            if arg in instruction.operation.writes:
+                loaded.add(tile)
+            elif tile not in loaded or seen_through(view, source) is None:  # read before it is loaded, or no slice
+                del sources[tile]
+        for view in instruction.extra:  # run-time indices are read from the tile itself
+            sources.pop(view.storage.index, None)
+    return sources
+
+
+def _is_plain_load(instruction: Instruction, constant: set[int]) -> bool:
+    """Whether a DMA fills a whole tile, element for element, from an argument that nothing writes."""
+    dst, src = instruction["dst"], instruction["src"]
+    return bool(
+        src.storage.index in constant
+        and dst.storage.on_chip
+        and src.cast is dst.cast is src.dynamic is dst.dynamic is None
+        and src.dtype == dst.dtype
+        and src.shape == dst.shape == dst.storage.shape
+        and dst.strides == dst.storage.strides
+    )
+
+
+def seen_through(view: View, source: View) -> View | None:
+    """``view`` of a tile as a view of what the tile was loaded from; None where it is no plain slice of the tile."""
+    if view.cast is not None or view.dynamic is not None:
+        return None
+    sizes, steps = view.storage.shape, view.storage.strides
+    starts, rest = [], view.offset
+    for step in steps:
+        starts.append(rest // step)
+        rest %= step
+    offset = source.offset + sum(start * stride for start, stride in zip(starts, source.strides, strict=True))
+    strides, after = [], 0
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        dim = next((d for d in range(after, len(steps)) if steps[d] == stride and sizes[d] > 1), None)
+        if size == 1:
+            strides.append(0)
+            continue
+        if dim is None or starts[dim] + size > sizes[dim]:
+            return None
+        strides.append(source.strides[dim])
+        after = dim + 1
+    return View(source.storage, view.shape, tuple(strides), offset)
