@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
-for folder in ("kernels", "unit/nki", "unit/planner"):
+for folder in ("kernels", "unit/nki", "unit/planner", "shared"):
     sys.path.append(str(Path(__file__).parent / folder))
 
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from commanding import trnrt
 from onnx import TensorProto, helper
 from PIL import Image
-from typer.testing import CliRunner
 
 from trnrt import __version__, errors
-from trnrt.cli import app
 from trnrt.commands import opening
 from trnrt.commands import run as run_verb
 from trnrt.nki.machine.targets import target_names
@@ -32,29 +31,6 @@ SKLEARN = str(MODELS / "digits_mlp_sklearn.onnx")
 SPLIT = str(MODELS / "digits_test.npz")
 
 VERBS = ("run", "validate", "inspect", "compile")
-
-
-class Outcome:
-    """What a call of trnrt gave."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def document(self) -> Any:
-        """The one JSON document on stdout, read strictly."""
-        return json.loads(self.out, parse_constant=lambda constant: pytest.fail(f"{constant} in JSON"))
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRNRT_CACHE", str(tmp_path_factory.getbasetemp() / "trnrt-cache"))
-
-
-def trnrt(*arguments: str | Path) -> Outcome:
-    """Call trnrt in this process; an error that isn't handled fails the test."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    return Outcome(result.exit_code, result.stdout, result.stderr)
 
 
 def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

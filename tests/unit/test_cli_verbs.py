@@ -10,39 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from commanding import Outcome, trnrt
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
-
-from trnrt.cli import app
 
 MODELS = Path(__file__).parents[2] / "models"
 CNN = str(MODELS / "digits_cnn.onnx")
 FFNN = str(MODELS / "digits_ffnn.onnx")
 SKLEARN = str(MODELS / "digits_mlp_sklearn.onnx")
 SPLIT = str(MODELS / "digits_test.npz")
-
-
-class Outcome:
-    """What a call of trnrt gave."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def document(self) -> Any:
-        """The one JSON document on stdout, read strictly."""
-        return json.loads(self.out, parse_constant=lambda constant: pytest.fail(f"{constant} in JSON"))
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRNRT_CACHE", str(tmp_path_factory.getbasetemp() / "trnrt-cache"))
-
-
-def trnrt(*arguments: str | Path) -> Outcome:
-    """Call trnrt in this process; an error that isn't handled fails the test."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    return Outcome(result.exit_code, result.stdout, result.stderr)
 
 
 def save_model(path: Path, nodes: list[Any], shape: list[Any], out: list[Any], **names: str) -> str:

@@ -187,16 +187,24 @@ def _node_reports(
         name: replace(report, kernel=kernels.get(report.step) if report.step else None)
         for name, report in lowering.reports.items()
     }
-    reports = []
+    reports: list[NodeReport] = []
     for node in model.model.graph:
         name, op = node_name(node), operator_name(node)
         told = next((note for note in notes if repr(name) in note), "")
         if name not in planned:
-            reports.append(
-                NodeReport(name, op, None, None, "folded", told or "constant: computed when the plan was made")
-            )
+            reports.append(_folded(name, op, told, [*reports, *planned.values()]))
             continue
         report = planned.pop(name)
-        reason = f"{report.reason}; {told}" if told else report.reason
-        reports.append(report if report.op == op else replace(report, op=op, reason=reason))
+        unfused = next((note for note in lowering.notes if note.startswith(f"{op} {name!r} is not fused")), "")
+        why = [report.reason, told if report.op != op else "", unfused]
+        reports.append(replace(report, op=op, reason="; ".join(part for part in why if part)))
     return (*reports, *planned.values())
+
+
+def _folded(name: str, op: str, told: str, others: list[NodeReport]) -> NodeReport:
+    """The report of a node that the clean-up took away: with the step of the node it was merged into, if any."""
+    if "made one" in told or "folded into" in told:
+        merged = next((other for other in others if other.step and repr(other.name) in told), None)
+        if merged is not None:
+            return replace(merged, name=name, op=op, reason=told)
+    return NodeReport(name, op, None, None, "folded", told or "constant: computed when the plan was made")

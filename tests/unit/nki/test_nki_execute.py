@@ -309,3 +309,14 @@ def test_a_load_is_copied_where_the_argument_changes() -> None:
 
     data = drawn(4, 6)
     np.testing.assert_array_equal(simulate(kernel)(data), data)
+
+
+def test_a_load_in_a_loop_that_runs_no_time_loads_nothing() -> None:
+    def kernel(src: Tensor) -> Tensor:
+        out, data = nl.ndarray(src.shape, nl.float32, nl.shared_hbm), tile(*src.shape)
+        for _ in nl.dynamic_range(nisa.register_alloc(0)):
+            nisa.dma_copy(dst=data, src=src)
+        nisa.dma_copy(dst=out, src=data)
+        return out
+
+    assert np.isnan(simulate(kernel)(drawn(4, 6))).all()

@@ -164,3 +164,16 @@ def test_a_view_ends_a_fusion() -> None:
     graph = f"(float[N,4] x) => (float[N,5] y) {{ one = Constant<value_ints=[1]>() {nodes} }}"
     plan = compare(modelled(graph, {"v": drawn(4, 5), "b": drawn(5)}), {"x": drawn(6, 4)})
     assert set(steps(plan)) == {"linear_rows", "activate"}
+
+
+def test_the_node_itself_says_why_it_was_not_fused() -> None:
+    plan = images(f"{CONV} r = Relu(c) {POOL}(r)", "c m")
+    (relu,) = [node for node in plan.nodes if node.op == "Relu"]
+    assert relu.reason.endswith("is not fused into Conv 'Conv_0': 'c' is an output of the model")
+
+
+def test_a_node_that_the_clean_up_merged_has_the_step_it_went_to() -> None:
+    plan = rows("h = MatMul(x, v) y = Add(h, b)")
+    product, added = plan.nodes
+    assert (product.op, added.op) == ("MatMul", "Add") and added.step == product.step is not None
+    assert added.kernel == product.kernel == "linear_rows" and "made one Gemm" in added.reason

@@ -15,10 +15,13 @@ def elided_loads(program: Program, as_bytes: set[int]) -> dict[int, View]:
     """Storage index of each such tile -> the window on the argument that it stands for."""
     written = Counter(view.storage.index for instruction in program.instructions for view in instruction.writes())
     constant = {s.index for s in program.inputs if not written[s.index]} - as_bytes - set(program.initial)
+    in_loops = {position for begin, end in program.loops() for position in range(begin, end)}  # may run no time at all
     sources = {
         instruction["dst"].storage.index: instruction["src"]
-        for instruction in program.instructions
-        if instruction.operation.name == "dma_copy" and _is_plain_load(instruction, constant)
+        for position, instruction in enumerate(program.instructions)
+        if instruction.operation.name == "dma_copy"
+        and position not in in_loops
+        and _is_plain_load(instruction, constant)
     }
     sources = {tile: src for tile, src in sources.items() if written[tile] == 1 and tile not in as_bytes}
     loaded: set[int] = set()

@@ -1,0 +1,30 @@
+"""What the tests of the command line share: a call of trnrt in this process, and what it gave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trnrt.cli import app
+
+
+class Outcome:
+    """What a call of trnrt gave."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on stdout, read strictly."""
+        return json.loads(self.out, parse_constant=lambda constant: pytest.fail(f"{constant} in JSON"))
+
+
+def trnrt(*arguments: str | Path) -> Outcome:
+    """Call trnrt in this process; an error that isn't handled fails the test."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return Outcome(result.exit_code, result.stdout, result.stderr)
