@@ -11,9 +11,23 @@ import os
 from typing import TYPE_CHECKING
 
 from trnrt.nki.installing import aws_nki_installed, install, uninstall
+from trnrt.nki.profiling import Profile, profile
 from trnrt.nki.sim.kernel import Simulated, Spec, simulate, trace
 
-__all__ = ["USES_AWS", "Simulated", "Spec", "install", "nisa", "nki", "nl", "simulate", "trace", "uninstall"]
+__all__ = [
+    "USES_AWS",
+    "Profile",
+    "Simulated",
+    "Spec",
+    "install",
+    "nisa",
+    "nki",
+    "nl",
+    "profile",
+    "simulate",
+    "trace",
+    "uninstall",
+]
 
 
 USES_AWS = os.environ.get("TRNRT_NKI", "auto") != "simulator" and aws_nki_installed()

@@ -52,21 +52,33 @@ class CheckedCall:
 
 @dataclass
 class Report:
-    """What ``check`` found in a file. Equal calls are listed once. ``notes`` tell what was not looked at, and why."""
+    """What ``check`` found in a file. Equal calls are listed once. ``notes`` tell what was not looked at, and why.
+
+    ``failures`` are the findings that kept a call, or the whole script, from being traced, one for each.
+    """
 
     file: str
     target: str
     findings: list[Finding] = field(default_factory=list)
     calls: list[CheckedCall] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
         return not self.findings
 
 
-def check(script: Path, calls: Sequence[str] = (), *, target: str | None = None) -> Report:
+Observer = Callable[[CheckedCall, list[Program]], None]
+# Told of every call that was traced, with the program of each core.
+
+
+def check(
+    script: Path, calls: Sequence[str] = (), *, target: str | None = None, observer: Observer | None = None
+) -> Report:
     """Check a file, and the kernel calls that its script makes; with ``calls`` those calls.
+
+    ``observer`` gets each call's programs once; a KernelError that it raises is a finding of the call.
 
     Raises:
         OptionError: if there is no such file, a call can't be read, or the file has no kernel of its name.
@@ -76,9 +88,10 @@ def check(script: Path, calls: Sequence[str] = (), *, target: str | None = None)
     with scripts.environment(script, (), target):
         report = Report(str(script), get_target(target or scripts.target_override() or DEFAULT_TARGET).name)
         report.findings = static_findings(source, str(script))
-        if any(finding.rule == "syntax" for finding in report.findings):
+        report.failures = [finding for finding in report.findings if finding.rule == "syntax"]
+        if report.failures:
             return report
-        recorder = _Recorder(report, script)
+        recorder = _Recorder(report, script, observer)
         if asked:
             _trace_asked(script, asked, recorder)
         else:
@@ -106,8 +119,9 @@ def static_findings(source: str, name: str) -> list[Finding]:
 class _Recorder:
     """Traces kernel calls for a report, each different one once."""
 
-    def __init__(self, report: Report, script: Path) -> None:
+    def __init__(self, report: Report, script: Path, observer: Observer | None = None) -> None:
         self.report = report
+        self._observer = observer
         self.path = str(script.resolve())
         self._refused = {self.path: {finding.line for finding in report.findings}}
         self._seen: dict[tuple[Any, ...], Program | KernelError] = {}
@@ -134,7 +148,7 @@ class _Recorder:
         strict = not self._lines_refused(kernel.function.__code__.co_filename)
         checked = Simulated(kernel.function, kernel.target, strict=strict, cores=kernel.cores)
         programs = checked.trace(*args, **kwargs)
-        uses = [allocate(program) for program in programs]  # as tracing has placed them; what they take was not kept
+        uses = [program.memory or allocate(program) for program in programs]
         call = CheckedCall(
             _name(kernel),
             describe(args, kwargs),
@@ -142,6 +156,8 @@ class _Recorder:
             max(use.sbuf_peak_bytes for use in uses),
             max(use.psum_peak_bytes for use in uses),
         )
+        if self._observer is not None:
+            self._observer(call, programs)
         self.report.calls.append(call)
         return programs[0]
 
@@ -163,10 +179,11 @@ class _Recorder:
 
     def _add(self, finding: Finding) -> None:
         """Put a finding of a trace into the report, unless its line is refused already."""
-        if finding.line not in self._refused.get(finding.file, ()):
-            finding = replace(finding, file=self.report.file if finding.file == self.path else finding.file)
-            if finding not in self.report.findings:
-                self.report.findings.append(finding)
+        refused = finding.line in self._refused.get(finding.file, ())
+        finding = replace(finding, file=self.report.file if finding.file == self.path else finding.file)
+        self.report.failures.append(finding)
+        if not refused and finding not in self.report.findings:
+            self.report.findings.append(finding)
 
 
 def _name(kernel: Simulated) -> str:
@@ -247,7 +264,9 @@ def _tell(error: BaseException, recorder: _Recorder) -> None:
     line = line or (lines[-1] if lines else 1)
     what = f"{type(error).__name__}: {error}".strip().splitlines()[0].removesuffix(":")
     if not report.calls:
-        report.findings.append(Finding(report.file, line or 1, 1, "script", f"the script stopped: {what}", _CALL_IT))
+        finding = Finding(report.file, line or 1, 1, "script", f"the script stopped: {what}", _CALL_IT)
+        report.findings.append(finding)
+        report.failures.append(finding)
     elif not isinstance(error, KernelError):
         report.notes.append(f"the script stopped at line {line}, after kernels had returned zeros: {what}")
 

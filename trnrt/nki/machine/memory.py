@@ -3,7 +3,9 @@
 Policy (AWS's compiler is free here; this is ours, in one place):
 - a tile lives from the first to the last instruction that touches it, in program order;
 - it takes its bytes in all 128 partitions, unless the kernel gave it an address;
-- tiles are placed in the order of their first use, at the lowest address that is free for their whole life;
+- in SBUF the tiles of one allocation rotate over several places (``rotation.py``) where there is room, and the kernel
+  gives no addresses itself;
+- else tiles are placed in the order of their first use, at the lowest address that is free for their whole life;
 - in PSUM the search starts at the bank after the last one given, so that consecutive tiles use different banks;
   a tile of at most one bank lies in one, a larger one starts at one;
 - where that leaves gaps too small for a tile, the memory is packed anew, largest tiles first.
@@ -19,10 +21,10 @@ import numpy as np
 
 from trnrt.errors import KernelMemoryError
 from trnrt.nki.machine.program import MemoryRegion, Program, Storage
+from trnrt.nki.machine.rotation import ALIGNMENT, rotate
 from trnrt.nki.machine.rules.allocation import capacity
 from trnrt.nki.machine.targets import Target
 
-_ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
 _LISTED = 20
 
 Span = tuple[int, int]
@@ -46,7 +48,7 @@ class _Layout:
 
     def align(self, address: int, size: int) -> int:
         """The first legal start of ``size`` bytes at or after ``address``."""
-        address = -(-address // _ALIGNMENT) * _ALIGNMENT
+        address = -(-address // ALIGNMENT) * ALIGNMENT
         if self.bank and address % self.bank + size > self.bank:
             address = -(-address // self.bank) * self.bank
         return address
@@ -154,8 +156,15 @@ def allocate(program: Program) -> MemoryUse:
     for region in (MemoryRegion.sbuf, MemoryRegion.psum):
         tiles = [s for s in program.storages if s.buffer is region and s.index in spans]
         tiles.sort(key=lambda tile: (spans[tile.index], tile.index))
-        peaks[region] = _walk(tiles, spans, _layout(region, program.target))
+        layout = _layout(region, program.target)
+        rotated = layout.bank is None and _rotated(tiles, spans, layout)
+        peaks[region] = _walk(tiles, spans, layout, packed=rotated)
     return MemoryUse(peaks[MemoryRegion.sbuf], peaks[MemoryRegion.psum])
+
+
+def _rotated(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
+    """Whether the tiles have addresses that rotate: not where a kernel gives some itself, or there is no room."""
+    return not any(tile.pinned for tile in tiles) and rotate(tiles, spans, layout.capacity)
 
 
 def _layout(region: MemoryRegion, target: Target) -> _Layout:
@@ -204,7 +213,7 @@ def _pack(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool
 
 
 def _rounded(tile: Storage) -> int:
-    return -(-tile.partition_bytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-tile.partition_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _union(tiles: list[Storage]) -> list[Span]:

@@ -76,7 +76,8 @@ class Storage:
     """A piece of memory that one ``nl.ndarray`` call (or one kernel argument) stands for.
 
     ``shape`` and ``size`` count elements. ``address`` is ``(partition, byte)`` within SBUF or PSUM: given
-    by the kernel (``pinned``) or chosen by the allocator; None in HBM.
+    by the kernel (``pinned``) or chosen by the allocator; None in HBM. ``line`` is the line of the ``@nki.jit``
+    function that led to the allocation.
     """
 
     index: int
@@ -87,6 +88,7 @@ class Storage:
     source: Source
     address: tuple[int, int] | None = None
     pinned: bool = False
+    line: int = 0
     size: int = field(init=False)
     on_chip: bool = field(init=False)
     partition_elements: int = field(init=False)  # elements one partition holds: the stride to the next
@@ -216,6 +218,7 @@ class View:
 
 
 Bind = Callable[["Instruction", Any], Callable[[], None]]  # (instruction, binding.Arrays) -> what replays it
+Cost = Callable[["Instruction", Target], float]  # cycles of its engine's data path
 Check = Callable[[Any, Target], "str | None"]
 
 
@@ -233,6 +236,10 @@ class Rule:
     check: Check
 
 
+def _no_cycles(instruction: Instruction, target: Target) -> float:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An instruction of the NeuronCore, declared once.
@@ -241,7 +248,9 @@ class Operation:
     those of ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast.
     ``registers`` names the argument that holds the engine's own registers, read and written.
     ``engines`` are the engines that can run it, the first one being what an unnamed engine means (the
-    model's policy for what AWS's compiler is free to choose); ``rules`` what is refused; ``bind`` the meaning.
+    model's policy for what AWS's compiler is free to choose); ``rules`` what is refused; ``bind`` the meaning;
+    ``cost`` the cycles for which it keeps its engine's data path busy (DMA and the tensor engine have models of their
+    own in ``timing``).
     """
 
     name: str
@@ -250,6 +259,7 @@ class Operation:
     reads: tuple[str, ...]
     rules: tuple[Rule, ...]
     bind: Bind
+    cost: Cost = _no_cycles
     numbers: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     columns: frozenset[str] = frozenset()

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from trnrt.errors import OptionError
+from trnrt.nki.machine.pace import Timing, read_timing
 
 DEFAULT_TARGET = "trn2"
 
@@ -40,6 +41,7 @@ class Target:
     bit_accurate_transpose: bool
     hardware_dge: bool
     dma_priorities: bool
+    timing: Timing
 
     @property
     def sbuf_usable_bytes(self) -> int:
@@ -63,5 +65,6 @@ def get_target(name: str) -> Target:
     if known not in target_names():
         raise OptionError(f"unknown target {name!r}", hint=f"targets are {', '.join(target_names())}")
     data = tomllib.loads((files(__package__) / f"{known}.toml").read_text(encoding="utf-8"))
+    timing = read_timing(data.pop("timing"))
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-    return Target(**fields)
+    return Target(**fields, timing=timing)

@@ -77,7 +77,7 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
             return self.function(*args, **kwargs)
-        target = get_target(_default_target())
+        target = get_target(default_target())
         if target.name not in self._simulated:
             self._simulated[target.name] = Simulated(self, target)
         return self._simulated[target.name](*args, **kwargs)
@@ -99,7 +99,7 @@ def trace(
     Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
     function = _function_of(kernel, strict=strict)
-    return _trace(function, _bind(function, args, kwargs), get_target(target or _default_target()), strict=strict)
+    return _trace(function, _bind(function, args, kwargs), get_target(target or default_target()), strict=strict)
 
 
 def simulate(
@@ -110,7 +110,7 @@ def simulate(
     ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment, rounds nothing: an error that stays is one of the
     algorithm, one that goes is what a narrow dtype does.
     """
-    return Simulated(kernel, get_target(target or _default_target()), strict=strict, precise=precise)
+    return Simulated(kernel, get_target(target or default_target()), strict=strict, precise=precise)
 
 
 class Simulated:
@@ -190,7 +190,8 @@ def _checked_cores(cores: int, target: Target | None = None) -> int:
     return cores
 
 
-def _default_target() -> str:
+def default_target() -> str:
+    """The target that ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, else trn2."""
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
@@ -240,7 +241,7 @@ def _compile(function: Callable[..., Any], bound: inspect.BoundArguments, tracer
     program = tracer.program
     program.returns_tuple = isinstance(result, (tuple, list))
     program.outputs = list(_returned(result, tracer))
-    allocate(program)
+    program.memory = allocate(program)
     return program
 
 

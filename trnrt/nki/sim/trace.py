@@ -67,9 +67,9 @@ class Tracer:
         what: str = "nl.ndarray",
     ) -> NkiTensor:
         """What ``nl.ndarray`` gives, or the function ``what``: storage that nothing has written."""
-        source, _ = self._where(sys._getframe(2))
-        number = len(self.program.storages)
-        storage = Storage(number, shape, dtype, buffer, name, source, address, pinned=address is not None)
+        source, line = self._where(sys._getframe(2))
+        number, pinned = len(self.program.storages), address is not None
+        storage = Storage(number, shape, dtype, buffer, name, source, address, pinned, line)
         for rule in ALLOCATION:
             complaint = rule.check(storage, self.target)
             if complaint is not None:

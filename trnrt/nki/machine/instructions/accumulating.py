@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.accumulators import accumulating_writer, preparation, registers
 from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
@@ -44,6 +45,7 @@ TENSOR_SCALAR_REDUCE = Operation(
         accumulating.loaded_value,
     ),
     bind=_tensor_scalar_reduce,
+    cost=costs.accumulating,
     numbers=frozenset({"operand0", "reduce_init"}),
     optional=frozenset({"operand0", "reduce_init", "reduce_res"}),
     columns=frozenset({"operand0", "reduce_init", "reduce_res"}),
@@ -105,6 +107,7 @@ TENSOR_SCALAR_CUMULATIVE = Operation(
         accumulating.loaded_value,
     ),
     bind=_tensor_scalar_cumulative,
+    cost=costs.streaming,
     numbers=frozenset({"imm0", "imm1"}),
     optional=frozenset({"imm1"}),
     columns=frozenset({"imm0", "imm1"}),
@@ -137,6 +140,7 @@ EXPONENTIAL = Operation(
         accumulating.loaded_value,
     ),
     bind=_exponential,
+    cost=costs.exponentiation,
     numbers=frozenset({"max_value", "reduce_init"}),
     optional=frozenset({"reduce_init", "reduce_res"}),
     columns=frozenset({"max_value", "reduce_init", "reduce_res"}),
@@ -186,6 +190,7 @@ ACTIVATE2 = Operation(
         accumulating.accumulated_operator,
     ),
     bind=_activate2,
+    cost=costs.accumulating,
     numbers=frozenset({"imm0", "imm1", "relu_param"}),
     optional=frozenset({"reduce_res"}),
     columns=frozenset({"imm0", "imm1", "relu_param", "reduce_res"}),
@@ -247,6 +252,7 @@ TENSOR_TENSOR_SCAN = Operation(
         operators.operator_generation,
     ),
     bind=_tensor_tensor_scan,
+    cost=costs.scanning,
     numbers=frozenset({"initial"}),
     columns=frozenset({"initial"}),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.accumulators import accumulating_writer
 from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape
 from trnrt.nki.machine.dtypes import Array
@@ -49,6 +50,7 @@ ACTIVATION = Operation(
         operators.reciprocal_bias,
     ),
     bind=_activation,
+    cost=costs.accumulating,
     numbers=frozenset({"bias", "scale"}),
     optional=frozenset({"bias", "reduce_res"}),
     columns=frozenset({"bias", "scale", "reduce_res"}),

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from trnrt.errors import KernelError
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, copier, exact, in_shape, writer
 from trnrt.nki.machine.bits import number_pattern, pattern, stored
 from trnrt.nki.machine.dtypes import Array
@@ -30,6 +31,7 @@ TENSOR_COPY = Operation(
     reads=("src",),
     rules=(*operands.ELEMENTWISE, operands.scalar_tensor_copy),
     bind=_copy,
+    cost=costs.copying,
 )
 
 
@@ -47,6 +49,7 @@ MEMSET = Operation(
     reads=(),
     rules=access.ENGINE_ACCESS,
     bind=_memset,
+    cost=costs.filling,
     numbers=frozenset({"value"}),
 )
 
@@ -143,6 +146,7 @@ TENSOR_TENSOR = Operation(
         operators.power_engine,
     ),
     bind=_tensor_tensor,
+    cost=costs.two_inputs,
 )
 
 
@@ -184,6 +188,7 @@ TENSOR_SCALAR = Operation(
         operands.tensor_scalar_engine,
     ),
     bind=_tensor_scalar,
+    cost=costs.scaling,
     numbers=frozenset({"operand0", "operand1"}),
     optional=frozenset({"operand0", "operand1"}),
     columns=frozenset({"operand0", "operand1"}),
@@ -219,6 +224,7 @@ SCALAR_TENSOR_TENSOR = Operation(
         operands.one_psum_input,
     ),
     bind=_scalar_tensor_tensor,
+    cost=costs.scalar_then_tensor,
     numbers=frozenset({"operand0"}),
     optional=frozenset({"operand0"}),
     columns=frozenset({"operand0"}),
@@ -241,6 +247,7 @@ RECIPROCAL = Operation(
     reads=("data",),
     rules=operands.ELEMENTWISE,
     bind=_reciprocal,
+    cost=costs.reciprocal,
 )
 
 
@@ -271,5 +278,6 @@ TENSOR_COPY_PREDICATED = Operation(
         operands.one_psum_input,
     ),
     bind=_copy_predicated,
+    cost=costs.selecting,
     numbers=frozenset({"src"}),
 )

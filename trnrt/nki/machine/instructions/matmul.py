@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from trnrt.errors import KernelError
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, exact, in_shape, matrix, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation, View
@@ -150,4 +151,5 @@ NC_TRANSPOSE = Operation(
     reads=("data",),
     rules=tensor.TRANSPOSE,
     bind=_transpose,
+    cost=costs.transposition,
 )

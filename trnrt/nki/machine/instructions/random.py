@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, column, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation
@@ -94,6 +95,7 @@ RNG = Operation(
     reads=(),
     rules=random.RNG,
     bind=_rng,
+    cost=costs.drawing,
     registers="state",
 )
 
@@ -119,6 +121,7 @@ RAND2 = Operation(
     reads=("min", "max"),
     rules=random.RAND2,
     bind=_rand2,
+    cost=costs.drawing,
     numbers=frozenset({"min", "max"}),
     columns=frozenset({"min", "max"}),
     registers="state",
@@ -146,6 +149,7 @@ DROPOUT = Operation(
     reads=("data", "prob"),
     rules=random.DROPOUT,
     bind=_dropout,
+    cost=costs.streaming,
     numbers=frozenset({"prob"}),
     columns=frozenset({"prob"}),
     registers="state",
@@ -169,6 +173,7 @@ SET_RNG_SEED = Operation(
     reads=("src_seeds",),
     rules=random.SEED,
     bind=_set_seed,
+    cost=costs.states,
     registers="state",
 )
 
@@ -189,6 +194,7 @@ RAND_SET_STATE = Operation(
     reads=("src_seeds",),
     rules=random.STATE,
     bind=_set_state,
+    cost=costs.states,
     registers="state",
 )
 
@@ -209,5 +215,6 @@ RAND_GET_STATE = Operation(
     reads=(),
     rules=random.STATE,
     bind=_get_state,
+    cost=costs.states,
     registers="state",
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.bits import pattern, stored
 from trnrt.nki.machine.operators import reduction
@@ -42,4 +43,5 @@ TENSOR_REDUCE = Operation(
         operators.bitvec_negate,
     ),
     bind=_tensor_reduce,
+    cost=costs.reduction,
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation
@@ -49,6 +50,7 @@ MAX8 = Operation(
     reads=("src",),
     rules=operands.SEARCH,
     bind=_max8,
+    cost=costs.streaming,
 )
 
 
@@ -72,4 +74,5 @@ NC_FIND_INDEX8 = Operation(
     reads=("data", "vals"),
     rules=(*operands.SEARCH, operands.index_dtype),
     bind=_find_index8,
+    cost=costs.streaming,
 )

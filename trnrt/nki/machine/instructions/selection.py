@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.errors import KernelError
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.accumulators import accumulating_writer
 from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
@@ -47,6 +48,7 @@ RANGE_SELECT = Operation(
         selection.range_indices,
     ),
     bind=_range_select,
+    cost=costs.streaming,
     optional=frozenset({"reduce_res"}),
     columns=frozenset({"bound0", "bound1", "reduce_res"}),
     registers="reduce_regs",
@@ -80,6 +82,7 @@ SELECT_REDUCE = Operation(
         selection.reduced_dtype,
     ),
     bind=_select_reduce,
+    cost=costs.selecting,
     numbers=frozenset({"on_false"}),
     optional=frozenset({"reduce_res"}),
     columns=frozenset({"on_false", "reduce_res"}),
@@ -157,6 +160,7 @@ AFFINE_SELECT = Operation(
         selection.affine_comparison,
     ),
     bind=_affine_select,
+    cost=costs.gpsimd_kernel,
     numbers=frozenset({"on_false_value"}),
 )
 
@@ -193,6 +197,7 @@ IOTA = Operation(
         selection.pattern_integers,
     ),
     bind=_iota,
+    cost=costs.gpsimd_kernel,
 )
 
 
@@ -240,6 +245,7 @@ NC_MATCH_REPLACE8 = Operation(
     reads=("data", "vals"),
     rules=(*access.ENGINE_ACCESS, operands.same_partitions, selection.match_size, selection.match_dtype),
     bind=_match_replace8,
+    cost=costs.streaming,
     numbers=frozenset({"imm"}),
     optional=frozenset({"dst_idx"}),
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from trnrt.errors import KernelError
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, in_shape
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation, View
@@ -36,6 +37,7 @@ NC_STREAM_SHUFFLE = Operation(
     reads=("src", "dst"),  # a mask may leave partitions of dst as they are
     rules=shuffle.SHUFFLE,
     bind=_stream_shuffle,
+    cost=costs.streaming,
 )
 
 
@@ -100,6 +102,7 @@ LOCAL_GATHER = Operation(
     reads=("src_buffer", "index"),
     rules=shuffle.LOCAL_GATHER,
     bind=_local_gather,
+    cost=costs.local_gather,
 )
 
 
@@ -129,6 +132,7 @@ NC_N_GATHER = Operation(
     reads=("data", "indices"),
     rules=shuffle.GATHER,
     bind=_n_gather,
+    cost=costs.gather,
 )
 
 
@@ -170,6 +174,7 @@ TOPK = Operation(
     reads=("src", "val_dst", "idx_dst"),  # only the first ceil(k / 16) columns of the destinations are written
     rules=shuffle.TOPK,
     bind=_topk,
+    cost=costs.topk,
 )
 
 
@@ -198,4 +203,5 @@ NONZERO_WITH_COUNT = Operation(
     reads=("src", "dst"),  # partitions other than the first of each 16 stay as they are
     rules=shuffle.NONZERO,
     bind=_nonzero_with_count,
+    cost=costs.gpsimd_kernel,
 )

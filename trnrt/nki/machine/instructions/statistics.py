@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.bits import pattern, stored
 from trnrt.nki.machine.dtypes import Array
@@ -44,6 +45,7 @@ BN_STATS = Operation(
     reads=("data",),
     rules=(*access.ENGINE_ACCESS, operands.same_partitions, statistics.statistics_size),
     bind=_bn_stats,
+    cost=costs.streaming,
 )
 
 
@@ -71,6 +73,7 @@ BN_AGGR = Operation(
     reads=("data",),
     rules=(*access.ENGINE_ACCESS, operands.same_partitions, statistics.aggregated_size),
     bind=_bn_aggr,
+    cost=costs.aggregation,
 )
 
 
@@ -105,6 +108,7 @@ TENSOR_PARTITION_REDUCE = Operation(
         operators.bitvec_dtypes,
     ),
     bind=_tensor_partition_reduce,
+    cost=costs.gpsimd_kernel,
 )
 
 
@@ -137,4 +141,5 @@ SEQUENCE_BOUNDS = Operation(
     reads=("segment_ids",),
     rules=(*access.ENGINE_ACCESS, statistics.sequence_shape, statistics.sequence_dtype),
     bind=_sequence_bounds,
+    cost=costs.gpsimd_kernel,
 )

@@ -1,0 +1,132 @@
+"""How many places the tiles of an allocation in a loop take turns on."""
+
+from __future__ import annotations
+
+from simulating import tile, traced
+
+from trnrt.nki import nisa, nl, trace
+from trnrt.nki.machine.program import Storage
+from trnrt.nki.machine.rotation import DEPTH
+
+USABLE = 208 * 1024
+
+
+def touched(*tiles: nl.NkiTensor) -> None:
+    for one in tiles:
+        nisa.memset(dst=one[:, 0:1], value=0.0)
+
+
+def addresses(body: object) -> list[int]:
+    program = traced(body)  # type: ignore[arg-type]
+    return [s.address[1] for s in program.storages if s.address is not None]
+
+
+def test_tiles_of_a_loop_rotate() -> None:
+    def body() -> None:
+        for _ in range(10):
+            touched(tile(128, 8))
+
+    assert addresses(body) == [i % DEPTH * 32 for i in range(10)]
+
+
+def test_a_list_of_tiles_that_live_at_once_rotates_as_a_whole() -> None:
+    def body() -> None:
+        for _ in range(10):
+            several = [tile(128, 8) for _ in range(3)]
+            touched(*several)
+            touched(*several)
+
+    assert addresses(body) == [i % (3 * DEPTH) * 32 for i in range(30)]
+
+
+def test_less_memory_means_fewer_places() -> None:
+    def body() -> None:
+        for _ in range(10):
+            touched(tile(128, USABLE // 4 // 3 - 8))
+
+    assert len(set(addresses(body))) == 3
+
+
+def test_every_pool_has_two_places_before_one_has_three() -> None:
+    def body() -> None:
+        for _ in range(10):
+            small, large = tile(128, USABLE // 4 // 16), tile(128, USABLE // 4 // 4)
+            touched(small, large)
+            touched(small, large)
+
+    found = addresses(body)
+    assert len(set(found[0::2])) == DEPTH
+    assert len(set(found[1::2])) == 3
+
+
+def test_where_pools_do_not_fit_tiles_are_placed_as_they_fit() -> None:
+    """The tiles of each helper's line leave gaps that only its own next ones could use."""
+
+    def body() -> None:
+        first, second = tile(128, 20000), tile(128, 30000)
+        touched(first, second)
+        touched(first, second)
+        third = tile(128, 28000)
+        touched(third, first)
+        touched(third, tile(128, 20000), tile(128, 1000))
+        touched(third)
+
+    assert max(addresses(body)) < USABLE
+
+
+def test_a_pool_s_memory_is_used_again_after_its_last_tile() -> None:
+    def body() -> None:
+        for _ in range(3):
+            touched(tile(128, 15000))
+        for _ in range(3):
+            touched(tile(128, 16000))
+
+    found = addresses(body)
+    assert found[:3] == [0, 60000, 120000]
+    assert found[3:] == [0, 64000, 128000]
+
+
+def test_two_calls_of_a_helper_are_two_pools() -> None:
+    """A pool is of one line of the kernel, too: one helper makes weights that stay and tiles that go."""
+
+    def kernel() -> nl.NkiTensor:
+        kept = tile(128, 100)
+        touched(kept)
+        for _ in range(5):
+            touched(tile(128, 100), kept)
+        out = nl.ndarray((128, 100), nl.float32, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=kept)
+        return out
+
+    found = [s.address[1] for s in trace(kernel).storages if s.address is not None]
+    assert found[0] not in found[1:]
+    assert len(set(found[1:])) == DEPTH
+
+
+def test_an_address_of_the_kernel_s_own_turns_rotation_off() -> None:
+    def body() -> None:
+        touched(tile(128, 8, address=(0, 4096)))
+        for _ in range(5):
+            touched(tile(128, 8))
+
+    assert set(addresses(body)) == {4096, 0}
+
+
+def test_tiles_of_a_place_do_not_live_at_once() -> None:
+    def body() -> None:
+        live: list[nl.NkiTensor] = []
+        for i in range(200):
+            live.append(tile(128, 8 + 8 * (i % 3)))
+            touched(live[-1])
+            if i % 7 == 0:
+                touched(live.pop(0))
+
+    program = traced(body)
+    spans = program.lifetimes()
+    tiles: list[Storage] = [s for s in program.storages if s.address is not None]
+    for one in tiles:
+        for other in tiles:
+            if one.index < other.index and spans[one.index][1] >= spans[other.index][0]:
+                assert one.address is not None and other.address is not None
+                first, second = one.address[1], other.address[1]
+                assert first + one.partition_bytes <= second or second + other.partition_bytes <= first

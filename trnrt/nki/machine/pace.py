@@ -1,0 +1,128 @@
+"""The numbers of the timing model, read from a target's data file, which gives each one's source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTiming:
+    """A compute engine's pipeline.
+
+    An instruction of ``c`` cycles ends ``latency_ns`` plus its cycles after its start; the next one that does not
+    depend on it may start after ``max(c, interval_cycles)``. ``signal_ns`` from an end to the semaphore that tells of
+    it, ``wait_ns`` from the semaphore to the start of what waited.
+    """
+
+    clock_ghz: float
+    latency_ns: float
+    interval_cycles: int
+    signal_ns: float
+    wait_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTiming:
+    """The tensor engine: weights are loaded (``load``), then columns stream through (``multiply``).
+
+    ``latency_ns`` is from a multiplication's start to its first column in PSUM; ``gap_ns`` what separates two
+    multiplications; ``load_latency_ns`` a weight load that nothing hides, ``load_interval_cycles`` what it keeps the
+    engine from starting the next one at least. ``ramp_window_ns``: the clock's rate is looked at once in
+    each such window; it is halved while the last window was busy for less than ``ramp_share`` (0: it never is).
+    """
+
+    clock_ghz: float
+    latency_ns: float
+    gap_ns: float
+    interval_cycles: int
+    load_latency_ns: float
+    load_interval_cycles: int
+    signal_ns: float
+    wait_ns: float
+    ramp_window_ns: float
+    ramp_share: float
+    peak_tflops: tuple[tuple[str, float], ...]
+
+    def peak(self, dtype: str) -> float:
+        """TFLOP a second of products of this dtype."""
+        peaks = dict(self.peak_tflops)
+        return peaks.get("float8" if dtype.startswith("float8") else dtype, peaks["other"])
+
+
+@dataclass(frozen=True, slots=True)
+class DmaTiming:
+    """The DMA engines and who starts them. ``*_hardware``, ``*_software`` and ``*_static`` are where descriptors come
+    from: ``trigger`` keeps the issuing engine busy, ``start`` is from the trigger to the first data.
+
+    A packet of contiguous bytes takes ``packet_ns`` plus its bytes over ``engine_gbps``; all engines together move no
+    more than ``total_gbps``. ``completion_ns``: from the last packet to the semaphore. ``hbm_gbps`` is a core's part of
+    the device's bandwidth, ``hbm_stack_gbps`` what one of the HBM stacks has.
+    """
+
+    engines: int
+    engine_gbps: float
+    total_gbps: float
+    packet_ns: float
+    completion_ns: float
+    default_mode: str
+    trigger_hardware_ns: float
+    trigger_software_ns: float
+    trigger_static_cycles: int
+    start_hardware_ns: float
+    start_software_ns: float
+    start_static_ns: float
+    transpose_share: float
+    hbm_gbps: float
+    hbm_stack_gbps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A target's timing. ``compared``: whether its predictions were compared with measurements.
+
+    ``head_ns`` and ``tail_ns``: what a profiler's total has before the first and after the last instruction;
+    ``benchmark_ns``: how much of them a benchmark of many runs still sees.
+    """
+
+    compared: bool
+    head_ns: float
+    tail_ns: float
+    benchmark_ns: float
+    table_load_ns: float
+    function_latency_ns: float
+    wide_stride_factor: float
+    vector_modes: bool
+    exclusive_psum: bool
+    exclusive_sbuf: bool
+    vector: EngineTiming
+    scalar: EngineTiming
+    gpsimd: EngineTiming
+    sync: EngineTiming
+    tensor: TensorTiming
+    dma: DmaTiming
+
+
+_PARTS: dict[str, Any] = {
+    "vector": EngineTiming,
+    "scalar": EngineTiming,
+    "gpsimd": EngineTiming,
+    "sync": EngineTiming,
+    "tensor": TensorTiming,
+    "dma": DmaTiming,
+}
+
+
+def read_timing(table: Mapping[str, Any]) -> Timing:
+    """The ``[timing]`` table of a target's data file."""
+    values = {name: _PARTS[name](**_frozen(value)) if name in _PARTS else value for name, value in table.items()}
+    missing = {field.name for field in fields(Timing)} - values.keys()
+    if missing:
+        raise ValueError(f"the target's data file says nothing of timing.{', timing.'.join(sorted(missing))}")
+    return Timing(**values)
+
+
+def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with tuples of pairs in the place of its tables."""
+    return {name: tuple(value.items()) if isinstance(value, dict) else value for name, value in table.items()}

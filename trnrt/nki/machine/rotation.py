@@ -1,0 +1,131 @@
+"""Addresses that rotate: how many places in SBUF the tiles of one allocation in a loop take turns on.
+
+Policy (AWS's compiler is free here; this is ours, in one place): the tiles of one shape that one line of a kernel
+allocates are a pool (a line of a function that several lines of the kernel call: one for each of these). A pool has
+``DEPTH`` times as many places as it holds tiles at once, and a new tile takes the place that has been free for
+longest. So a loop may load its next tiles while the last ones are in use, ``DEPTH`` iterations at most at a time. A
+pool keeps its places from its first tile to its last; pools that do not live at the same time share addresses. Where
+the memory is too small for all of that, every pool gets its second places before any gets its third, small ones first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from trnrt.nki.machine.program import Storage
+
+DEPTH = 4  # inferred: docs/timing.md
+ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
+
+Span = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The tiles of one allocation, by first use. ``held``: at most so many of them are alive at once."""
+
+    tiles: list[Storage]
+    size: int
+    first: int
+    last: int
+    held: int
+    places: int = 0
+    start: int = 0
+    turns: list[int] = field(default_factory=list)  # of each tile, its place
+
+    @property
+    def bytes(self) -> int:
+        return self.places * self.size
+
+
+def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> bool:
+    """Give each tile its address; False where the memory can't hold every pool even once.
+
+    ``tiles`` come in the order of their first use and have no fixed address; ``spans`` is the first and the last
+    instruction that touch each.
+    """
+    pools = _pools(tiles, spans)
+    places = [pool.held for pool in pools]
+    if not _fits(pools, capacity, places):
+        return False
+    if not _fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
+        small_first = sorted(range(len(pools)), key=lambda n: pools[n].size * pools[n].held)
+        for depth in range(2, DEPTH + 1):
+            for number in small_first:
+                places[number] = _most(pools, capacity, places, number, depth)
+        _fits(pools, capacity, places)
+    for pool in pools:
+        for tile, place in zip(pool.tiles, _turns(pool, spans), strict=True):
+            tile.address = (0, pool.start + place * pool.size)
+    return True
+
+
+def _pools(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[_Pool]:
+    groups: dict[tuple[object, ...], list[Storage]] = {}
+    for tile in tiles:
+        groups.setdefault((tile.source, tile.line, tile.shape, tile.dtype.name), []).append(tile)
+    pools = []
+    for members in groups.values():
+        size = -(-members[0].partition_bytes // ALIGNMENT) * ALIGNMENT
+        last = max(spans[tile.index][1] for tile in members)
+        pools.append(_Pool(members, size, spans[members[0].index][0], last, _held(members, spans)))
+    return pools
+
+
+def _held(tiles: Sequence[Storage], spans: dict[int, Span]) -> int:
+    """How many of the tiles are alive at once, at most."""
+    alive: list[int] = []
+    most = 0
+    for tile in tiles:
+        first, last = spans[tile.index]
+        while alive and alive[0] < first:
+            heappop(alive)
+        heappush(alive, last)
+        most = max(most, len(alive))
+    return most
+
+
+def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
+    """Put each pool at the lowest address that is free for its whole life; False where one finds none."""
+    placed: list[_Pool] = []
+    for pool, count in zip(pools, places, strict=True):
+        pool.places = min(count, len(pool.tiles))
+        pool.start = 0
+        others = [o for o in placed if o.first <= pool.last and pool.first <= o.last]
+        for other in sorted(others, key=lambda o: o.start):
+            if other.start < pool.start + pool.bytes and pool.start < other.start + other.bytes:
+                pool.start = other.start + other.bytes
+        if pool.start + pool.bytes > capacity:
+            return False
+        placed.append(pool)
+    return True
+
+
+def _most(pools: Sequence[_Pool], capacity: int, places: Sequence[int], number: int, depth: int) -> int:
+    """How many places one pool can have, up to ``depth`` times what it holds, while the others keep theirs."""
+    fits, wanted = places[number], min(pools[number].held * depth, len(pools[number].tiles))
+    while fits < wanted:
+        tried = (fits + wanted + 1) // 2
+        if _fits(pools, capacity, [*places[:number], tried, *places[number + 1 :]]):
+            fits = tried
+        else:
+            wanted = tried - 1
+    return fits
+
+
+def _turns(pool: _Pool, spans: dict[int, Span]) -> list[int]:
+    """The place of each tile: the one that has been free for longest."""
+    free = deque(range(pool.places))
+    alive: list[tuple[int, int]] = []
+    turns = []
+    for tile in pool.tiles:
+        first, last = spans[tile.index]
+        while alive and alive[0][0] < first:
+            free.append(heappop(alive)[1])
+        place = free.popleft()
+        heappush(alive, (last, place))
+        turns.append(place)
+    return turns

@@ -1,0 +1,117 @@
+"""The DMA engines: queues of transfers, served in turn, chunk by chunk.
+
+Each queue is in order. An engine that is free takes the next chunk of the queue whose turn it is; a large transfer is
+many chunks, so that a small one of another queue does not wait for all of it. All engines share one road to memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from trnrt.nki.machine.targets import Target
+from trnrt.nki.machine.timing.transfers import Load, Movement
+
+_CHUNK = 2_000_000  # picoseconds of one engine's time: about 48 KiB
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A transfer in its queue. ``loads`` and ``road`` (the shared road's time) are those of one chunk.
+
+    ``even``: what each of all engines has to do, -1 where they have not all the same.
+    """
+
+    issue: int
+    ready: int
+    loads: tuple[Load, ...]
+    even: int
+    road: int
+    chunks: int
+    start: int = -1
+    end: int = 0
+
+
+@dataclass(slots=True)
+class DmaEngines:
+    """The state of the DMA engines. Times are picoseconds."""
+
+    target: Target
+    free: list[int] = field(init=False)
+    road: int = 0
+    queues: dict[str, deque[_Waiting]] = field(default_factory=dict)
+    turn: list[str] = field(default_factory=list)
+    busy: int = 0
+    covered: int = 0
+
+    def __post_init__(self) -> None:
+        self.free = [0] * self.target.timing.dma.engines
+
+    def submit(self, issue: int, queue: str, movement: Movement, ready: int) -> None:
+        """Put a transfer into a queue; its data can flow from ``ready`` on."""
+        if queue not in self.queues:
+            self.queues[queue] = deque()
+            self.turn.append(queue)
+        loads = movement.loads
+        amounts = {load.picoseconds for load in loads}
+        road = round(movement.payload * 1000 / self.target.timing.dma.total_gbps)
+        chunks = 1 + max(*amounts, road) // _CHUNK
+        if chunks > 1:
+            loads = tuple(Load(load.engine, load.picoseconds // chunks) for load in loads)
+        even = loads[0].picoseconds if len(amounts) == 1 and len(loads) == len(self.free) else -1
+        self.queues[queue].append(_Waiting(issue, ready, loads, even, road // chunks, chunks))
+
+    def serve(self, now: int) -> list[tuple[int, int, int]]:
+        """Start what can start at ``now``; the transfers whose last chunk did: (issue, first data, last data)."""
+        finished: list[tuple[int, int, int]] = []
+        while True:
+            name = next((name for name in self.turn if self._can_start(name, now)), None)
+            if name is None:
+                return finished
+            self.turn.remove(name)
+            self.turn.append(name)  # whoever was served is last in the next round
+            queue = self.queues[name]
+            self._start(queue[0], now)
+            if not queue[0].chunks:
+                done = queue.popleft()
+                finished.append((done.issue, done.start, done.end))
+
+    def _can_start(self, name: str, now: int) -> bool:
+        queue = self.queues[name]
+        return bool(queue) and self._possible(queue[0]) <= now
+
+    def next_event(self) -> int | None:
+        """When the next chunk can start; None where nothing waits."""
+        return min((self._possible(queue[0]) for queue in self.queues.values() if queue), default=None)
+
+    def _possible(self, waiting: _Waiting) -> int:
+        free = self.free
+        least = min(free) if waiting.even >= 0 else min([free[load.engine] for load in waiting.loads])
+        return least if least > waiting.ready else waiting.ready
+
+    def _start(self, waiting: _Waiting, now: int) -> None:
+        free = self.free
+        if waiting.even >= 0:
+            free[:] = [(time if time > now else now) + waiting.even for time in free]
+            end = max(free)
+        else:
+            end = now
+            for load in waiting.loads:
+                begin = free[load.engine]
+                begin = (begin if begin > now else now) + load.picoseconds
+                free[load.engine] = begin
+                if begin > end:
+                    end = begin
+        self.road = max(self.road, now) + waiting.road
+        if self.road > end:
+            # The road is full: the engines stand still with their data until there is room on it.
+            late = self.road - end
+            for load in waiting.loads:
+                free[load.engine] += late
+            end = self.road
+        waiting.chunks -= 1
+        waiting.end = max(waiting.end, end)
+        if waiting.start < 0:
+            waiting.start = now
+        self.busy += max(0, end - max(now, self.covered))
+        self.covered = max(self.covered, end)

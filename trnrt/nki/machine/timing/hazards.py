@@ -1,0 +1,237 @@
+"""What each instruction has to wait for: the ones before it that touch the same memory.
+
+A read waits for the last writes of what it reads; a write for them and for the reads since. A tile waits for the
+last users of the bytes that it was given (the allocator reuses addresses). Within a lane instructions are issued in
+order, so of several instructions of one lane the last is enough.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from trnrt.nki.machine.program import ON_CHIP, Instruction, MemoryRegion, Program, Storage, View
+from trnrt.nki.machine.timing.regions import Region, everything, region_of
+
+
+@dataclass(slots=True)
+class _Uses:
+    """Which parts of a storage were touched, and by which issue; found by the bytes they may share.
+
+    ``whole`` is lane -> issue of those that touched all of it. A part lies in the one or two cells of its size's level
+    that it reaches into.
+    """
+
+    whole: dict[int, int] = field(default_factory=dict)
+    cells: dict[int, dict[int, dict[tuple[Region, int], int]]] = field(default_factory=dict)
+
+    def add(self, region: Region, lane: int, issue: int) -> None:
+        if region.whole:
+            self.whole[lane] = issue
+            return
+        level = region.level
+        cells = self.cells.setdefault(level, {})
+        first, last = region.first >> level, region.last >> level
+        cells.setdefault(first, {})[region, lane] = issue
+        if last != first:
+            cells.setdefault(last, {})[region, lane] = issue
+
+    def remove(self, region: Region, lane: int) -> None:
+        level = region.level
+        cells = self.cells[level]
+        for cell in {region.first >> level, region.last >> level}:
+            del cells[cell][region, lane]
+
+    def clear(self) -> None:
+        self.whole.clear()
+        self.cells.clear()
+
+    def near(self, region: Region) -> list[tuple[tuple[Region, int], int]]:
+        """The parts that may overlap ``region``; some of them twice."""
+        found: list[tuple[tuple[Region, int], int]] = []
+        for level, cells in self.cells.items():
+            first, last = region.first >> level, region.last >> level
+            if last - first < len(cells):
+                for cell in range(first, last + 1):
+                    if cell in cells:
+                        found.extend(cells[cell].items())
+            else:
+                for number, uses in cells.items():
+                    if first <= number <= last:
+                        found.extend(uses.items())
+        return found
+
+
+@dataclass(slots=True)
+class _Accesses:
+    """The accesses to one storage that a later one may have to wait for.
+
+    ``before`` are the last users of the bytes that the storage was given, before it lived there; ``last`` the last
+    issue of each lane that touched the storage.
+    """
+
+    before: tuple[int, ...] = ()
+    writes: _Uses = field(default_factory=_Uses)
+    reads: _Uses = field(default_factory=_Uses)
+    last: dict[int, int] = field(default_factory=dict)
+    regions: dict[tuple[object, ...], Region] = field(default_factory=dict)
+
+
+class Hazards:
+    """Finds, issue by issue in program order, what each one has to wait for."""
+
+    def __init__(self, program: Program) -> None:
+        self._written = _written(program)
+        self._accesses: dict[int, _Accesses] = {}
+        self._heirs = _heirs(program)
+        self._lanes: list[int] = []
+        self._writers: dict[int, int] = {}
+
+    def producer(self, view: View) -> int:
+        """The lane of the last issue that wrote to the view's storage; -1 where none did."""
+        return self._writers.get(view.storage.index, -1)
+
+    def issue(self, instruction: Instruction, lane: int) -> dict[int, int]:
+        """Lane -> the last issue of that lane that the next issue has to wait for.
+
+        Of its own lane only what it reads or overwrites after a write counts: what a lane reads before is in order.
+        """
+        number = len(self._lanes)
+        waits: dict[int, int] = {}
+        written = instruction.operation.writes
+        operands = instruction.operands
+        for name, view in operands:
+            if name not in written:
+                self._read(view, number, lane, waits)
+        for view in instruction.extra:
+            self._read(view, number, lane, waits)
+        targets = [view for name, view in operands if name in written]
+        if instruction.operation.registers is not None:
+            targets += [view for view in instruction.extra if view.buffer is MemoryRegion.registers]
+        for view in targets:
+            self._overwrite(view, lane, waits)
+        for view in targets:  # after all of them: an instruction that writes one tile twice does not wait for itself
+            accesses = self._of(view.storage)
+            accesses.writes.add(_region(accesses, view), lane, number)
+            accesses.last[lane] = number
+            self._writers[view.storage.index] = lane
+        self._lanes.append(lane)
+        return waits
+
+    def _read(self, view: View, number: int, lane: int, waits: dict[int, int]) -> None:
+        storage = view.storage
+        if storage.index not in self._written:
+            return
+        accesses = self._of(storage)
+        region = _region(accesses, view)
+        writes = accesses.writes
+        for writer, issue in writes.whole.items():
+            _note(waits, writer, issue)
+        if writes.cells:
+            for (other, writer), issue in writes.near(region):
+                if waits.get(writer, -1) < issue and (other is region or region.overlaps(other)):
+                    waits[writer] = issue
+        accesses.reads.add(region, lane, number)
+        accesses.last[lane] = number
+
+    def _overwrite(self, view: View, lane: int, waits: dict[int, int]) -> None:
+        """Wait for the uses of what is overwritten, and forget those that it covers."""
+        accesses = self._of(view.storage)
+        region = _region(accesses, view)
+        for issue in accesses.before:
+            _note(waits, self._lanes[issue], issue)
+        for uses, own in ((accesses.writes, -1), (accesses.reads, lane)):
+            for user, issue in uses.whole.items():
+                if user != own:
+                    _note(waits, user, issue)
+            if uses.cells:
+                self._overwrite_parts(uses, region, own, waits)
+            if region.whole:
+                uses.clear()
+
+    def _overwrite_parts(self, uses: _Uses, region: Region, own: int, waits: dict[int, int]) -> None:
+        """Wait for the uses of parts that ``region`` overlaps, but for lane ``own``'s; forget those it covers."""
+        gone = []
+        for key, issue in uses.near(region):
+            other, user = key
+            if other is not region and not region.overlaps(other):
+                continue
+            if user != own:
+                _note(waits, user, issue)
+            if other is region or region.covers(other):
+                gone.append(key)
+        for other, user in dict.fromkeys(gone):
+            uses.remove(other, user)
+
+    def _of(self, storage: Storage) -> _Accesses:
+        found = self._accesses.get(storage.index)
+        if found is None:
+            found = _Accesses(self._inherited(storage))
+            self._accesses[storage.index] = found
+        return found
+
+    def _inherited(self, storage: Storage) -> tuple[int, ...]:
+        """The last issues, one a lane, that touched what lived at this storage's bytes before."""
+        waits: dict[int, int] = {}
+        for index in self._heirs.get(storage.index, ()):
+            earlier = self._accesses.get(index)
+            if earlier is not None:
+                for lane, issue in earlier.last.items():
+                    _note(waits, lane, issue)
+                for issue in earlier.before:
+                    _note(waits, self._lanes[issue], issue)
+        return tuple(waits.values())
+
+
+def _note(waits: dict[int, int], lane: int, issue: int) -> None:
+    if waits.get(lane, -1) < issue:
+        waits[lane] = issue
+
+
+def _region(accesses: _Accesses, view: View) -> Region:
+    storage = view.storage
+    if view.shape == storage.shape and view.strides == storage.strides:
+        key: tuple[object, ...] = ()
+    elif view.dynamic is not None:
+        key = ("dynamic",)
+    else:
+        key = (view.offset, view.shape, view.strides, view.cast)
+    region = accesses.regions.get(key)
+    if region is None:
+        region = region_of(view) if key else everything(storage)
+        accesses.regions[key] = region
+    return region
+
+
+def _written(program: Program) -> set[int]:
+    """The storages that some instruction writes; the others can be read at any time."""
+    return {view.storage.index for instruction in program.instructions for view in instruction.writes()}
+
+
+def _heirs(program: Program) -> dict[int, list[int]]:
+    """Storage -> the storages that lived at some of its bytes just before it."""
+    spans = program.lifetimes()
+    heirs: dict[int, list[int]] = {}
+    for region in ON_CHIP:
+        tiles = [s for s in program.storages if s.buffer is region and s.index in spans and s.address is not None]
+        tiles.sort(key=lambda tile: spans[tile.index])
+        owners: list[tuple[int, int, int]] = []  # (first byte, end, storage), sorted, disjoint
+        for tile in tiles:
+            assert tile.address is not None
+            heirs[tile.index] = _take(owners, tile.address[1], tile.address[1] + tile.partition_bytes, tile.index)
+    return heirs
+
+
+def _take(owners: list[tuple[int, int, int]], start: int, end: int, tile: int) -> list[int]:
+    """Give the bytes from ``start`` to ``end`` to a tile; the tiles that had some of them."""
+    first = bisect_right(owners, (start, start, -1)) - 1
+    if first < 0 or owners[first][1] <= start:
+        first += 1
+    last = first
+    while last < len(owners) and owners[last][0] < end:
+        last += 1
+    taken = owners[first:last]
+    left = [(a, start, owner) for a, b, owner in taken[:1] if a < start]
+    right = [(end, b, owner) for a, b, owner in taken[-1:] if b > end]
+    owners[first:last] = [*left, (start, end, tile), *right]
+    return [owner for _, _, owner in taken]

@@ -1,0 +1,130 @@
+"""What the event loop has to know of each issue before it starts: which stream issues it, and what it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, Program
+from trnrt.nki.machine.targets import Target
+from trnrt.nki.machine.timing.hazards import Hazards
+from trnrt.nki.machine.timing.transfers import Start, Starts
+from trnrt.nki.machine.timing.unrolling import unrolled
+
+ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+
+
+@dataclass(slots=True)
+class Stream:
+    """Instructions that are issued in order: an engine's, or the triggers of an engine's DMA queue.
+
+    ``number`` orders streams whose heads may start at the same time; ``lane`` is the engine's place in the timeline's
+    lanes; ``wait`` is from a semaphore to a start, ``signal`` from an end to the semaphore, picoseconds.
+    """
+
+    number: int
+    lane: int
+    engine: str
+    triggers: bool
+    wait: int
+    signal: int
+    issues: list[int] = field(default_factory=list)
+    position: int = 0
+    free: int = 0
+
+
+class Facts(NamedTuple):
+    """What all issues of one instruction have in common. ``ports``: the memories it takes turns on."""
+
+    instruction: Instruction
+    stream: Stream
+    lane: int
+    start: Start | None
+    ports: tuple[str, ...]
+
+
+class Issues:
+    """All issues of a program, sorted into streams, with what each waits for."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.target = program, program.target
+        self.notes: list[str] = []
+        self.order = unrolled(program, self.notes)
+        self.lanes = list(ENGINES)
+        self.streams: list[Stream] = []
+        self.facts: list[Facts] = []
+        self.waits: list[dict[int, int]] = []
+        self._by_name: dict[str, Stream] = {}
+        self._known: dict[int, Facts] = {}
+        self._shared, self._starts = _shared_ports(self.target), Starts(self.target)
+        self._sort()
+
+    def _sort(self) -> None:
+        hazards = Hazards(self.program)
+        instructions = self.program.instructions
+        asked: list[tuple[int, Instruction]] = []
+        for number, index in enumerate(self.order):
+            facts = self._known.get(index)
+            if facts is None:
+                facts = self._known[index] = self._facts(instructions[index], hazards)
+            self.facts.append(facts)
+            facts.stream.issues.append(number)
+            self.waits.append(hazards.issue(facts.instruction, facts.lane))
+            if facts.instruction.after:
+                asked.append((number, facts.instruction))
+        if asked:
+            self._wait_as_asked(asked)
+
+    def _wait_as_asked(self, asked: list[tuple[int, Instruction]]) -> None:
+        """Waits that the kernel wants besides those that memory demands."""
+        place = {id(self.facts[number].instruction): number for number in reversed(range(len(self.order)))}
+        for number, instruction in asked:
+            for producer in instruction.after:
+                earlier = place.get(id(producer))
+                if earlier is not None:
+                    lane = self.facts[earlier].lane
+                    self.waits[number][lane] = max(self.waits[number].get(lane, -1), earlier)
+
+    def _facts(self, instruction: Instruction, hazards: Hazards) -> Facts:
+        if not _moves(instruction):
+            engine = "sync" if instruction.engine is Engine.dma else instruction.engine.name
+            stream = self._stream(engine, engine, triggers=False)
+            ports = tuple(port for port in self._shared.get(stream.engine, ()) if _uses(instruction, port))
+            return Facts(instruction, stream, stream.lane, None, ports)
+        producer = hazards.producer(instruction.operands[-1][1])
+        start = self._starts.of(instruction, ENGINES[producer] if 0 <= producer < len(ENGINES) else "")
+        stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
+        if start.queue not in self.lanes:
+            self.lanes.append(start.queue)
+        return Facts(instruction, stream, self.lanes.index(start.queue), start, ())
+
+    def _stream(self, name: str, engine: str, *, triggers: bool) -> Stream:
+        if name not in self._by_name:
+            timing = getattr(self.target.timing, engine)
+            wait, signal = round(timing.wait_ns * 1000), round(timing.signal_ns * 1000)
+            stream = Stream(len(self.streams), ENGINES.index(engine), engine, triggers, wait, signal)
+            self.streams.append(stream)
+            self._by_name[name] = stream
+        return self._by_name[name]
+
+
+def _moves(instruction: Instruction) -> bool:
+    """Whether an instruction is a DMA transfer (a print of the device's is none that is modelled)."""
+    writes = bool(instruction.operands) and instruction.operands[0][0] in instruction.operation.writes
+    return writes and (instruction.engine is Engine.dma or instruction.operation.name == "sendrecv")
+
+
+def _shared_ports(target: Target) -> dict[str, tuple[str, ...]]:
+    """Engine -> the memories that it can't use at the same time as another."""
+    ports: dict[str, tuple[str, ...]] = {}
+    if target.timing.exclusive_psum:
+        ports |= {"vector": ("psum",), "scalar": ("psum",)}
+    if target.timing.exclusive_sbuf:
+        ports["vector"] = (*ports.get("vector", ()), "sbuf")
+        ports["gpsimd"] = ("sbuf",)
+    return ports
+
+
+def _uses(instruction: Instruction, port: str) -> bool:
+    region = MemoryRegion.psum if port == "psum" else MemoryRegion.sbuf
+    return any(view.buffer is region for _, view in instruction.operands)

@@ -1,0 +1,132 @@
+"""Which part of a storage a view touches, and whether two views touch the same bytes.
+
+A region is a box in the storage's own dimensions where the view is one (a slice, a slice with steps, dimensions
+merged or reordered), else a range of its elements. Where a region can't be told exactly it is taken too large: the
+model then waits where the hardware need not, never the other way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trnrt.nki.machine.program import Storage, View
+
+Box = tuple[tuple[int, int, int], ...]  # (first, last, step) of each dimension of the storage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A part of one storage. ``first`` and ``last`` bound it in elements of a partition (on chip) or of all (HBM)."""
+
+    box: Box | None
+    first: int
+    last: int
+    whole: bool
+    level: int = field(init=False)  # its length is at most 2 to the power of it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "level", (self.last - self.first).bit_length())
+
+    def overlaps(self, other: Region) -> bool:
+        """Whether the two may have an element in common."""
+        if self.whole or other.whole:
+            return True
+        if self.box is None or other.box is None:
+            return self.first <= other.last and other.first <= self.last
+        return all(_meet(mine, theirs) for mine, theirs in zip(self.box, other.box, strict=True))
+
+    def covers(self, other: Region) -> bool:
+        """Whether it certainly has every element of ``other``."""
+        if self.whole:
+            return True
+        if self.box is None or other.box is None:
+            return False
+        return all(
+            low <= other_low and other_high <= high and (step == 1 or (low, high, step) == (other_low, other_high, s))
+            for (low, high, step), (other_low, other_high, s) in zip(self.box, other.box, strict=True)
+        )
+
+
+def _meet(mine: tuple[int, int, int], theirs: tuple[int, int, int]) -> bool:
+    low, high, step = mine
+    other_low, other_high, other_step = theirs
+    if low > other_high or other_low > high:
+        return False
+    return step != other_step or step == 1 or (other_low - low) % step == 0
+
+
+def region_of(view: View) -> Region:
+    """The region that a view touches."""
+    storage = view.storage
+    if view.dynamic is not None or not storage.shape:
+        return everything(storage)
+    box = None if view.cast is not None else _box(view)
+    if box is None:
+        return _range(view)
+    sized = zip(box, storage.shape, strict=True)
+    whole = all((low, high, step) == (0, size - 1, 1) for (low, high, step), size in sized)
+    dims = list(zip(box, storage.strides, strict=True))[1 if storage.on_chip else 0 :]
+    first = sum(low * stride for (low, _, _), stride in dims)
+    last = sum(high * stride for (_, high, _), stride in dims)
+    return Region(box, first, last, whole)
+
+
+def everything(storage: Storage) -> Region:
+    """All of a storage."""
+    return Region(None, 0, max(0, (storage.partition_elements if storage.on_chip else storage.size) - 1), True)
+
+
+def _range(view: View) -> Region:
+    """The elements between the first and the last one that the view touches, in those of the storage's dtype."""
+    storage, offset = view.storage, view.offset
+    dims = list(zip(view.strides, view.shape, strict=True))
+    if storage.on_chip:
+        dims, offset = dims[1:], offset % max(1, view.partition_elements)
+    first = offset + sum(stride * (size - 1) for stride, size in dims if stride < 0)
+    last = offset + sum(stride * (size - 1) for stride, size in dims if stride > 0)
+    here, there = view.dtype.itemsize, storage.dtype.itemsize
+    return Region(None, max(0, first) * here // there, max(0, last) * here // there, False)
+
+
+def _box(view: View) -> Box | None:
+    """The view as (first, last, step) of each dimension of its storage; None where it is no box."""
+    shape, strides = view.storage.shape, view.storage.strides
+    low, rest = [], view.offset
+    for stride in strides:
+        low.append(rest // stride)
+        rest %= stride
+    high, step = list(low), [1] * len(shape)
+    used = [False] * len(shape)
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if size == 1 or stride == 0:
+            continue
+        if stride < 0 or not _extend(size, stride, shape, strides, high, step, used):
+            return None
+    return tuple(zip(low, high, step, strict=True))
+
+
+def _extend(
+    size: int,
+    stride: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    high: list[int],
+    step: list[int],
+    used: list[bool],
+) -> bool:
+    """Widen the box by one dimension of a view, which may run over several dimensions of the storage."""
+    d = next((d for d, own in enumerate(strides) if own <= stride and shape[d] > 1), len(shape) - 1)
+    while True:
+        if used[d] or stride % strides[d]:
+            return False
+        hop = stride // strides[d]
+        used[d] = True
+        if high[d] + hop * (size - 1) < shape[d]:
+            high[d] += hop * (size - 1)
+            step[d] = hop
+            return True
+        if hop != 1 or high[d] or size % shape[d] or d == 0:
+            return False
+        high[d] = shape[d] - 1
+        size, stride = size // shape[d], strides[d - 1]
+        d -= 1

@@ -1,0 +1,229 @@
+"""The event loop: engines issue their instructions in order, DMA engines serve their queues, nobody looks ahead.
+
+Each stream (an engine, or the triggers of its DMA transfers) issues its instructions in the order of the program, as
+soon as it is free and semaphores have told that the memory they touch may be touched. Events happen in the order of
+time; time is an integer (picoseconds), and of two events at the same time the one earlier in the program is first. So a
+program and a target have one timeline, the same on every machine.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from trnrt.errors import KernelError
+from trnrt.nki.machine.execute import without_collection
+from trnrt.nki.machine.program import Instruction, Program
+from trnrt.nki.machine.timing.dma_engines import DmaEngines
+from trnrt.nki.machine.timing.issues import ENGINES, Issues, Stream
+from trnrt.nki.machine.timing.tensor_engine import TensorEngine, work_of
+from trnrt.nki.machine.timing.timeline import Timeline, Transfer
+from trnrt.nki.machine.timing.transfers import Movements
+
+_PLAIN = frozenset({"copy", "identity", "relu", "square", "abs", "sign"})
+"""Functions of the scalar engine that need no table."""
+
+_DMA = -1  # stands for the DMA engines where an event names an issue
+
+
+def schedule(program: Program) -> Timeline:
+    """When the instructions of ``program`` run; it must be compiled (its tiles have addresses).
+
+    Raises KernelError where instructions wait for each other for ever, or where device loops make too many of them.
+    """
+    with without_collection():
+        return _Schedule(Issues(program)).run()
+
+
+class _Schedule:
+    """One run of the event loop. ``seen`` is when an issue's semaphore is set, -1 as long as nobody knows."""
+
+    def __init__(self, issues: Issues) -> None:
+        self.issues, self.target = issues, issues.target
+        count = len(issues.order)
+        self.start, self.end, self.seen = [0] * count, [0] * count, [-1] * count
+        self.waited_for = [-1] * count
+        self.transfers: dict[int, Transfer] = {}
+        self.waiting: dict[int, list[Stream]] = {}
+        self.events: list[tuple[int, int]] = []
+        self.next_dma: int | None = None
+        self.tensor, self.dma = TensorEngine(self.target), DmaEngines(self.target)
+        self.movements = Movements(self.target)
+        self.busy, self.covered = dict.fromkeys(ENGINES, 0), dict.fromkeys(ENGINES, 0)
+        self.table = ""
+        self.ports = {"psum": 0, "sbuf": 0}
+        self.triggers = dict.fromkeys(ENGINES, 0)  # when each engine can trigger its next transfer
+
+    def run(self) -> Timeline:
+        """Let all events happen."""
+        for stream in self.issues.streams:
+            self._consider(stream)
+        while self.events:
+            now, issue = heappop(self.events)
+            if issue == _DMA:
+                self._serve_dma(now)
+            else:
+                self._issue(issue, now)
+        if any(stream.position < len(stream.issues) for stream in self.issues.streams):
+            raise KernelError(self._deadlock())
+        return self._timeline()
+
+    def _consider(self, stream: Stream) -> None:
+        """Find out when the next instruction of a stream can start; or on what it waits without knowing when."""
+        if stream.position == len(stream.issues):
+            return
+        issue = stream.issues[stream.position]
+        facts = self.issues.facts[issue]
+        time, blame = (
+            self._free(stream, facts.instruction),
+            stream.issues[stream.position - 1] if stream.position else -1,
+        )
+        for lane, other in self.issues.waits[issue].items():
+            seen = self.seen[other]
+            if seen < 0:
+                self.waiting.setdefault(other, []).append(stream)
+                return
+            if lane != facts.lane or facts.start is not None:
+                seen += stream.wait
+            elif lane == 0:
+                continue  # the tensor engine's products follow each other without waiting for memory
+            else:
+                seen = self.end[other]
+            if seen > time:
+                time, blame = seen, other
+        self.waited_for[issue] = blame
+        heappush(self.events, (time, issue))
+
+    def _free(self, stream: Stream, instruction: Instruction) -> int:
+        """When a stream could start an instruction that waits for no memory."""
+        if stream.engine == "tensor":
+            return self.tensor.earliest()
+        if stream.engine == "scalar" and self._loads_table(instruction):
+            return stream.free + round(self.target.timing.table_load_ns * 1000)
+        return stream.free
+
+    def _loads_table(self, instruction: Instruction) -> bool:
+        """Whether the scalar engine has another function's table loaded."""
+        name = _function(instruction)
+        return name != "" and name not in _PLAIN and name != self.table
+
+    def _issue(self, issue: int, now: int) -> None:
+        """Start an instruction, the next one of its stream; or later, if something that it shares is in use."""
+        facts = self.issues.facts[issue]
+        stream = facts.stream
+        free = max((self.ports[port] for port in facts.ports), default=0)
+        if facts.start is not None and stream.triggers:
+            free = self.triggers[stream.engine]
+        if free > now:
+            heappush(self.events, (free, issue))
+            return
+        stream.position += 1
+        if facts.start is not None:
+            self._trigger(issue, stream, now)
+        elif stream.engine == "tensor":
+            begin, end = self.tensor.run(work_of(facts.instruction, self.target), now)
+            self._finish(issue, begin, end, end + stream.signal)
+        else:
+            self._compute(issue, stream, now)
+        self._consider(stream)
+
+    def _compute(self, issue: int, stream: Stream, now: int) -> None:
+        facts, timing = self.issues.facts[issue], self.target.timing
+        instruction, engine = facts.instruction, getattr(timing, stream.engine)
+        period = 1000 / engine.clock_ghz
+        cycles = instruction.operation.cost(instruction, self.target)
+        latency = engine.latency_ns
+        name = _function(instruction)
+        if stream.engine == "scalar" and name and name not in _PLAIN:
+            latency += timing.function_latency_ns
+            self.table = name
+        end = now + round(latency * 1000 + cycles * period)
+        stream.free = now + round(max(cycles, engine.interval_cycles) * period)
+        for port in facts.ports:
+            self.ports[port] = stream.free
+        covered = self.covered[stream.engine]
+        self.busy[stream.engine] += max(0, end - max(now, covered))
+        self.covered[stream.engine] = max(covered, end)
+        self._finish(issue, now, end, end + stream.signal)
+
+    def _trigger(self, issue: int, stream: Stream, now: int) -> None:
+        facts = self.issues.facts[issue]
+        start, movement = facts.start, self.movements.of(facts.instruction)
+        assert start is not None
+        stream.free = now + start.trigger
+        self.triggers[stream.engine] = stream.free
+        ready = now + start.until_data
+        if stream.engine == "sync" or not stream.triggers:  # the others' triggers run beside their data path
+            self.busy[stream.engine] += start.trigger
+        self.transfers[issue] = Transfer(
+            issue=issue,
+            lane=stream.lane,
+            triggered=now,
+            trigger_end=stream.free,
+            payload=movement.payload,
+            hbm_bytes=movement.hbm_bytes,
+            packets=movement.packets,
+            engines=len(movement.loads),
+            ready=ready,
+        )
+        self.dma.submit(issue, start.queue, movement, ready)
+        self._wake_dma()
+
+    def _serve_dma(self, now: int) -> None:
+        if now != self.next_dma:
+            return  # an earlier event has taken its place
+        self.next_dma = None
+        completion = round(self.target.timing.dma.completion_ns * 1000)
+        for issue, begin, end in self.dma.serve(now):
+            self._finish(issue, begin, end, end + completion)
+        self._wake_dma()
+
+    def _wake_dma(self) -> None:
+        time = self.dma.next_event()
+        if time is not None and (self.next_dma is None or time < self.next_dma):
+            self.next_dma = time
+            heappush(self.events, (time, _DMA))
+
+    def _finish(self, issue: int, begin: int, end: int, seen: int) -> None:
+        self.start[issue], self.end[issue], self.seen[issue] = begin, end, seen
+        for stream in self.waiting.pop(issue, ()):
+            self._consider(stream)
+
+    def _deadlock(self) -> str:
+        lines = ["instructions wait for each other for ever:"]
+        for stream in self.issues.streams:
+            if stream.position == len(stream.issues):
+                continue
+            issue = stream.issues[stream.position]
+            open_ones = [other for other in self.issues.waits[issue].values() if self.seen[other] < 0]
+            facts = self.issues.facts
+            for other in open_ones:
+                mine, theirs = facts[issue].instruction, facts[other].instruction
+                lines.append(
+                    f"  {stream.engine}: {mine.operation.name} ({mine.source}) waits for "
+                    f"{theirs.operation.name} ({theirs.source})"
+                )
+        return "\n".join(lines)
+
+    def _timeline(self) -> Timeline:
+        issues = self.issues
+        self.busy["tensor"] += self.tensor.busy
+        last = max(self.seen, default=0)
+        return Timeline(
+            program=issues.program,
+            lanes=tuple(issues.lanes),
+            instruction=issues.order,
+            lane=[facts.lane for facts in issues.facts],
+            start=self.start,
+            end=self.end,
+            waited_for=self.waited_for,
+            transfers=[self.transfers[issue] for issue in sorted(self.transfers)],
+            busy={**self.busy, "dma": self.dma.busy},
+            duration=last,
+            notes=tuple(issues.notes),
+        )
+
+
+def _function(instruction: Instruction) -> str:
+    """The name of the function that an instruction of the scalar engine looks up; "" where it is none."""
+    op = instruction.args.get("op") if instruction.operation.name.startswith("activation") else None
+    return getattr(op, "name", "")

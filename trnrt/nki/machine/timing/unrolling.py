@@ -1,0 +1,58 @@
+"""The order in which instructions are issued: the program's own, with the bodies of device loops once an iteration."""
+
+from __future__ import annotations
+
+from trnrt.errors import KernelError
+from trnrt.nki.machine.program import Loop, Program
+
+MOST_ISSUES = 2_000_000
+
+
+def unrolled(program: Program, notes: list[str]) -> list[int]:
+    """Indices of instructions in the order of their issue; what had to be assumed goes to ``notes``.
+
+    Raises KernelError where device loops would make too many.
+    """
+    ends = dict(program.loops())
+    if not ends:
+        return list(range(len(program.instructions)))
+    order: list[int] = []
+    _unroll(program, 0, len(program.instructions), ends, order, notes)
+    return order
+
+
+def _unroll(program: Program, start: int, stop: int, ends: dict[int, int], order: list[int], notes: list[str]) -> None:
+    position = start
+    while position < stop:
+        end = ends.get(position)
+        if end is None:
+            order.append(position)
+            position += 1
+            continue
+        iterations = _iterations(program, position, notes)
+        begin = len(order)
+        _unroll(program, position + 1, end, ends, order, notes)
+        body = order[begin:]
+        if len(order) + len(body) * iterations > MOST_ISSUES:
+            source = program.instructions[position].source
+            raise KernelError(
+                f"the device loop at {source} runs {iterations} times {len(body)} instructions; timing goes up to "
+                f"{MOST_ISSUES} in all",
+                hint="profile a shorter loop",
+            )
+        del order[begin:]
+        for _ in range(iterations):
+            order.extend(body)
+        position = end + 1
+
+
+def _iterations(program: Program, position: int, notes: list[str]) -> int:
+    """How often a device loop runs: 1 where only the run can tell."""
+    instruction = program.instructions[position]
+    loop: Loop = instruction["loop"]
+    if loop.counter is not None and isinstance(loop.start, int) and isinstance(loop.stop, int):
+        return max(0, -(-(loop.stop - loop.start) // loop.step))
+    note = f"how often the device loop at {instruction.source} runs is known at run time only: timed as one iteration"
+    if note not in notes:
+        notes.append(note)
+    return 1

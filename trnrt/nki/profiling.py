@@ -1,0 +1,200 @@
+"""``trnrt.nki.profile``: what a kernel would cost on the device, without running it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trnrt.nki.machine.pace import Timing
+from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import PS_PER_US, Timeline, schedule
+from trnrt.nki.machine.timing.steps import Step, StepUse, attribute
+from trnrt.nki.machine.timing.tensor_engine import work_of
+from trnrt.nki.sim.kernel import Kernel, Simulated, default_target
+
+__all__ = ["EngineUse", "Profile", "Roofline", "Step", "StepUse", "profile", "profile_programs"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUse:
+    """How long an engine (or the DMA engines together) had something to do, and that as a share of the total."""
+
+    busy_us: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Where a kernel stands under the roof of its target. ``intensity`` is FLOP a byte of HBM traffic."""
+
+    intensity: float
+    achieved_tflops: float
+    peak_tflops: float
+    hbm_gbps: float
+
+    @property
+    def attainable_tflops(self) -> float:
+        """What the roof allows at this intensity."""
+        return min(self.peak_tflops, self.intensity * self.hbm_gbps / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a kernel would cost on the device. Microseconds and bytes.
+
+    ``benchmark_us`` is what a benchmark of many runs would measure, ``profiler_us`` (``total_time``) what a profiler
+    would report: it includes the program's fixed start and end. ``compared`` says whether this target's model was ever
+    compared with a measurement. Over the benchmark's time, ``mfu`` is the share of the tensor engine's peak (of each
+    product's own dtype; transposes are no FLOP), ``mbu`` that of the core's part of the device's HBM bandwidth.
+    ``engines`` are busy for a share of the time between the first and the last instruction. ``cores`` are the
+    timelines of a kernel's physical cores.
+    """
+
+    kernel: str
+    target: str
+    dtype: str
+    batch: int | None
+    compared: bool
+    benchmark_us: float
+    profiler_us: float
+    mfu: float
+    mbu: float
+    flops: int
+    hbm_bytes: int
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    dma_transfer_count: int
+    dma_packets: int
+    instructions: int
+    engines: dict[str, EngineUse]
+    steps: tuple[StepUse, ...]
+    sbuf_peak_bytes: int
+    psum_peak_bytes: int
+    roofline: Roofline
+    cores: tuple[Timeline, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def timeline(self) -> Timeline:
+        """The first core's timeline."""
+        return self.cores[0]
+
+
+def profile(
+    kernel: Kernel | Callable[..., Any],
+    *args: Any,
+    target: str | None = None,
+    strict: bool = False,
+    cores: int | None = None,
+    **kwargs: Any,
+) -> Profile:
+    """The predicted cost of ``kernel`` for these arguments (arrays or ``Spec`` for tensors); no data is touched.
+
+    ``target`` and ``strict`` are as in ``trace``; ``cores``: physical cores, by default as many as the kernel says
+    (``kernel[2]``). Raises what ``trace`` raises, and KernelError where instructions wait for each other for ever.
+    """
+    simulated = Simulated(kernel, get_target(target or default_target()), strict=strict, cores=cores)
+    return profile_programs(simulated.trace(*args, **kwargs))
+
+
+def profile_programs(
+    programs: Sequence[Program],
+    *,
+    steps: Sequence[Step] | None = None,
+    dtype: str | None = None,
+    batch: int | None = None,
+) -> Profile:
+    """The profile of traced programs, one a physical core. ``steps``: None makes one of each line of the kernel.
+
+    ``dtype``: what is reported as such; None takes that of most of the multiplications.
+    """
+    timelines = tuple(schedule(program) for program in programs)
+    slowest = max(timelines, key=lambda timeline: timeline.duration)
+    program, timing = slowest.program, slowest.program.target.timing
+    traffic = [_traffic(timeline) for timeline in timelines]
+    read, written = sum(r for r, _ in traffic), sum(w for _, w in traffic)
+    flops = sum((_flops(timeline) for timeline in timelines), Counter[str]())
+    ideal_us = sum(count / timing.tensor.peak(name) / 1e6 for name, count in flops.items()) / len(programs)
+    kind = dtype or (max(flops, key=lambda name: (flops[name], name)) if flops else _widest_dtype(program))
+    time_us = (slowest.duration / 1000 + timing.benchmark_ns) / 1000
+    return Profile(
+        kernel=program.kernel,
+        target=program.target.name,
+        dtype=kind,
+        batch=batch,
+        compared=timing.compared,
+        benchmark_us=time_us,
+        profiler_us=(slowest.duration / 1000 + timing.head_ns + timing.tail_ns) / 1000,
+        mfu=ideal_us / time_us,
+        mbu=(read + written) / (timing.dma.hbm_gbps * 1000 * len(programs) * time_us),
+        flops=flops.total(),
+        hbm_bytes=read + written,
+        hbm_read_bytes=read,
+        hbm_write_bytes=written,
+        dma_transfer_count=sum(len(timeline.transfers) for timeline in timelines),
+        dma_packets=sum(transfer.packets for timeline in timelines for transfer in timeline.transfers),
+        instructions=sum(len(timeline.instruction) for timeline in timelines),
+        engines=_engines(slowest),
+        steps=attribute(slowest, steps),
+        sbuf_peak_bytes=max(p.memory.sbuf_peak_bytes if p.memory else 0 for p in programs),
+        psum_peak_bytes=max(p.memory.psum_peak_bytes if p.memory else 0 for p in programs),
+        roofline=_roofline(timing, kind, flops.total(), read + written, time_us, len(programs)),
+        cores=timelines,
+        notes=_notes(timelines),
+    )
+
+
+def _roofline(timing: Timing, dtype: str, flops: int, hbm_bytes: int, time_us: float, cores: int) -> Roofline:
+    return Roofline(
+        intensity=flops / hbm_bytes if hbm_bytes else 0.0,
+        achieved_tflops=flops / time_us / 1e6,
+        peak_tflops=timing.tensor.peak(dtype) * cores,
+        hbm_gbps=timing.dma.hbm_gbps * cores,
+    )
+
+
+def _notes(timelines: Sequence[Timeline]) -> tuple[str, ...]:
+    notes = [note for timeline in timelines for note in timeline.notes]
+    if len(timelines) > 1:
+        notes.append("each core is timed on its own: they don't wait for each other where they meet")
+    return tuple(dict.fromkeys(notes))
+
+
+def _traffic(timeline: Timeline) -> tuple[int, int]:
+    """Bytes that are read from and written to HBM."""
+    read = written = 0
+    instructions = timeline.program.instructions
+    for transfer in timeline.transfers:
+        instruction = instructions[timeline.instruction[transfer.issue]]
+        target = instruction.operands[0][1]
+        stored = 0 if target.storage.on_chip else target.size * target.dtype.itemsize
+        written += stored
+        read += transfer.hbm_bytes - stored
+    return read, written
+
+
+def _flops(timeline: Timeline) -> Counter[str]:
+    """Dtype -> multiplications and additions of matrix products in it."""
+    flops: Counter[str] = Counter()
+    program = timeline.program
+    for index in timeline.instruction:
+        instruction = program.instructions[index]
+        if instruction.operation.name == "nc_matmul":
+            flops[instruction["stationary"].dtype.name] += work_of(instruction, program.target).flops
+    return +flops
+
+
+def _widest_dtype(program: Program) -> str:
+    """What a kernel without matrix products computes in: the dtype of most of its arguments' bytes."""
+    bytes_of: Counter[str] = Counter()
+    for storage in program.inputs:
+        bytes_of[storage.dtype.name] += storage.size * storage.dtype.itemsize
+    return max(bytes_of, key=lambda name: (bytes_of[name], name)) if bytes_of else "float32"
+
+
+def _engines(timeline: Timeline) -> dict[str, EngineUse]:
+    total = max(1, timeline.duration)
+    return {name: EngineUse(busy / PS_PER_US, busy / total) for name, busy in timeline.busy.items()}
