@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from trnrt.bench.measuring import Row
     from trnrt.errors import Blocker
     from trnrt.importer import TensorInfo
-    from trnrt.nki.checking import Report
+    from trnrt.nki.checking import CheckedCall, Report
+    from trnrt.nki.profiling import Profile
     from trnrt.planner.plan import NodeReport, Plan
     from trnrt.report.top import Choice, Top
     from trnrt.session import InferenceSession
@@ -76,7 +77,8 @@ def run_document(
 def validate_document(session: InferenceSession, report: ValidationReport, notes: Iterable[str]) -> Document:
     """``validate``: an output's error that is not finite is null, so is a tolerance that does not exist."""
     outputs = [asdict(output) for output in report.outputs]
-    return header(session) | asdict(report) | {"outputs": outputs, "notes": list(notes)}
+    compared = asdict(report) | {"outputs": outputs}
+    return header(session) | compared | {"predicted_us": session.predicted_us, "notes": list(notes)}
 
 
 def check_document(report: Report) -> Document:
@@ -88,6 +90,62 @@ def check_document(report: Report) -> Document:
         "findings": [asdict(finding) for finding in report.findings],
         "calls": [asdict(call) for call in report.calls],
         "notes": report.notes,
+    }
+
+
+def profile_document(model: str, profile: Profile, *, version: str) -> Document:
+    """``profile``: the prediction of a model's kernel, by this ``version`` of trnrt; what ``--baseline`` reads."""
+    head = {"schema_version": SCHEMA_VERSION, "trnrt_version": version, "model": model}
+    return head | _prediction(profile) | {"comparison": None}
+
+
+def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, Profile]], *, version: str) -> Document:
+    """``nki profile``: the prediction of each call; what could not be traced is in ``failures``."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "trnrt_version": version,
+        "file": report.file,
+        "target": report.target,
+        # The call's name of the kernel, which says the cores that it is launched on.
+        "calls": [_prediction(p) | {"kernel": call.kernel, "arguments": call.arguments} for call, p in profiles],
+        "failures": [asdict(failure) for failure in report.failures],
+        "notes": report.notes,
+        "comparison": None,
+    }
+
+
+def _prediction(profile: Profile) -> Document:
+    """Microseconds, bytes and counts; shares of 1. Peaks are bytes of one partition."""
+    from trnrt.report.summary import summary_of
+
+    roofline = profile.roofline
+    return {
+        "kernel": profile.kernel,
+        "target": profile.target,
+        "dtype": profile.dtype,
+        "batch": profile.batch,
+        "cores": len(profile.cores),
+        "compared": profile.compared,
+        "predicted_us": {
+            "benchmark": profile.benchmark_us,
+            "profiler": profile.profiler_us,
+        },
+        "mfu": profile.mfu,
+        "mbu": profile.mbu,
+        "flops": profile.flops,
+        "hbm_bytes": profile.hbm_bytes,
+        "hbm_read_bytes": profile.hbm_read_bytes,
+        "hbm_write_bytes": profile.hbm_write_bytes,
+        "dma_transfer_count": profile.dma_transfer_count,
+        "dma_packets": profile.dma_packets,
+        "instructions": profile.instructions,
+        "engines": {name: asdict(use) for name, use in profile.engines.items()},
+        "steps": [asdict(step) | {"nodes": list(step.nodes)} for step in profile.steps],
+        "sbuf_peak_bytes": profile.sbuf_peak_bytes,
+        "psum_peak_bytes": profile.psum_peak_bytes,
+        "roofline": asdict(roofline) | {"attainable_tflops": roofline.attainable_tflops},
+        "summary": summary_of(profile),
+        "notes": list(profile.notes),
     }
 
 
@@ -131,7 +189,12 @@ def unsupported_document(model: str, nodes: Iterable[NodeReport], blockers: Iter
 
 
 def stage_document(
-    model: str, stage: str, *, inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], listing: str
+    model: str,
+    stage: str,
+    *,
+    inputs: Iterable[TensorInfo],
+    outputs: Iterable[TensorInfo],
+    listing: str,
 ) -> Document:
     """``inspect --stage imported|rewritten``: the signature, and the graph's listing as lines."""
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -13,6 +14,41 @@ from trnrt.report.text import escaped, quoted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+
+def check_writable(path: Path) -> None:
+    """OptionError if it is known already that ``write_whole`` can't write ``path``; to be asked before long work.
+
+    An empty file is made beside it and deleted again: permissions, a disk that is read-only and names that are too
+    long are met in the way in which the report would meet them.
+    """
+    try:
+        if path.is_dir():
+            raise OptionError(f"can't write {quoted(str(path))}: it is a directory")
+        if path.exists() and not path.is_file():
+            if not os.access(path, os.W_OK):
+                raise PermissionError("permission denied")
+        else:
+            _probe(Path(os.path.realpath(path)))
+    except (OSError, ValueError) as error:
+        raise _refused(path, error) from error
+
+
+def write_or_keep(path: Path, text: str) -> str | None:
+    """Write a text file; where that fails, write it into a new temporary directory, and tell so.
+
+    Returns what went wrong and where the text is instead; None where nothing went wrong.
+    """
+    try:
+        write_text(path, text)
+    except OptionError as error:
+        try:
+            kept = Path(tempfile.mkdtemp(prefix="trnrt-")) / (path.name or "report")[-100:]
+            write_text(kept, text)
+        except (OSError, OptionError) as again:
+            return f"{error}; nor can the temporary directory be written: {again}"
+        return f"{error}; it is in {quoted(str(kept))} instead"
+    return None
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -35,8 +71,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise OptionError(f"can't write {quoted(str(path))}: {escaped(reason)}", hint=_hint(path)) from error
+        raise _refused(path, error) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -69,6 +104,19 @@ def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _probe(path: Path) -> None:
+    beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
+    try:
+        beside.open("xb").close()
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _refused(path: Path, error: OSError | ValueError) -> OptionError:
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
+    return OptionError(f"can't write {quoted(str(path))}: {escaped(reason)}", hint=_hint(path))
 
 
 def _hint(path: Path) -> str | None:

@@ -34,7 +34,7 @@ def outputs_table(outputs: Mapping[str, npt.NDArray[Any]]) -> Table:
         (shown(name), dtype_name(array), shape_text(array.shape), _first_values(array))
         for name, array in outputs.items()
     ]
-    return _table(("output", "dtype", "shape", "values"), rows)
+    return plain_table(("output", "dtype", "shape", "values"), rows)
 
 
 def top_table(top: Top) -> Table:
@@ -47,7 +47,7 @@ def top_table(top: Top) -> Table:
     ]
     number = "share" if top.softmax else "number"
     columns = ("row", "class", number, "label") if labelled else ("row", "class", number)
-    return _table(columns, [row[: len(columns)] for row in rows], right=(0, 1, 2))
+    return plain_table(columns, [row[: len(columns)] for row in rows], right=(0, 1, 2))
 
 
 def comparison_table(report: ValidationReport) -> Table:
@@ -63,7 +63,7 @@ def comparison_table(report: ValidationReport) -> Table:
         )
         for output in report.outputs
     ]
-    return _table(("output", "dtype", "max abs", "max rel", "rtol needed", "verdict"), rows, right=(2, 3, 4))
+    return plain_table(("output", "dtype", "max abs", "max rel", "rtol needed", "verdict"), rows, right=(2, 3, 4))
 
 
 def nodes_table(nodes: Iterable[NodeReport]) -> Table:
@@ -79,7 +79,7 @@ def nodes_table(nodes: Iterable[NodeReport]) -> Table:
         )
         for node in nodes
     ]
-    return _table(("node", "op", "step", "kernel", "place", "why"), rows)
+    return plain_table(("node", "op", "step", "kernel", "place", "why"), rows)
 
 
 def steps_table(steps: Iterable[StepReport]) -> Table:
@@ -96,14 +96,14 @@ def steps_table(steps: Iterable[StepReport]) -> Table:
         )
         for step in steps
     ]
-    return _table(("step", "kernel", "output", "shape", "place", "layout", "why"), rows)
+    return plain_table(("step", "kernel", "output", "shape", "place", "layout", "why"), rows)
 
 
 def blockers_table(blockers: Iterable[Blocker]) -> Table:
     """A line for each reason why a model can't run."""
     rows = [(shown(b.node), shown(b.op), escaped(b.reason), escaped(b.hint)) for b in blockers]
     count = 4 if any(hint for *_, hint in rows) else 3
-    return _table(("node", "op", "why not", "what would help")[:count], [row[:count] for row in rows])
+    return plain_table(("node", "op", "why not", "what would help")[:count], [row[:count] for row in rows])
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
@@ -112,7 +112,7 @@ def findings_table(findings: Iterable[Finding]) -> Table:
         (f"{shown(f.file)}:{f.line}:{f.column}", f.rule, escaped_lines(f.message), escaped_lines(f.instead))
         for f in findings
     ]
-    return _table(("where", "rule", "what is wrong", "instead"), rows)
+    return plain_table(("where", "rule", "what is wrong", "instead"), rows)
 
 
 def calls_table(calls: Iterable[CheckedCall]) -> Table:
@@ -128,7 +128,7 @@ def calls_table(calls: Iterable[CheckedCall]) -> Table:
         for call in calls
     ]
     columns = ("call", "instructions", "SBUF bytes/partition", "PSUM bytes/partition", "verdict")
-    return _table(columns, rows, right=(1, 2, 3))
+    return plain_table(columns, rows, right=(1, 2, 3))
 
 
 def bench_table(rows: Iterable[Row]) -> Table:
@@ -145,17 +145,20 @@ def bench_table(rows: Iterable[Row]) -> Table:
         )
         for row in rows
     ]
-    return _table(("case", "value", "unit", "bar", "verdict", "how"), lines, right=(1, 3))
+    return plain_table(("case", "value", "unit", "bar", "verdict", "how"), lines, right=(1, 3))
 
 
 def _amount(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[int] = ()) -> Table:
+def plain_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[int] = (), whole: Sequence[int] = ()
+) -> Table:
+    """A table without lines; the columns ``right`` are aligned to the right, ``whole`` ones keep their lines whole."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index in right else "left", overflow="fold")
+        table.add_column(column, justify="right" if index in right else "left", overflow="fold", no_wrap=index in whole)
     for row in rows:
         # Text, not str: rich would read brackets in a name as markup.
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))

@@ -1,0 +1,107 @@
+"""What ``bench timing`` shows: the tables of a terminal, and the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from trnrt.bench.timing.table import MEDIAN_BAR, WORST_BAR, summary
+from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from trnrt.bench.timing.calibration import Calibration
+    from trnrt.bench.timing.fit import Fitted
+    from trnrt.bench.timing.instructions import InstructionRow
+    from trnrt.bench.timing.table import Row
+
+
+def timing_document(found: Calibration) -> Document:
+    """``bench timing``: errors are predicted over measured, less 1; ``fit`` is null where none was asked for."""
+    fit = found.fit
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "timing",
+        **_timing_rows(found.rows),
+        "passed": found.passed,
+        "instructions": [asdict(row) | {"error": row.error} for row in found.instructions],
+        "fit": fit
+        and {
+            "shortening_error": found.shortening_error,
+            "parameters": [
+                {"name": value.parameter.name, "targets": list(value.parameter.targets)}
+                | {"before": value.before, "after": value.after}
+                for value in fit.values
+            ],
+            "fitted": _timing_rows(fit.rows),
+            "left_out": _timing_rows(fit.left_out),
+        },
+    }
+
+
+def _timing_rows(rows: Sequence[Row]) -> Document:
+    found = summary(rows)
+    return {
+        "rows": [asdict(row) | {"error": row.error} for row in rows],
+        "median_error": found.median_error,
+        "worst_error": found.worst_error,
+    }
+
+
+def timing_parts(found: Calibration) -> list[RenderableType]:
+    """All that a terminal shows, from top to bottom."""
+    parts: list[RenderableType] = [timing_table(found.rows), _verdict(found.rows)]
+    parts += [instructions_table(found.instructions)]
+    if found.fit is not None:
+        parts += ["", fitted_table(found.fit.values), "", "With the fitted values:", timing_table(found.fit.rows)]
+        parts += [_verdict(found.fit.rows), "Each left out of the fit:", timing_table(found.fit.left_out)]
+        parts += [_verdict(found.fit.left_out)]
+        parts += [f"Fitted to shortened kernels, within {found.shortening_error * 100:.2f} % of the whole ones."]
+    return parts
+
+
+def timing_table(rows: Iterable[Row]) -> Table:
+    """A line for each published time of a whole kernel, with its prediction."""
+    lines = [
+        (row.id, row.target, row.stat, f"{row.measured_us:,.1f}", f"{row.predicted_us:,.1f}", _percent(row.error))
+        for row in rows
+    ]
+    return plain_table(
+        ("measurement", "target", "statistic", "measured us", "predicted us", "error"), lines, right=(3, 4, 5)
+    )
+
+
+def instructions_table(rows: Iterable[InstructionRow]) -> Table:
+    """A line for each published time of an instruction, with the model's."""
+    lines = [
+        (row.what, row.target, f"{row.measured_ns:,.1f}", f"{row.predicted_ns:,.1f}", _percent(row.error))
+        for row in rows
+    ]
+    return plain_table(("instruction", "target", "measured ns", "model ns", "error"), lines, right=(2, 3, 4))
+
+
+def fitted_table(values: Iterable[Fitted]) -> Table:
+    """A line for each free parameter."""
+    lines = [
+        (fitted.parameter.name, ", ".join(fitted.parameter.targets), f"{fitted.before:,.1f}", f"{fitted.after:,.1f}")
+        for fitted in values
+    ]
+    return plain_table(("parameter", "target", "now", "fitted"), lines, right=(2, 3))
+
+
+def _percent(share: float) -> str:
+    """A signed error as a percentage."""
+    return f"{share * 100:+.1f} %"
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    found = summary(rows)
+    return (
+        f"median {found.median_error * 100:.1f} % (at most {MEDIAN_BAR * 100:g}), "
+        f"worst {found.worst_error * 100:.1f} % (at most {WORST_BAR * 100:g}): {'pass' if found.passed else 'MISS'}\n"
+    )

@@ -1,0 +1,65 @@
+"""The HTML report of a profile: one file that needs nothing else, not even a network.
+
+``columns``  the data behind the pictures
+``parts``    the header and the tables, as HTML
+page.html, page.css and the scripts are put together here.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from trnrt.nki.profiling import Profile
+from trnrt.report.page.columns import report_data
+from trnrt.report.page.parts import engine_table, facts, headline, marks, notes, step_table
+from trnrt.report.text import shown
+
+# In the order in which they build on each other; one script, so that none of their names is the page's.
+_SCRIPTS = ("data.js", "format.js", "timeline.js", "memory.js", "roofline.js", "panel.js", "navigation.js", "main.js")
+
+
+def report_html(profile: Profile, title: str) -> str:
+    """The report as one HTML document in ASCII: the pictures, their data, and the tables.
+
+    ``title`` is shown as given; like every name of the profile it is data, and can't become markup or code.
+    """
+    style = _file("page.css")
+    script = "(() => {\n'use strict';\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();\n"
+    page = Template(_file("page.html")).substitute(
+        title=escape(shown(title)),
+        policy=_policy(style, script),
+        style=style,
+        script=script,
+        data=_json_for_script(report_data(profile)),
+        headline=headline(profile),
+        marks=marks(profile),
+        facts=facts(profile),
+        steps=step_table(profile),
+        engines=engine_table(profile),
+        notes=notes(profile),
+    )
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _file(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """What the browser may load: nothing; what it may run: this very style and script."""
+    return f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _json_for_script(data: object) -> str:
+    """JSON that no text in it can end: ``</script`` would, wherever it stands, and ``<!--`` would open a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, check_circular=False)
+    return text.replace("<", "\\u003c")

@@ -1,0 +1,161 @@
+"""The data behind the HTML report's pictures: columns of numbers, and every text once.
+
+Times are picoseconds. ``data.js`` reads what is written here; a name of a column is the same on both sides.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
+from trnrt.nki.machine.timing import Timeline
+from trnrt.nki.profiling import Profile, StepUse
+from trnrt.report.text import escaped, shown
+from trnrt.report.timeline import operand_texts, source_text, stacked, step_finder, tile_spans
+
+Columns = dict[str, Any]
+
+_LONGEST_CODE = 200
+
+
+class Texts:
+    """Every text once; columns hold its number. Number 0 is the empty text."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, text: str) -> int:
+        """The number of a text; one that was not seen before gets the next."""
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def listed(self) -> list[str]:
+        """The texts by number."""
+        return list(self._numbers)
+
+
+def report_data(profile: Profile) -> Columns:
+    """Everything that the page's script draws: ``texts``, ``steps``, ``roofline`` and, a core, its timeline."""
+    texts = Texts()
+    roofline = profile.roofline
+    return {
+        "steps": [_step(step) for step in profile.steps],
+        "roofline": {
+            "intensity": number(roofline.intensity),
+            "achieved": number(roofline.achieved_tflops),
+            "peak": number(roofline.peak_tflops),
+            "bandwidth": number(roofline.hbm_gbps),
+            "steps": [_step_point(step, roofline.peak_tflops) for step in profile.steps],
+        },
+        "cores": [_core(timeline, profile.steps, texts) for timeline in profile.cores],
+        "texts": texts.listed(),
+    }
+
+
+def number(value: float) -> float | None:
+    """A number as JSON knows it: none where it is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def _step(step: StepUse) -> Columns:
+    return {
+        "name": shown(step.name),
+        "nodes": [shown(node) for node in step.nodes],
+        "start": round(step.start_us * 1e6),
+        "end": round(step.end_us * 1e6),
+    }
+
+
+def _step_point(step: StepUse, peak_tflops: float) -> list[float] | None:
+    """(FLOP a byte, TFLOPS from its first start to its last end) of a step that both computes and moves something."""
+    tflops = step.mfu * peak_tflops
+    megaflops = tflops * (step.end_us - step.start_us)
+    if not (megaflops > 0 and step.hbm_bytes > 0 and math.isfinite(megaflops)):
+        return None
+    return [megaflops * 1e6 / step.hbm_bytes, tflops]
+
+
+def _core(timeline: Timeline, steps: Sequence[StepUse], texts: Texts) -> Columns:
+    transfers = timeline.transfers
+    start = timeline.start + [transfer.triggered for transfer in transfers]
+    end = timeline.end + [transfer.trigger_end for transfer in transfers]
+    lane = timeline.lane + [transfer.lane for transfer in transfers]
+    return {
+        "lanes": list(timeline.lanes),
+        "duration": timeline.duration,
+        # Issues, and after them the triggers of the transfers.
+        "spans": {
+            "lane": lane,
+            "row": stacked(lane, start, end),
+            "start": _steps_between(start),
+            "length": [last - first for first, last in zip(start, end, strict=True)],
+        },
+        "issues": {
+            "instruction": timeline.instruction,
+            "waited": [issue - producer if producer >= 0 else 0 for issue, producer in enumerate(timeline.waited_for)],
+        },
+        "instructions": _instructions(timeline.program.instructions, steps, texts),
+        "transfers": {
+            "issue": [transfer.issue for transfer in transfers],
+            "payload": [transfer.payload for transfer in transfers],
+            "hbm": [transfer.hbm_bytes for transfer in transfers],
+            "packets": [transfer.packets for transfer in transfers],
+            "engines": [transfer.engines for transfer in transfers],
+        },
+        "memories": [_memory(timeline, region, texts) for region in (MemoryRegion.sbuf, MemoryRegion.psum)],
+    }
+
+
+def _steps_between(values: Iterable[int]) -> list[int]:
+    """Each value less the one before: fewer digits."""
+    found, before = [], 0
+    for value in values:
+        found.append(value - before)
+        before = value
+    return found
+
+
+def _instructions(instructions: Sequence[Instruction], steps: Sequence[StepUse], texts: Texts) -> Columns:
+    find = step_finder(steps)
+    code = {source: _code_line(source) for source in dict.fromkeys(instruction.source for instruction in instructions)}
+    columns: Columns = {key: [] for key in ("operation", "name", "source", "code", "step", "line", "operands")}
+    for instruction in instructions:
+        columns["operation"].append(texts.number(instruction.operation.name))
+        columns["name"].append(texts.number(shown(instruction.name or "")))
+        columns["source"].append(texts.number(source_text(instruction.source)))
+        columns["code"].append(texts.number(code[instruction.source]))
+        columns["step"].append(find(instruction.line))
+        columns["line"].append(instruction.line)
+        columns["operands"].append([texts.number(text) for text in operand_texts(instruction)])
+    return columns
+
+
+def _code_line(source: Source) -> str:
+    """The line itself, where it can be read."""
+    return escaped(linecache.getline(source.file, source.line).strip())[:_LONGEST_CODE]
+
+
+def _memory(timeline: Timeline, region: MemoryRegion, texts: Texts) -> Columns:
+    """The tiles of a memory, and its bytes a partition: all of them, and those that a kernel can use."""
+    target = timeline.program.target
+    sbuf = region is MemoryRegion.sbuf
+    tiles = [tile for tile in tile_spans(timeline) if tile.storage.buffer is region]
+    return {
+        "name": region.value.upper(),
+        "capacity": target.sbuf_usable_bytes if sbuf else target.psum_bytes,
+        "bank": 0 if sbuf else target.psum_bank_bytes,
+        "label": [texts.number(tile.label) for tile in tiles],
+        "source": [texts.number(source_text(tile.storage.source)) for tile in tiles],
+        "shape": [texts.number(_shape(tile.storage.shape, str(tile.storage.dtype))) for tile in tiles],
+        "partition": [tile.partition for tile in tiles],
+        "byte": [tile.byte for tile in tiles],
+        "bytes": [tile.storage.partition_bytes for tile in tiles],
+        "start": [tile.start for tile in tiles],
+        "length": [tile.end - tile.start for tile in tiles],
+    }
+
+
+def _shape(shape: Iterable[int], dtype: str) -> str:
+    return f"{' x '.join(map(str, shape))} {dtype}"

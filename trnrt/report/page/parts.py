@@ -1,0 +1,156 @@
+"""The parts of the HTML report that are text: readable without its script, and to anyone who can't see pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from trnrt.nki.profiling import Profile, StepUse
+from trnrt.report.text import counted, escaped, shown, size_text
+
+_NODES_SHOWN = 4
+
+
+def headline(profile: Profile) -> str:
+    """What was profiled, for what."""
+    parts = [profile.kernel, profile.target, profile.dtype]
+    parts += [] if profile.batch is None else [f"batch {profile.batch}"]
+    parts += [] if len(profile.cores) == 1 else [counted(len(profile.cores), "core")]
+    return "".join(f"<li>{_text(part)}</li>" for part in parts)
+
+
+def marks(profile: Profile) -> str:
+    """How far the numbers are to be trusted."""
+    if profile.compared:
+        return '<p class="mark">Predicted by a model that was compared with measurements of this target.</p>'
+    return (
+        '<p class="mark warning" id="not-compared"><strong>Never compared with a measurement.</strong> '
+        f"The model of {_text(profile.target)} rests on documented parameters alone.</p>"
+    )
+
+
+def facts(profile: Profile) -> str:
+    """The numbers at the top."""
+    found = [
+        ("Latency, benchmark", time_text(profile.benchmark_us), "predicted; what a benchmark of many runs measures"),
+        (
+            "Latency, profiler",
+            time_text(profile.profiler_us),
+            "predicted; its total_time, with the program's start and end",
+        ),
+        ("MFU", share_text(profile.mfu), "of the tensor engine's peak"),
+        ("MBU", share_text(profile.mbu), "of the HBM bandwidth"),
+        ("HBM traffic", size_text(profile.hbm_bytes), _read_and_written(profile)),
+        ("DMA transfers", f"{profile.dma_transfer_count:,}", counted(profile.dma_packets, "packet")),
+        ("Instructions", f"{profile.instructions:,}", f"{_significant(profile.flops / 1e6)} MFLOP"),
+        ("SBUF and PSUM peak", _peaks(profile), "a partition"),
+    ]
+    return "".join(
+        f"<div><dt>{_text(name)}</dt><dd>{_text(value)}<small>{_text(note)}</small></dd></div>"
+        for name, value, note in found
+    )
+
+
+def step_table(profile: Profile) -> str:
+    """A row a step; its button shows it in the timeline."""
+    longest = max((step.share for step in profile.steps), default=0.0)
+    rows = [_step_row(number, step, longest) for number, step in enumerate(profile.steps)]
+    heads = ("Step", "ONNX nodes", "Time", "Share", "Bound", "MFU", "HBM bytes", "Instructions")
+    if any(step.nodes for step in profile.steps):
+        return _table("Steps", heads, rows, numeric=(2, 3, 5, 6, 7))
+    return _table("Steps", heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows], numeric=(1, 2, 4, 5, 6))
+
+
+def engine_table(profile: Profile) -> str:
+    """A row an engine: how long it had something to do."""
+    rows = [[_text(name), _text(time_text(use.busy_us)), _bar(use.share, 1.0)] for name, use in profile.engines.items()]
+    return _table("Engines", ("Engine", "Busy", "Share"), rows, numeric=(1, 2))
+
+
+def notes(profile: Profile) -> str:
+    """What the model had to assume."""
+    found = list(dict.fromkeys([*profile.notes, *(note for core in profile.cores for note in core.notes)]))
+    if not found:
+        return ""
+    items = "".join(f"<li>{_text(note)}</li>" for note in found)
+    card = '<section class="card" aria-labelledby="notes"><h2 id="notes">Notes</h2>'
+    return f'{card}<ul class="notes">{items}</ul></section>'
+
+
+def time_text(microseconds: float) -> str:
+    """``1.23 ms``, ``45.6 us`` or ``789 ns``, of at least three digits."""
+    for limit, scale, unit in ((1.0, 1000.0, "ns"), (1000.0, 1.0, "us"), (math.inf, 0.001, "ms")):
+        if abs(microseconds) < limit:
+            return f"{_significant(microseconds * scale)} {unit}"
+    return "-"
+
+
+def share_text(share: float) -> str:
+    """A share of one in per cent."""
+    if not math.isfinite(share):
+        return "-"
+    return f"{share * 100:.{1 if abs(share) >= 0.01 or share == 0 else 2}f} %"
+
+
+def _significant(value: float) -> str:
+    if not math.isfinite(value):
+        return "-"
+    decimals = 0 if abs(value) >= 1000 or value == 0 else 1 if abs(value) >= 100 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def _peaks(profile: Profile) -> str:
+    return f"{size_text(profile.sbuf_peak_bytes)} / {size_text(profile.psum_peak_bytes)}"
+
+
+def _read_and_written(profile: Profile) -> str:
+    return f"{size_text(profile.hbm_read_bytes)} read, {size_text(profile.hbm_write_bytes)} written"
+
+
+def _step_row(number: int, step: StepUse, longest: float) -> list[str]:
+    name = f'<button type="button" class="link" data-step="{number}">{_text(step.name)}</button>'
+    return [
+        f'<span class="step"><i class="swatch" data-swatch="{number}"></i>{name}</span>',
+        _nodes(step.nodes),
+        _text(time_text(step.time_us)),
+        _bar(step.share, longest),
+        f'<span class="bound">{_text(step.bound)}</span>',
+        _text(share_text(step.mfu)),
+        _text(size_text(step.hbm_bytes)),
+        f"{step.instructions:,}",
+    ]
+
+
+def _nodes(nodes: Sequence[str]) -> str:
+    names = ", ".join(shown(node) for node in nodes)
+    if len(nodes) <= _NODES_SHOWN:
+        return f'<span class="names">{escape(names)}</span>'
+    short = ", ".join(shown(node) for node in nodes[:_NODES_SHOWN])
+    rest = counted(len(nodes) - _NODES_SHOWN, "more node")
+    return f"<details><summary>{escape(short)} and {rest}</summary>{escape(names)}</details>"
+
+
+def _bar(share: float, whole: float) -> str:
+    """A share as a number and as the length of a bar; ``whole`` is a full one."""
+    width = min(100.0, 100 * share / whole) if whole > 0 and math.isfinite(share) else 0.0
+    bar = f'<svg class="bar" aria-hidden="true"><rect width="{max(0.0, width):.1f}%" height="100%"/></svg>'
+    return f'<span class="share">{_text(share_text(share))}{bar}</span>'
+
+
+def _table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int]) -> str:
+    """A table of cells that are HTML already."""
+    kind = ['class="number"' if column in numeric else "" for column in range(len(heads))]
+    head = "".join(f'<th scope="col" {kind[k]}>{_text(text)}</th>' for k, text in enumerate(heads))
+    body = "".join(_row(cells, kind) for cells in rows)
+    caption = f'<caption class="hidden">{_text(name)}</caption>'
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row(cells: Sequence[str], kind: Sequence[str]) -> str:
+    first = f'<th scope="row">{cells[0]}</th>'
+    return f"<tr>{first}{''.join(f'<td {kind[k]}>{cell}</td>' for k, cell in enumerate(cells) if k)}</tr>"
+
+
+def _text(text: str) -> str:
+    return escape(escaped(text))

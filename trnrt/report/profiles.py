@@ -1,0 +1,192 @@
+"""What a terminal shows of a profile: the latency first, then where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from trnrt.nki.machine.targets import get_target
+from trnrt.report.summary import summary_of
+from trnrt.report.tables import plain_table
+from trnrt.report.text import counted, listed, shown
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from trnrt.nki.profiling import Profile, StepUse
+    from trnrt.report.comparing import Change, Comparison
+
+STEPS_SHOWN = 20
+"""Steps of a profile that its table has; of more, those that take longest."""
+
+CHANGES_SHOWN = 8
+_NODES_SHOWN = 6
+_NEGLIGIBLE_US = 0.005  # what two decimals show as nothing
+
+
+def heading(profile: Profile, name: str) -> Text:
+    """What is predicted: the model or the call, and for what."""
+    rows = "" if profile.batch is None else f", {counted(profile.batch, 'row')}"
+    cores = f", {counted(len(profile.cores), 'core')}" if len(profile.cores) > 1 else ""
+    return Text(f"{shown(name)}: {profile.dtype} on {profile.target}{cores}{rows}", "bold")
+
+
+def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
+    """All that is shown of a profile, from top to bottom."""
+    parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile), ""]
+    if profile.steps:
+        parts += [step_uses_table(profile), *_rest(profile.steps), ""]
+    parts += [engines_table(profile), "", *_memory(profile), _roofline(profile), ""]
+    return [*parts, summary_table(profile)]
+
+
+def comparison_parts(comparisons: Iterable[Comparison], baseline: str) -> list[RenderableType]:
+    """Before and after: the verdict, the totals, and the steps that changed most."""
+    parts: list[RenderableType] = []
+    for comparison in comparisons:
+        verdict = Text("FAIL", "bold red") if comparison.regressed else Text("PASS", "bold green")
+        change = f"{comparison.benchmark.percent or 0:+.1f}%, accepted +{comparison.limit:g}%"
+        rest = len(comparison.steps) - CHANGES_SHOWN
+        parts += [
+            Text.assemble(verdict, f" {shown(comparison.name)} against {shown(baseline)}: {change}"),
+            "",
+            changes_table(comparison),
+            *([Text(f"and {counted(rest, 'more step')} that changed less")] if rest > 0 else []),
+            "",
+        ]
+    return parts[:-1]
+
+
+def step_uses_table(profile: Profile) -> Table:
+    """A line for each step: its nodes, its time, what bounds it, and what it makes of the hardware."""
+    steps = _longest(profile.steps)
+    with_nodes = any(step.nodes for step in steps)
+    rows = [_step_row(step) for step in steps]
+    shown_times = sum(step.time_us for step in profile.steps)
+    fixed = profile.benchmark_us - shown_times
+    if fixed > _NEGLIGIBLE_US:
+        rows.append(("fixed cost", "", _us(fixed), "", "", "", ""))  # shares are of the time without it
+    columns = ("step", "ONNX nodes", "time us", "share", "bound", "MFU", "HBM bytes")
+    keep = [index for index in range(len(columns)) if with_nodes or index != 1]
+    numbers = [keep.index(index) for index in (2, 3, 5, 6)]
+    whole = [*numbers, keep.index(4)]
+    return plain_table([columns[i] for i in keep], [[row[i] for i in keep] for row in rows], numbers, whole)
+
+
+def engines_table(profile: Profile) -> Table:
+    """A line for each engine, and one for the DMA engines together."""
+    rows = [(name, _us(use.busy_us), _share(use.share)) for name, use in profile.engines.items()]
+    return plain_table(("engine", "busy us", "share"), rows, right=(1, 2))
+
+
+def summary_table(profile: Profile) -> Table:
+    """The profile under the profiler's names."""
+    rows = [(name, _summary_text(name, value)) for name, value in summary_of(profile).items()]
+    return plain_table(("as a profiler says it", ""), rows, whole=(1,))
+
+
+def changes_table(comparison: Comparison) -> Table:
+    """A line for each total, and for each of the steps that changed most."""
+    changes = [comparison.benchmark, comparison.profiler, *comparison.steps[:CHANGES_SHOWN]]
+    rows = [(shown(c.name), _amount(c.before_us), _amount(c.after_us), _change_text(c)) for c in changes]
+    return plain_table(("", "before us", "after us", "change"), rows, right=(1, 2, 3), whole=(1, 2, 3))
+
+
+def _latency(profile: Profile) -> Table:
+    rows = [
+        (f"{profile.benchmark_us:,.1f} us", "predicted, as a benchmark of repeated runs would measure it"),
+        (f"{profile.profiler_us:,.1f} us", "total_time of a profiler, with the program's fixed start and end"),
+    ]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True, style="bold")
+    table.add_column()
+    for figure, meaning in rows:
+        table.add_row(Text(figure), Text(meaning))
+    return table
+
+
+def _utilization(profile: Profile) -> Text:
+    counts = (
+        f"{counted(profile.instructions, 'instruction')}, {counted(profile.dma_transfer_count, 'DMA transfer')}, "
+        f"{profile.hbm_bytes:,} HBM bytes"
+    )
+    return Text(f"MFU {_share(profile.mfu)}, MBU {_share(profile.mbu)}; {counts}")
+
+
+def _longest(steps: Sequence[StepUse]) -> list[StepUse]:
+    """The steps that take longest, in the program's order."""
+    longest = sorted(range(len(steps)), key=lambda index: -steps[index].time_us)[:STEPS_SHOWN]
+    return [steps[index] for index in sorted(longest)]
+
+
+def _rest(steps: Sequence[StepUse]) -> list[Text]:
+    rest = len(steps) - STEPS_SHOWN
+    if rest <= 0:
+        return []
+    time, share = sum(s.time_us for s in steps), sum(s.share for s in steps)
+    kept = _longest(steps)
+    time, share = time - sum(s.time_us for s in kept), share - sum(s.share for s in kept)
+    return [Text(f"and {counted(rest, 'shorter step')}: {_us(time)} us, {_share(share)}; --json has all")]
+
+
+def _step_row(step: StepUse) -> tuple[str, ...]:
+    nodes = listed([shown(node) for node in step.nodes], _NODES_SHOWN)
+    cells = (_us(step.time_us), _share(step.share), step.bound, _share(step.mfu), f"{step.hbm_bytes:,}")
+    return (shown(step.name), nodes, *cells)
+
+
+def _memory(profile: Profile) -> list[Text]:
+    target = get_target(profile.target)
+    peaks = (
+        ("SBUF", profile.sbuf_peak_bytes, target.sbuf_usable_bytes),
+        ("PSUM", profile.psum_peak_bytes, target.psum_bytes),
+    )
+    return [
+        Text(f"{name} peak: {peak:,} of {capacity:,} bytes a partition ({_share(peak / capacity)})")
+        for name, peak, capacity in peaks
+    ]
+
+
+def _roofline(profile: Profile) -> Text:
+    roofline = profile.roofline
+    if not profile.flops:
+        gbps = profile.hbm_bytes / profile.benchmark_us / 1000
+        of = f"{gbps:.3g} of {roofline.hbm_gbps:.4g} GB/s ({_share(gbps / roofline.hbm_gbps)})"
+        return Text(f"roofline: no matrix products; HBM traffic {of}")
+    attainable = roofline.attainable_tflops
+    bound = "memory-bound" if attainable < roofline.peak_tflops else "compute-bound"
+    of = f" ({_share(roofline.achieved_tflops / attainable)})" if attainable else ""
+    return Text(
+        f"roofline: {roofline.intensity:,.1f} FLOP/byte, {bound}: {roofline.achieved_tflops:.3g} of "
+        f"{attainable:.3g} TFLOP/s{of}"
+    )
+
+
+def _summary_text(name: str, value: float) -> str:
+    if name == "total_time":
+        return f"{_us(value * 1e6)} us"
+    if name.endswith("_percent"):
+        return f"{value:.2f}%"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f} FLOP/byte"
+
+
+def _change_text(change: Change) -> str:
+    if change.before_us is None or change.after_us is None:
+        return "new" if change.before_us is None else "gone"
+    percent = "" if change.percent is None else f" ({change.percent:+.1f}%)"
+    return f"{change.difference:+,.2f} us{percent}"
+
+
+def _amount(value: float | None) -> str:
+    return "-" if value is None else _us(value)
+
+
+def _us(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+def _share(value: float) -> str:
+    return "<0.1%" if 0 < value < 0.0005 else f"{100 * value:.1f}%"
