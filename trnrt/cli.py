@@ -23,11 +23,13 @@ from trnrt.commands.options import (
     AtolFlag,
     Backend,
     BackendFlag,
+    BaselineFlag,
     CallsFlag,
     Color,
     ColorFlag,
     DType,
     DTypeFlag,
+    HtmlFlag,
     InputFiles,
     JsonFlag,
     JsonOutFlag,
@@ -38,6 +40,7 @@ from trnrt.commands.options import (
     ModelFile,
     PlanBatchFlag,
     QuickFlag,
+    RegressFlag,
     Reporting,
     RtolFlag,
     SamplesFlag,
@@ -50,13 +53,16 @@ from trnrt.commands.options import (
     StdFlag,
     TargetFlag,
     TopFlag,
+    TraceFlag,
     read_numbers,
+    read_percent,
 )
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
 
 if TYPE_CHECKING:
     from trnrt.commands.opening import SessionOptions
+    from trnrt.commands.profile import ProfileRequest
     from trnrt.images import ImageOptions
 
 INTERRUPTED = 130
@@ -248,7 +254,28 @@ def compile_command(
     compile_model(model, options, directory, batch, Reporting(as_json, json_out))
 
 
-nki_app = typer.Typer(help="Kernels on the simulated NeuronCore: run a script, or check one.", no_args_is_help=True)
+@app.command("profile", short_help="Predict the latency on the device, and what bounds it.")
+def profile_command(
+    model: ModelFile,
+    batch: PlanBatchFlag = None,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    html: HtmlFlag = None,
+    trace: TraceFlag = None,
+    baseline: BaselineFlag = None,
+    max_regress: RegressFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict the latency of a model on the device, and what bounds each step, without running it."""
+    from trnrt.commands.profile import profile
+
+    request = _profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
+    if not profile(model, _session(target, dtype, Backend.AUTO), batch, request):
+        raise typer.Exit(1)
+
+
+nki_app = typer.Typer(help="Kernels on the simulated NeuronCore: run, check or profile a script.", no_args_is_help=True)
 bench_app = typer.Typer(help="How fast trnrt is on this machine.", no_args_is_help=True)
 app.add_typer(nki_app, name="nki")
 app.add_typer(bench_app, name="bench")
@@ -256,7 +283,7 @@ app.add_typer(bench_app, name="bench")
 
 @nki_app.callback()
 def nki_verbs() -> None:
-    """Kernels on the simulated NeuronCore: run a script, or check one."""
+    """Kernels on the simulated NeuronCore: run, check or profile a script."""
 
 
 @bench_app.callback()
@@ -288,6 +315,26 @@ def nki_check_command(
         raise typer.Exit(1)
 
 
+@nki_app.command("profile", short_help="Predict the latency of kernels on the device.")
+def nki_profile_command(
+    script: ScriptFile,
+    calls: CallsFlag = None,
+    target: SimulatedTargetFlag = None,
+    html: HtmlFlag = None,
+    trace: TraceFlag = None,
+    baseline: BaselineFlag = None,
+    max_regress: RegressFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict the latency of each kernel call on the device, and what bounds it, without executing data."""
+    from trnrt.commands.nki_profile import profile_script
+
+    request = _profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
+    if not profile_script(script, calls or [], target, request):
+        raise typer.Exit(1)
+
+
 @bench_app.command("simulator")
 def bench_simulator_command(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
     """Measure the simulator against numpy and PyTorch; exit 1 if a bar is missed."""
@@ -297,10 +344,32 @@ def bench_simulator_command(quick: QuickFlag = False, as_json: JsonFlag = False,
         raise typer.Exit(1)
 
 
+@bench_app.command("timing", short_help="Compare predictions with published times.")
+def bench_timing_command(
+    fit: Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")] = False,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Compare the timing model's predictions with published times; exit 1 if it is too far off."""
+    from trnrt.commands.bench import bench_timing
+
+    if not bench_timing(Reporting(as_json, json_out), fit=fit):
+        raise typer.Exit(1)
+
+
 def _session(target: str | None, dtype: DType, backend: Backend) -> SessionOptions:
     from trnrt.commands.opening import SessionOptions
 
     return SessionOptions(target, dtype.value, backend.value)
+
+
+def _profiling(
+    html: Path | None, trace: Path | None, baseline: Path | None, max_regress: str | None, reporting: Reporting
+) -> ProfileRequest:
+    from trnrt.commands.profile import ProfileRequest
+
+    percent = None if max_regress is None else read_percent(max_regress)
+    return ProfileRequest(html, trace, baseline, percent, reporting)
 
 
 def _images(

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,15 @@ class _Compiled:
     kernel: LoadedKernel
     path: Path
 
+    @cached_property
+    def predicted_us(self) -> float | None:
+        """What one run costs on the device; None where the backend has no program that could be timed."""
+        from trnrt.backends.simulator import SimulatedKernel
+        from trnrt.profiler import profile_traced
+
+        program = self.kernel.program if isinstance(self.kernel, SimulatedKernel) else None
+        return None if program is None else profile_traced(self.plan, program).benchmark_us
+
 
 class InferenceSession:
     """A model, compiled for a target, that runs on the simulator or on a NeuronCore.
@@ -84,12 +94,23 @@ class InferenceSession:
         self.name = self.model.name
         self.metadata = self.model.metadata
         self.notes: list[str] = []
-        self.predicted_us: float | None = None
         self.kernel_path: Path | None = None
         self.last_plan: Plan | None = None
         self._backend = choice.backend
         self._cache = KernelCache(cache_dir)
         self._compiled: dict[tuple[tuple[int, ...], ...], _Compiled] = {}
+        self._last: _Compiled | None = None
+        self._slices = 1
+
+    @property
+    def predicted_us(self) -> float | None:
+        """The predicted latency of the last ``run`` on the device, microseconds, as a benchmark would measure it.
+
+        Computed when it is asked for, so that ``run`` does not pay for it. A run in slices costs each of them: it is
+        one slice's latency times their number. None before the first run.
+        """
+        one = None if self._last is None else self._last.predicted_us
+        return None if one is None else one * self._slices
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs."""
@@ -117,9 +138,9 @@ class InferenceSession:
         self.notes = []
         batch, rows = self.model.batch, _rows(arrays)
         if isinstance(batch, int) and rows != batch:
-            outputs = self._run_slices(arrays, rows, batch)
+            outputs, self._slices = self._run_slices(arrays, rows, batch), -(-rows // batch)
         else:
-            outputs = self._run_once(arrays)
+            outputs, self._slices = self._run_once(arrays), 1
         return [outputs[name] for name in wanted]
 
     def plan_for(self, batch: int = 1) -> Plan:
@@ -215,7 +236,7 @@ class InferenceSession:
         with np.errstate(all="ignore"):
             inputs = [arrays[tensor.name].astype(held) for tensor in plan.inputs]
         results = compiled.kernel.run(inputs)
-        self.kernel_path, self.last_plan = compiled.path, plan
+        self.kernel_path, self.last_plan, self._last = compiled.path, plan, compiled
         values: dict[str, Array] = dict(arrays) | plan.constants
         values |= {tensor.name: array for tensor, array in zip(plan.results, results, strict=True)}
         for node in plan.host:

@@ -19,7 +19,6 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from trnrt import __version__, errors
-from trnrt.commands import opening
 from trnrt.commands import run as run_verb
 from trnrt.nki.machine.targets import target_names
 from trnrt.session import InferenceSession
@@ -30,7 +29,7 @@ FFNN = str(MODELS / "digits_ffnn.onnx")
 SKLEARN = str(MODELS / "digits_mlp_sklearn.onnx")
 SPLIT = str(MODELS / "digits_test.npz")
 
-VERBS = ("run", "validate", "inspect", "compile")
+VERBS = ("run", "validate", "inspect", "compile", "profile")
 
 
 def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -220,7 +219,10 @@ def test_run_prints_outputs_top_and_the_last_line() -> None:
     assert lines[4].split() == ["row", "class", "number", "label"]
     assert len(lines[5:-3]) == 30
     assert lines[-3] == "and 440 more rows; --json has all"
-    last = r"simulator, target trn2, float32: 450 rows in [\d,.]+ ms on this machine, compiling included"
+    last = (
+        r"simulator, target trn2, float32: 450 rows in [\d,.]+ ms on this machine, compiling included; "
+        r"predicted for the device: [\d,]+\.\d us"
+    )
     assert re.fullmatch(last, lines[-1])
     assert "left alone: 'pixels', 'label'" in outcome.err
 
@@ -230,7 +232,7 @@ def test_run_json_is_one_document_with_every_row() -> None:
     document = outcome.document
     assert (document["backend"], document["target"], document["dtype"]) == ("simulator", "trn1", "float32")
     assert document["wall_ms"] > 0
-    assert document["predicted_us"] is None
+    assert document["predicted_us"] > 0
     assert document["outputs"]["logits"]["shape"] == [450, 10]
     assert "data" not in document["outputs"]["logits"]
     assert len(document["top"]) == 450
@@ -365,17 +367,16 @@ def test_json_out_is_the_document(tmp_path: Path) -> None:
     assert both.out == path.read_text()
 
 
-def test_a_predicted_latency_is_shown_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "predicted" not in trnrt("run", CNN).out
-
-    def predict(*arguments: Any) -> InferenceSession:
-        session = opening.open_session(*arguments)
-        session.predicted_us = 12.34
-        return session
-
-    monkeypatch.setattr(run_verb, "open_session", predict)
-    assert trnrt("run", CNN).out.splitlines()[-1].endswith("; predicted for the device: 12.3 us")
-    assert trnrt("run", CNN, "--json").document["predicted_us"] == 12.34
+@pytest.mark.parametrize("verb", ["run", "validate"])
+def test_a_predicted_latency_is_shown_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    monkeypatch.setattr(InferenceSession, "predicted_us", 1234.56)
+    assert trnrt(verb, CNN).out.splitlines()[-1].endswith("; predicted for the device: 1,234.6 us")
+    assert trnrt(verb, CNN, "--json").document["predicted_us"] == 1234.56
+    doubt = "us (trn3's model was never compared with a measurement)"
+    assert trnrt(verb, CNN, "--target", "trn3").out.splitlines()[-1].endswith(doubt)
+    monkeypatch.setattr(InferenceSession, "predicted_us", None)
+    assert "predicted" not in trnrt(verb, CNN).out
+    assert trnrt(verb, CNN, "--json").document["predicted_us"] is None
 
 
 def test_random_inputs_that_do_not_fit_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,17 @@ from typing import Any
 
 import pytest
 import typer
+from profiles import made_profile
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from trnrt.cli import app
+from trnrt.nki.checking import Report
+from trnrt.nki.machine.timing.steps import BOUNDS
 from trnrt.planner import ops as ops
 from trnrt.planner.lowering import _REGISTRY, supported_operators
+from trnrt.report.documents import nki_profile_document, profile_document
+from trnrt.report.profiles import step_uses_table
+from trnrt.report.summary import summary_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -66,9 +72,11 @@ def command_page() -> str:
     lines = [
         "# The command line",
         "",
-        "Generated from the commands. Every verb exits with 0 for success, 1 where the answer is no",
+        "Generated from the commands, but for [Reading a profile](#reading-a-profile) at the end. Every verb exits",
+        "with 0 for success, 1 where the answer is no (a mismatch, an unsupported model, a regression), and 2 where",
+        "the request was wrong (a bad file, flag or input, or a file that can't be written).",
+        "",
     ]
-    lines += ["(a mismatch, an unsupported model), and 2 where the request was wrong (a bad file, flag or input).", ""]
     for name, command in verbs(group):
         arguments = " ".join(p.name.upper() for p in command.params if isinstance(p, TyperArgument) and p.name)
         lines += [f"## trnrt {name} {arguments}".rstrip(), "", " ".join((command.help or "").split()), ""]
@@ -81,11 +89,27 @@ def command_page() -> str:
     return "\n".join(lines)
 
 
+BY_HAND = "# Reading a profile\n"
+
+
 def test_command_reference_is_generated() -> None:
     page = DOCS / "cli.md"
+    generated, heading, rest = page.read_text(encoding="utf-8").partition(BY_HAND)
     if os.environ.get("UPDATE_DOCS"):
-        page.write_text(command_page(), encoding="utf-8")
-    assert page.read_text(encoding="utf-8") == command_page()
+        generated = f"{command_page()}\n"
+        page.write_text(generated + heading + rest, encoding="utf-8")
+    assert generated == f"{command_page()}\n"
+
+
+def test_reading_a_profile_names_every_key_column_and_name_of_the_profiler() -> None:
+    text = (DOCS / "cli.md").read_text(encoding="utf-8").partition(BY_HAND)[2]
+    profile = made_profile()
+    document = profile_document("m", profile, version="1")
+    nested = (document["predicted_us"], document["steps"][0], document["engines"]["dma"], document["roofline"])
+    columns = [str(column.header) for column in step_uses_table(profile).columns]
+    report = nki_profile_document(Report("f", "trn2"), [], version="1")
+    wanted = [*document, *report, *(key for keys in nested for key in keys), *columns, *summary_of(profile), *BOUNDS]
+    assert [name for name in wanted if f"`{name}`" not in text] == []
 
 
 def test_every_environment_variable_is_documented() -> None:

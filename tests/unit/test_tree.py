@@ -33,6 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.session",
         "trnrt.validate",
     ),
+    "trnrt.profiler": ("trnrt.backends", "trnrt.cache", "trnrt.nki", "trnrt.planner"),
     "trnrt.backends": ("trnrt.errors", "trnrt.nki", "trnrt.planner"),
 }
 # What nothing but the files named imports.

@@ -27,6 +27,13 @@ def load_entry(plan: Plan, path: Path, source: bytes) -> Callable[..., Any]:
     return function
 
 
+def trace_plan(plan: Plan, path: Path, source: bytes) -> Program:
+    """The program of a plan's kernel module, for the plan's shapes and target; no array is touched."""
+    specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
+    specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
+    return trace(load_entry(plan, path, source), *specs, target=plan.target)
+
+
 class SimulatedKernel:
     """A traced and bound program; weights stay loaded between runs."""
 
@@ -49,7 +56,4 @@ class SimulatorBackend:
 
     def load(self, plan: Plan, path: Path, source: bytes) -> SimulatedKernel:
         """Trace the module for the plan's shapes and target."""
-        entry = load_entry(plan, path, source)
-        specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
-        specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
-        return SimulatedKernel(trace(entry, *specs, target=plan.target), plan)
+        return SimulatedKernel(trace_plan(plan, path, source), plan)

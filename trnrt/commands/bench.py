@@ -31,6 +31,28 @@ def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
     return all(row.passed is not False for row in rows)
 
 
+def bench_timing(reporting: Reporting, *, fit: bool) -> bool:
+    """Compare the timing model with published times; tell whether it is within the bars, left-out times included."""
+    from trnrt.bench.timing.calibration import Calibration, shortening_error
+    from trnrt.bench.timing.fit import Model
+    from trnrt.bench.timing.fit import fit as fitted
+    from trnrt.bench.timing.instructions import compare_instructions
+    from trnrt.bench.timing.table import compare
+    from trnrt.report.calibration import timing_document, timing_parts
+
+    with working("timing the published kernels"):
+        rows, instructions = tuple(compare()), tuple(compare_instructions())
+    found = Calibration(rows, instructions)
+    if fit:
+        with working("fitting the free parameters, with and without each measurement"):
+            found = Calibration(rows, instructions, fitted(Model()), shortening_error(rows))
+    document = as_text(timing_document(found))
+    say(document if reporting.as_json else render(timing_parts(found)))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, document)
+    return found.passed
+
+
 def _warn_if_busy() -> None:
     """BLAS threads wait for each other: on cores that others use, a product of two threads takes a time slice."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1

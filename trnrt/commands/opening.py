@@ -89,6 +89,17 @@ def batch_text(session: InferenceSession, rows: int) -> str:
     return "1 run" if session.model.batch is None else counted(rows, "row")
 
 
+def prediction_text(session: InferenceSession) -> str:
+    """What the last run would take on the device, as the end of a line; nothing where there is no prediction."""
+    if session.predicted_us is None:
+        return ""
+    from trnrt.nki.machine.targets import get_target
+
+    compared = get_target(session.target).timing.compared
+    doubt = "" if compared else f" ({session.target}'s model was never compared with a measurement)"
+    return f"; predicted for the device: {session.predicted_us:,.1f} us{doubt}"
+
+
 @contextmanager
 def writing_into(directory: Path) -> Iterator[None]:
     """Turn what a directory raises that can't be written to into OptionError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -95,6 +96,22 @@ def read_numbers(text: str) -> tuple[float, ...]:
         raise OptionError(f"{text!r} is not numbers", hint="one number, or one a channel: 0.485,0.456,0.406") from None
 
 
+def check_percent(text: str | None) -> str | None:
+    """The text as given; OptionError if it is not a percentage."""
+    if text is not None:
+        read_percent(text)
+    return text
+
+
+def read_percent(text: str) -> float:
+    """``"2%"``, ``"2 %"`` or ``"0.5"`` as percent, 0 or more; OptionError if it isn't that."""
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?\s*%?", text.strip(), re.ASCII):
+        raise OptionError(
+            f"{text!r} is not a percentage", hint="say 2% or 0.5%; a number alone is percent, too: 2 means 2%"
+        )
+    return float(text.strip().removesuffix("%"))
+
+
 _MODEL = "The model, an .onnx file."
 _INPUT = (
     "Input file, repeatable: FILE.npz (arrays named like the model's inputs), NAME=FILE.npy, or an image "
@@ -146,6 +163,35 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document 
 JsonOutFlag = Annotated[
     Path | None,
     typer.Option("--json-out", metavar="FILE", help="Also write the JSON document to a file.", show_default=False),
+]
+HtmlFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Write a report to open in a browser; it needs no network.", show_default=False
+    ),
+]
+TraceFlag = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write a trace to open in Perfetto.", show_default=False),
+]
+BaselineFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="Compare with what --json-out wrote before; exit 1 if it got slower by more than --max-regress.",
+        show_default=False,
+    ),
+]
+RegressFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--max-regress",
+        metavar="PERCENT",
+        help="With --baseline: how much slower is accepted, in percent, as 2% or 2. Without: 2%.",
+        callback=check_percent,
+        show_default=False,
+    ),
 ]
 ScriptFile = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file with kernels.", show_default=False)]
 ScriptArguments = Annotated[

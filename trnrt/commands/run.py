@@ -15,6 +15,7 @@ from trnrt.commands.opening import (
     check_rows,
     feed,
     open_session,
+    prediction_text,
     row_count,
     writing_into,
 )
@@ -113,9 +114,5 @@ def _text(session: InferenceSession, result: _Result) -> str:
 
 def _last_line(session: InferenceSession, result: _Result) -> str:
     where = f"{session.backend}, target {session.target}, {session.dtype}"
-    line = (
-        f"{where}: {batch_text(session, result.rows)} in {result.wall_ms:,.1f} ms on this machine, compiling included"
-    )
-    if session.predicted_us is not None:
-        line += f"; predicted for the device: {session.predicted_us:,.1f} us"
-    return line
+    took = f"{batch_text(session, result.rows)} in {result.wall_ms:,.1f} ms on this machine, compiling included"
+    return f"{where}: {took}{prediction_text(session)}"

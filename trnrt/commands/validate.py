@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.commands.opening import Feeding, SessionOptions, batch_text, check_rows, feed, fixed_batch, open_session
+from trnrt.commands.opening import (
+    Feeding,
+    SessionOptions,
+    batch_text,
+    check_rows,
+    feed,
+    fixed_batch,
+    open_session,
+    prediction_text,
+)
 from trnrt.commands.options import Reporting
 from trnrt.images import ImageOptions
 from trnrt.inputs import Inputs
@@ -73,7 +82,7 @@ def _text(session: InferenceSession, report: ValidationReport) -> str:
     headline = Text.assemble(verdict, f" {shown(session.name)}: {', '.join(_findings(session, report))}")
     where = f"{session.backend}, target {session.target}, {session.dtype}, against onnxruntime"
     within = f"allowed: |difference| <= {report.atol:g} + {report.rtol:g} * |onnxruntime's|"
-    return render([headline, "", comparison_table(report), "", Text(within), Text(where)])
+    return render([headline, "", comparison_table(report), "", Text(within), Text(where + prediction_text(session))])
 
 
 def _findings(session: InferenceSession, report: ValidationReport) -> list[str]:

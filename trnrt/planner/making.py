@@ -71,7 +71,7 @@ def default_shapes(model: ImportedModel, batch: int) -> dict[str, tuple[int, ...
             raise InputError(
                 f"input {printable(info.name)!r} has the open dimension{'s' if len(open_dims) > 1 else ''} "
                 f"{', '.join(open_dims)}",
-                hint="run and validate take sizes from --input; inspect and compile need a model with fixed ones",
+                hint="run and validate take sizes from --input; the other verbs need a model with fixed ones",
             )
         shapes[info.name] = tuple(d for d in sizes if isinstance(d, int))
     return shapes

@@ -41,7 +41,7 @@ def test_open_dimensions_have_no_default() -> None:
     with pytest.raises(InputError, match="'x' has the open dimensions h, w") as caught:
         default_shapes(imported("float[N,3,h,w] x"), 7)
     assert caught.value.hint == (
-        "run and validate take sizes from --input; inspect and compile need a model with fixed ones"
+        "run and validate take sizes from --input; the other verbs need a model with fixed ones"
     )
 
 

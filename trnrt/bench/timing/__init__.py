@@ -1,0 +1,1 @@
+"""``trnrt bench timing``: the timing model's predictions against published measurements, and the fit to them."""

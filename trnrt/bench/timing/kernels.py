@@ -1,0 +1,209 @@
+"""The kernels whose published times the timing model is compared with, each written from its description.
+
+``dge_mode`` says where the descriptors of their DMA transfers come from; unknown is the target's default. Tiles are
+allocated in the loops that use them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trnrt.nki import nisa, nki, nl
+
+Tensor = Any  # an NkiTensor inside a kernel, an array outside
+Mode = nisa.dge_mode
+
+P = 128  # partitions; also the columns of a stationary tile
+MOVING = 512  # columns of a moving tile
+
+
+@nki.jit
+def add_elements(a: Tensor, b: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """a + b, one element after the other: two loads of [1, 1], an addition, a store.
+
+    a, b: HBM (N, 1)
+    """
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    for i in range(a.shape[0]):
+        a_sb = nl.ndarray((1, 1), dtype=a.dtype, buffer=nl.sbuf)
+        b_sb = nl.ndarray((1, 1), dtype=b.dtype, buffer=nl.sbuf)
+        sum_sb = nl.ndarray((1, 1), dtype=a.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a_sb, src=a[i : i + 1, :], dge_mode=dge_mode)
+        nisa.dma_copy(dst=b_sb, src=b[i : i + 1, :], dge_mode=dge_mode)
+        nisa.tensor_scalar(dst=sum_sb, data=a_sb, op0=nl.add, operand0=b_sb)
+        nisa.dma_copy(dst=out[i : i + 1, :], src=sum_sb, dge_mode=dge_mode)
+    return out
+
+
+@nki.jit
+def add_tile(a: Tensor, b: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """a + b as one tile.
+
+    a, b: HBM (P, F), P at most 128
+    """
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    a_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+    b_sb = nl.ndarray(b.shape, dtype=b.dtype, buffer=nl.sbuf)
+    sum_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a_sb, src=a, dge_mode=dge_mode)
+    nisa.dma_copy(dst=b_sb, src=b, dge_mode=dge_mode)
+    nisa.tensor_tensor(dst=sum_sb, data1=a_sb, data2=b_sb, op=nl.add)
+    nisa.dma_copy(dst=out, src=sum_sb, dge_mode=dge_mode)
+    return out
+
+
+@nki.jit
+def transpose_tiles(src: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """src.T in tiles of 128 x 128: the tensor engine transposes, the scalar engine evacuates PSUM.
+
+    src: HBM (R, C), multiples of 128
+    """
+    rows, columns = src.shape
+    out = nl.ndarray((columns, rows), dtype=src.dtype, buffer=nl.shared_hbm)
+    for r in range(0, rows, P):
+        for c in range(0, columns, P):
+            src_sb = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=src_sb, src=src[r : r + P, c : c + P], dge_mode=dge_mode)
+            turned_psum = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned_psum, data=src_sb)
+            turned_sb = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.sbuf)
+            nisa.activation(dst=turned_sb, op=nl.copy, data=turned_psum)
+            nisa.dma_copy(dst=out[c : c + P, r : r + P], src=turned_sb, dge_mode=dge_mode)
+    return out
+
+
+@nki.jit
+def matmul_tiled(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """lhs_t.T @ rhs, both tiles loaded anew for every product.
+
+    lhs_t: HBM (K, M), rhs: HBM (K, N); K and M multiples of 128, N of 512
+    """
+    depth, rows = lhs_t.shape
+    columns = rhs.shape[1]
+    out = nl.ndarray((rows, columns), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
+    for m in range(0, rows, P):
+        for n in range(0, columns, MOVING):
+            sum_psum = nl.ndarray((P, MOVING), dtype=nl.float32, buffer=nl.psum)
+            for k in range(0, depth, P):
+                lhs_sb = nl.ndarray((P, P), dtype=lhs_t.dtype, buffer=nl.sbuf)
+                rhs_sb = nl.ndarray((P, MOVING), dtype=rhs.dtype, buffer=nl.sbuf)
+                nisa.dma_copy(dst=lhs_sb, src=lhs_t[k : k + P, m : m + P], dge_mode=dge_mode)
+                nisa.dma_copy(dst=rhs_sb, src=rhs[k : k + P, n : n + MOVING], dge_mode=dge_mode)
+                nisa.nc_matmul(dst=sum_psum, stationary=lhs_sb, moving=rhs_sb)
+            sum_sb = nl.ndarray((P, MOVING), dtype=out.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=sum_sb, src=sum_psum)
+            nisa.dma_copy(dst=out[m : m + P, n : n + MOVING], src=sum_sb, dge_mode=dge_mode)
+    return out
+
+
+@nki.jit
+def matmul_blocked(
+    lhs_t: Tensor,
+    rhs: Tensor,
+    tiles_m: int = 16,
+    tiles_n: int = 2,
+    tiles_k: int = 8,
+    dge_mode: Mode = Mode.unknown,
+) -> Tensor:
+    """lhs_t.T @ rhs in blocks of tiles_m * 128 rows, tiles_n * 512 columns and tiles_k * 128 of the contraction.
+
+    The sums of all rows of a column block stay in SBUF, in the dtype of lhs_t, until its contraction is done.
+
+    lhs_t: HBM (K, M), rhs: HBM (K, N); multiples of the blocks
+    """
+    depth, rows = lhs_t.shape
+    columns = rhs.shape[1]
+    block_m, block_n, block_k = P * tiles_m, MOVING * tiles_n, P * tiles_k
+    out = nl.ndarray((rows, columns), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
+    for n in range(0, columns, block_n):
+        sums = _zero_sums(rows // P, tiles_n, lhs_t.dtype)
+        for k in range(0, depth, block_k):
+            rhs_tiles = _load_block(rhs[k : k + block_k, n : n + block_n], dge_mode)
+            for m in range(0, rows, block_m):
+                lhs_tiles = _load_block(lhs_t[k : k + block_k, m : m + block_m], dge_mode)
+                _add_block(sums[m // P : (m + block_m) // P], lhs_tiles, rhs_tiles)
+        _store_sums(out[:, n : n + block_n], sums, dge_mode)
+    return out
+
+
+def _zero_sums(tiles_m: int, tiles_n: int, dtype: Any) -> list[list[Tensor]]:
+    """SBUF tiles (128, 512) of zeros, a list of tiles_n for each of tiles_m."""
+    sums = []
+    for _m in range(tiles_m):
+        row = []
+        for _n in range(tiles_n):
+            tile = nl.ndarray((P, MOVING), dtype=dtype, buffer=nl.sbuf)
+            nisa.memset(dst=tile, value=0.0)
+            row.append(tile)
+        sums.append(row)
+    return sums
+
+
+def _load_block(block: Tensor, dge_mode: Mode) -> list[Tensor]:
+    """An SBUF tile for each 128 rows of block, HBM (K, F)."""
+    tiles = []
+    for k in range(0, block.shape[0], P):
+        tile = nl.ndarray((P, block.shape[1]), dtype=block.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=block[k : k + P, :], dge_mode=dge_mode)
+        tiles.append(tile)
+    return tiles
+
+
+def _add_block(sums: list[list[Tensor]], lhs_tiles: list[Tensor], rhs_tiles: list[Tensor]) -> None:
+    """sums[m][n] += the product of column m of the lhs tiles and column n of the rhs tiles."""
+    for n in range(len(sums[0])):
+        for m in range(len(sums)):
+            part_psum = nl.ndarray((P, MOVING), dtype=nl.float32, buffer=nl.psum)
+            for k in range(len(lhs_tiles)):
+                lhs_sb = lhs_tiles[k][:, m * P : (m + 1) * P]
+                rhs_sb = rhs_tiles[k][:, n * MOVING : (n + 1) * MOVING]
+                nisa.nc_matmul(dst=part_psum, stationary=lhs_sb, moving=rhs_sb)
+            nisa.tensor_tensor(dst=sums[m][n], data1=sums[m][n], data2=part_psum, op=nl.add)
+
+
+def _store_sums(dst: Tensor, sums: list[list[Tensor]], dge_mode: Mode) -> None:
+    """dst, HBM (M, N): the tiles of a row are put side by side first, so that one transfer takes them all."""
+    for m in range(len(sums)):
+        row_sb = nl.ndarray((P, dst.shape[1]), dtype=dst.dtype, buffer=nl.sbuf)
+        for n in range(len(sums[m])):
+            nisa.tensor_copy(dst=row_sb[:, n * MOVING : (n + 1) * MOVING], src=sums[m][n])
+        nisa.dma_copy(dst=dst[m * P : (m + 1) * P, :], src=row_sb, dge_mode=dge_mode)
+
+
+@nki.jit
+def silu(x: Tensor, chunk: int = 512, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """x / (1 + exp(-x)) in tiles of 128 rows and ``chunk`` columns: exp on the scalar engine, the rest on the vector's.
+
+    x: HBM (R, C), multiples of 128 and of chunk
+    """
+    rows, columns = x.shape
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for r in range(0, rows, P):
+        for c in range(0, columns, chunk):
+            x_sb = nl.ndarray((P, chunk), dtype=x.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=x_sb, src=x[r : r + P, c : c + chunk], dge_mode=dge_mode)
+            exp_sb = nl.ndarray((P, chunk), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=exp_sb, op=nl.exp, data=x_sb, scale=-1.0)
+            below_sb = nl.ndarray((P, chunk), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_scalar(dst=below_sb, data=exp_sb, op0=nl.add, operand0=1.0)
+            sigmoid_sb = nl.ndarray((P, chunk), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.reciprocal(dst=sigmoid_sb, data=below_sb)
+            y_sb = nl.ndarray((P, chunk), dtype=x.dtype, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=y_sb, data1=x_sb, data2=sigmoid_sb, op=nl.multiply)
+            nisa.dma_copy(dst=out[r : r + P, c : c + chunk], src=y_sb, dge_mode=dge_mode)
+    return out
+
+
+@nki.jit
+def exponential(x: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """exp(x) as one tile.
+
+    x: HBM (P, F), P at most 128
+    """
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    x_sb = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    y_sb = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x_sb, src=x, dge_mode=dge_mode)
+    nisa.activation(dst=y_sb, op=nl.exp, data=x_sb)
+    nisa.dma_copy(dst=out, src=y_sb, dge_mode=dge_mode)
+    return out

@@ -1,0 +1,92 @@
+"""``trnrt nki profile``: what the kernel calls of a script would cost on the device, without running them."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trnrt import __version__
+from trnrt.commands.profile import Files, ProfileRequest, as_page, compare, prepare, warn
+from trnrt.errors import OptionError
+from trnrt.report.comparing import Baseline
+from trnrt.report.console import complain, note, say
+from trnrt.report.documents import as_text, nki_profile_document
+from trnrt.report.text import counted, quoted
+
+if TYPE_CHECKING:
+    from trnrt.nki.checking import CheckedCall, Report
+    from trnrt.nki.machine.program import Program
+    from trnrt.nki.profiling import Profile
+    from trnrt.nki.sim.subset_source import Finding
+
+
+def profile_script(script: Path, calls: Sequence[str], target: str | None, request: ProfileRequest) -> bool:
+    """Predict what each call costs, print it; tell whether all could be traced, and none is slower than allowed."""
+    baseline = prepare(request, "calls")
+    report, profiles = _profiled(script, calls, target)
+    if not profiles and not report.failures:
+        raise OptionError(
+            f"{quoted(str(script))} calls no kernel, so that there is nothing to profile", hint=_example(script)
+        )
+    document = nki_profile_document(report, profiles, version=__version__)
+    comparisons = compare(_comparable(baseline, report), document)
+    named = [(f"{call.kernel}({call.arguments})", predicted) for call, predicted in profiles]
+    files = Files()
+    files.write_document(request, document)
+    files.write_views(request, named)
+    if named or request.reporting.as_json:
+        say(as_text(document) if request.reporting.as_json else as_page(named, comparisons, baseline))
+    warn([predicted for _, predicted in profiles])
+    _tell(report)
+    files.close()
+    return not report.failures and not any(comparison.regressed for comparison in comparisons)
+
+
+def _profiled(
+    script: Path, calls: Sequence[str], target: str | None
+) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:
+    from trnrt.nki.checking import check
+    from trnrt.nki.profiling import profile_programs
+
+    profiles: list[tuple[CheckedCall, Profile]] = []
+
+    def observe(call: CheckedCall, programs: list[Program]) -> None:
+        profiles.append((call, profile_programs(programs)))
+
+    return check(script, calls, target=target, observer=observe), profiles
+
+
+def _comparable(baseline: Baseline | None, report: Report) -> Baseline | None:
+    """The baseline if it is of the same target; None where calls are missing, as the failures are the news then."""
+    if baseline is not None:
+        baseline.check_same(target=report.target)
+    return None if report.failures else baseline
+
+
+def _tell(report: Report) -> None:
+    for told in report.notes:
+        note(told)
+    refused = [finding for finding in report.findings if finding not in report.failures]
+    if refused:
+        note(f"AWS's compiler would refuse this file for {counted(len(refused), 'reason')}; trnrt nki check lists them")
+    for failure in dict.fromkeys(report.failures):
+        complain(_with_code(failure), failure.instead or None)
+
+
+def _with_code(failure: Finding) -> str:
+    """What is wrong, and the source line."""
+    code = linecache.getline(failure.file, failure.line).strip()
+    return f"{failure.message}\n  at {failure.file}:{failure.line}" + (f"\n    {code}" if code else "")
+
+
+def _example(script: Path) -> str:
+    """A call of a kernel in the file, as --call takes it; of a kernel that nobody wrote where there is none."""
+    kernel, tensors = "kernel", 2
+    for node in ast.walk(ast.parse(script.read_bytes())):
+        if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list):
+            kernel, tensors = node.name, max(1, len(node.args.args) - len(node.args.defaults))
+            break
+    return f"name a call, for example --call '{kernel}({', '.join(['f32[128,512]'] * tensors)})'"

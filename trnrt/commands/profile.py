@@ -1,0 +1,164 @@
+"""``trnrt profile``: what a model would cost on the device, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trnrt import __version__
+from trnrt.commands.inspect import rows_to_plan
+from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.options import Reporting
+from trnrt.errors import OptionError
+from trnrt.report.comparing import Baseline, Comparison, read_baseline
+from trnrt.report.console import note, render, say, working
+from trnrt.report.documents import Document, as_text, profile_document
+from trnrt.report.files import check_writable, write_or_keep
+from trnrt.report.text import quoted
+
+if TYPE_CHECKING:
+    from trnrt.nki.profiling import Profile
+
+DEFAULT_REGRESS = 2.0
+"""Percent."""
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """What the user asks of a profile, beside the profile: files, and a comparison (``max_regress`` in percent)."""
+
+    html: Path | None
+    trace: Path | None
+    baseline: Path | None
+    max_regress: float | None
+    reporting: Reporting
+
+
+def profile(model: Path, options: SessionOptions, batch: int | None, request: ProfileRequest) -> bool:
+    """Predict what the model costs, print it, and tell whether it is no slower than the baseline allows."""
+    baseline = prepare(request, "model")
+    session = open_session(model, options)
+    rows = rows_to_plan(session, batch)
+    if baseline is not None:
+        shown_rows = rows if session.model.batch is not None else None
+        same = {"model": session.name, "target": session.target, "dtype": session.dtype, "batch": shown_rows}
+        baseline.check_same(**same)
+    with working("planning"):
+        plan = session.plan_for(rows)
+    with working("tracing and timing the kernel"):
+        from trnrt.profiler import profile_plan
+
+        predicted = profile_plan(plan)
+    document = profile_document(session.name, predicted, version=__version__)
+    comparisons = compare(baseline, document)
+    files = Files()
+    files.write_document(request, document)
+    files.write_views(request, [(session.name, predicted)])
+    say(as_text(document) if request.reporting.as_json else as_page([(session.name, predicted)], comparisons, baseline))
+    warn([predicted])
+    files.close()
+    return not any(comparison.regressed for comparison in comparisons)
+
+
+def prepare(request: ProfileRequest, kind: str) -> Baseline | None:
+    """Read the baseline, before anything may overwrite it, and check that files can be written, before the work.
+
+    ``kind``: see ``read_baseline``. Raises OptionError if something can't be.
+    """
+    if request.baseline is None and request.max_regress is not None:
+        raise OptionError("--max-regress says how much slower than --baseline is accepted", hint="add --baseline FILE")
+    named: dict[Path, str] = {}
+    flags = {"--html": request.html, "--trace": request.trace, "--json-out": request.reporting.json_out}
+    for flag, path in flags.items():
+        if path is not None:
+            check_writable(path)
+            other = named.setdefault(path.resolve(), flag)
+            if other != flag and not path.is_char_device():
+                raise OptionError(f"{other} and {flag} name the same file, {quoted(str(path))}", hint="name two files")
+    if request.baseline is None:
+        return None
+    view = named.get(request.baseline.resolve())
+    if view in ("--html", "--trace"):
+        raise OptionError(f"--baseline and {view} name the same file, {quoted(str(request.baseline))}")
+    limit = DEFAULT_REGRESS if request.max_regress is None else request.max_regress
+    return read_baseline(request.baseline, limit, kind)
+
+
+def compare(baseline: Baseline | None, document: Document) -> list[Comparison]:
+    """Compare with the baseline, if there is one; ``document`` gets what came of it."""
+    if baseline is None:
+        return []
+    comparisons = baseline.compare(document)
+    document["comparison"] = baseline.told(comparisons)
+    if baseline.version != __version__:
+        note(f"the baseline is of trnrt {baseline.version}, this is {__version__}: its model may be another one")
+    return comparisons
+
+
+def as_page(
+    profiles: Sequence[tuple[str, Profile]], comparisons: Sequence[Comparison], baseline: Baseline | None
+) -> str:
+    """All profiles, and then the comparison, as text."""
+    from trnrt.report.profiles import comparison_parts, profile_parts
+
+    parts: list[Any] = []
+    for name, predicted in profiles:
+        parts += [*([""] if parts else []), *profile_parts(predicted, name)]
+    if baseline is not None and comparisons:
+        parts += ["", *comparison_parts(comparisons, str(baseline.path))]
+    return render(parts)
+
+
+def warn(profiles: Sequence[Profile]) -> None:
+    """Notes on how far predictions are to be trusted."""
+    told = [f"{p.target}'s model was never compared with a measurement" for p in profiles if not p.compared]
+    told += [text for p in profiles for text in p.notes]
+    for text in dict.fromkeys(told):
+        note(text)
+
+
+class Files:
+    """The files of a report. One that can't be written is put elsewhere, and the others are written all the same."""
+
+    def __init__(self) -> None:
+        self._problems: list[str] = []
+
+    def write_views(self, request: ProfileRequest, profiles: Sequence[tuple[str, Profile]]) -> None:
+        """Write ``--html`` and ``--trace``; of several profiles into numbered files, which a note names."""
+        for number, (name, predicted) in enumerate(profiles, 1):
+            if request.html is not None:
+                with working("writing the report"):
+                    from trnrt.report.page import report_html
+
+                    self._write(numbered(request.html, number, profiles), report_html(predicted, name))
+            if request.trace is not None:
+                with working("writing the trace"):
+                    from trnrt.report.trace import trace_text
+
+                    self._write(numbered(request.trace, number, profiles), trace_text(predicted))
+        if len(profiles) > 1:
+            for path in filter(None, (request.html, request.trace)):
+                first, last = numbered(path, 1, profiles), numbered(path, len(profiles), profiles)
+                note(f"{len(profiles)} calls: wrote {quoted(str(first))} to {quoted(str(last))}, in their order")
+
+    def write_document(self, request: ProfileRequest, document: Document) -> None:
+        """Write ``--json-out``."""
+        if request.reporting.json_out is not None:
+            self._write(request.reporting.json_out, as_text(document))
+
+    def close(self) -> None:
+        """OptionError that says of each file that could not be written where it is instead."""
+        if self._problems:
+            raise OptionError("\n".join(self._problems), hint="move it from there, or name another file")
+
+    def _write(self, path: Path, text: str) -> None:
+        problem = write_or_keep(path, text)
+        if problem is not None:
+            self._problems.append(problem)
+
+
+def numbered(path: Path, number: int, profiles: Sequence[object]) -> Path:
+    """The file for one of several profiles: report.html is report-1.html for the first; of one it is as given."""
+    return path if len(profiles) == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")

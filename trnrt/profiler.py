@@ -1,0 +1,29 @@
+"""From a plan to a profile: what a model would cost on the device, without any data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trnrt.backends.simulator import trace_plan
+from trnrt.cache import KernelCache
+from trnrt.nki.machine.program import Program
+from trnrt.nki.profiling import Profile, Step, profile_programs
+from trnrt.planner.plan import Plan
+
+
+def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
+    """The predicted cost of a plan's kernel module, step by step; its weights are not read, and nothing is run.
+
+    The module is put into the cache, as for a run, so that source lines lead to a file. ``cache_dir``: see
+    ``KernelCache``. Raises KernelError where the module can't be traced or never ends, CacheError where the cache is
+    not safe.
+    """
+    cache = KernelCache(cache_dir)
+    path = cache.put(plan.name, plan.source)
+    return profile_traced(plan, trace_plan(plan, path, cache.read(path)))
+
+
+def profile_traced(plan: Plan, program: Program) -> Profile:
+    """``profile_plan`` for a plan whose program is there already."""
+    steps = [Step(step.name, step.nodes, step.lines) for step in plan.steps]
+    return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch)
