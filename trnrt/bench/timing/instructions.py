@@ -105,7 +105,10 @@ def _reduce(dst: Tensor, src: Tensor) -> None:
 
 
 def _scale(dst: Tensor, src: Tensor) -> None:
-    nisa.tensor_scalar(dst=dst, data=src, op0=nl.multiply, operand0=2.0)
+    """By a tile of one number a partition, as those of kernels mostly are: what was measured is not told."""
+    factor = nl.ndarray((src.shape[0], 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=factor, value=2.0)
+    nisa.tensor_scalar(dst=dst, data=src, op0=nl.multiply, operand0=factor)
 
 
 def _invert(dst: Tensor, src: Tensor) -> None:

@@ -57,7 +57,7 @@ class DmaTiming:
     from: ``trigger`` keeps the issuing engine busy, ``start`` is from the trigger to the first data.
 
     A packet of contiguous bytes takes ``packet_ns`` plus its bytes over ``engine_gbps``; all engines together move no
-    more than ``total_gbps``. ``completion_ns``: from the last packet to the semaphore. ``hbm_gbps`` is a core's part of
+    more than ``total_gbps``. ``read_ns``: what a transfer out of HBM takes longer, whatever its size. ``completion_ns``: from the last packet to the semaphore. ``hbm_gbps`` is a core's part of
     the device's bandwidth, ``hbm_stack_gbps`` what one of the HBM stacks has.
     """
 
@@ -65,6 +65,7 @@ class DmaTiming:
     engine_gbps: float
     total_gbps: float
     packet_ns: float
+    read_ns: float
     completion_ns: float
     default_mode: str
     trigger_hardware_ns: float

@@ -28,6 +28,7 @@ class _Waiting:
     even: int
     road: int
     chunks: int
+    latency: int
     start: int = -1
     end: int = 0
 
@@ -59,7 +60,7 @@ class DmaEngines:
         if chunks > 1:
             loads = tuple(Load(load.engine, load.picoseconds // chunks) for load in loads)
         even = loads[0].picoseconds if len(amounts) == 1 and len(loads) == len(self.free) else -1
-        self.queues[queue].append(_Waiting(issue, ready, loads, even, road // chunks, chunks))
+        self.queues[queue].append(_Waiting(issue, ready, loads, even, road // chunks, chunks, movement.latency))
 
     def serve(self, now: int) -> list[tuple[int, int, int]]:
         """Start what can start at ``now``; the transfers whose last chunk did: (issue, first data, last data)."""
@@ -74,7 +75,7 @@ class DmaEngines:
             self._start(queue[0], now)
             if not queue[0].chunks:
                 done = queue.popleft()
-                finished.append((done.issue, done.start, done.end))
+                finished.append((done.issue, done.start, done.end + done.latency))
 
     def _can_start(self, name: str, now: int) -> bool:
         queue = self.queues[name]

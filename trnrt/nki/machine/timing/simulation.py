@@ -82,14 +82,10 @@ class _Schedule:
             if seen < 0:
                 self.waiting.setdefault(other, []).append(stream)
                 return
-            if lane != facts.lane or facts.start is not None:
-                seen += stream.wait
-            elif lane == 0:
+            if lane == facts.lane == 0:
                 continue  # the tensor engine's products follow each other without waiting for memory
-            else:
-                seen = self.end[other]
-            if seen > time:
-                time, blame = seen, other
+            if seen + stream.wait > time:
+                time, blame = seen + stream.wait, other
         self.waited_for[issue] = blame
         heappush(self.events, (time, issue))
 

@@ -34,12 +34,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """A transfer as the DMA engines see it."""
+    """A transfer as the DMA engines see it. ``latency``: picoseconds between its packets and their arrival."""
 
     loads: tuple[Load, ...]
     payload: int
     hbm_bytes: int
     packets: int
+    latency: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class Movements:
             sum(part.payload for part in parts),
             sum(_hbm_bytes(view) for _, view in instruction.operands),
             sum(part.packets for part in parts),
+            max(part.latency for part in parts),
         )
 
     def _copy(self, dst: View, src: View, *, turned: bool) -> Movement:
@@ -149,7 +151,8 @@ class Movements:
             )
             for engine, weight in weights.items()
         )
-        return Movement(loads, payload, _hbm_bytes(dst) + _hbm_bytes(src), packets)
+        latency = 0 if src.storage.on_chip else _ps(timing.read_ns)
+        return Movement(loads, payload, _hbm_bytes(dst) + _hbm_bytes(src), packets, latency)
 
     def _engines(self, dst: View, src: View, payload: int, *, turned: bool) -> dict[int, int]:
         """DMA engine -> its share of a transfer, as a weight."""
