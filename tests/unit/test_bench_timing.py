@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -328,6 +329,17 @@ def test_the_model_is_within_its_bars() -> None:
     """The whole table; long kernels from shortened ones."""
     rows = table.compare(short=True)
     assert summary(rows).passed, [(row.id, round(row.error, 3)) for row in rows]
+
+
+def test_the_page_shows_the_table() -> None:
+    """docs/timing.md, whose figures are those of the whole kernels: within half a point of the shortened ones'."""
+    page = (Path(__file__).parents[2] / "docs" / "timing.md").read_text(encoding="utf-8")
+    rows = [line.removeprefix("| ").split(" | ") for line in page.splitlines() if line.count("|") == 8]
+    shown = {cells[0]: cells for cells in rows}
+    for row in table.compare(short=True):
+        cells = shown[row.id]
+        assert float(cells[3].replace(",", "")) == pytest.approx(row.measured_us, rel=0.01)
+        assert float(cells[5].rstrip("%")) / 100 == pytest.approx(row.error, abs=0.005)
 
 
 def test_the_model_is_within_its_bars_where_each_is_left_out() -> None:

@@ -158,13 +158,28 @@ def allocate(program: Program) -> MemoryUse:
         tiles.sort(key=lambda tile: (spans[tile.index], tile.index))
         layout = _layout(region, program.target)
         rotated = layout.bank is None and _rotated(tiles, spans, layout)
-        peaks[region] = _walk(tiles, spans, layout, packed=rotated)
+        peaks[region] = _most_held(tiles, spans) if rotated else _walk(tiles, spans, layout)
     return MemoryUse(peaks[MemoryRegion.sbuf], peaks[MemoryRegion.psum])
 
 
 def _rotated(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
     """Whether the tiles have addresses that rotate: not where a kernel gives some itself, or there is no room."""
     return not any(tile.pinned for tile in tiles) and rotate(tiles, spans, layout.capacity)
+
+
+def _most_held(tiles: list[Storage], spans: dict[int, Span]) -> int:
+    """The most bytes a partition that tiles hold at once."""
+    alive: list[Span] = []  # heap: last use, bytes
+    held = most = 0
+    for tile in tiles:
+        first, last = spans[tile.index]
+        while alive and alive[0][0] < first:
+            held -= heappop(alive)[1]
+        size = tile.partition_bytes
+        heappush(alive, (last, size))
+        held += size
+        most = max(most, held)
+    return most
 
 
 def _layout(region: MemoryRegion, target: Target) -> _Layout:

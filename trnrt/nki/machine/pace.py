@@ -57,8 +57,9 @@ class DmaTiming:
     from: ``trigger`` keeps the issuing engine busy, ``start`` is from the trigger to the first data.
 
     A packet of contiguous bytes takes ``packet_ns`` plus its bytes over ``engine_gbps``; all engines together move no
-    more than ``total_gbps``. ``read_ns``: what a transfer out of HBM takes longer, whatever its size. ``completion_ns``: from the last packet to the semaphore. ``hbm_gbps`` is a core's part of
-    the device's bandwidth, ``hbm_stack_gbps`` what one of the HBM stacks has.
+    more than ``total_gbps``. ``read_ns``: what a transfer out of HBM takes longer, whatever its size.
+    ``completion_ns``: from the last packet to the semaphore. ``hbm_gbps`` is a core's part of the device's bandwidth,
+    ``hbm_stack_gbps`` what one of the HBM stacks has.
     """
 
     engines: int

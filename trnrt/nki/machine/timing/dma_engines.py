@@ -35,55 +35,59 @@ class _Waiting:
 
 @dataclass(slots=True)
 class DmaEngines:
-    """The state of the DMA engines. Times are picoseconds."""
+    """The state of the DMA engines. Times are picoseconds; ``next_event`` is when the next chunk can start, if any."""
 
     target: Target
     free: list[int] = field(init=False)
     road: int = 0
     queues: dict[str, deque[_Waiting]] = field(default_factory=dict)
-    turn: list[str] = field(default_factory=list)
+    turn: list[deque[_Waiting]] = field(default_factory=list)  # the queues, the one served last at the end
+    next_event: int | None = None
     busy: int = 0
     covered: int = 0
 
     def __post_init__(self) -> None:
         self.free = [0] * self.target.timing.dma.engines
 
-    def submit(self, issue: int, queue: str, movement: Movement, ready: int) -> None:
+    def submit(self, issue: int, name: str, movement: Movement, ready: int) -> None:
         """Put a transfer into a queue; its data can flow from ``ready`` on."""
-        if queue not in self.queues:
-            self.queues[queue] = deque()
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = deque()
             self.turn.append(queue)
-        loads = movement.loads
-        amounts = {load.picoseconds for load in loads}
+        loads, even, longest = movement.loads, movement.even, movement.longest
         road = round(movement.payload * 1000 / self.target.timing.dma.total_gbps)
-        chunks = 1 + max(*amounts, road) // _CHUNK
+        chunks = 1 + max(longest, road) // _CHUNK
         if chunks > 1:
             loads = tuple(Load(load.engine, load.picoseconds // chunks) for load in loads)
-        even = loads[0].picoseconds if len(amounts) == 1 and len(loads) == len(self.free) else -1
-        self.queues[queue].append(_Waiting(issue, ready, loads, even, road // chunks, chunks, movement.latency))
+            even = even // chunks
+        waiting = _Waiting(issue, ready, loads, even, road // chunks, chunks, movement.latency)
+        queue.append(waiting)
+        if len(queue) == 1:
+            possible = self._possible(waiting)
+            if self.next_event is None or possible < self.next_event:
+                self.next_event = possible
 
     def serve(self, now: int) -> list[tuple[int, int, int]]:
         """Start what can start at ``now``; the transfers whose last chunk did: (issue, first data, last data)."""
         finished: list[tuple[int, int, int]] = []
         while True:
-            name = next((name for name in self.turn if self._can_start(name, now)), None)
-            if name is None:
+            upcoming = None
+            for queue in self.turn:
+                if queue:
+                    possible = self._possible(queue[0])
+                    if possible <= now:
+                        break
+                    upcoming = possible if upcoming is None or possible < upcoming else upcoming
+            else:
+                self.next_event = upcoming
                 return finished
-            self.turn.remove(name)
-            self.turn.append(name)  # whoever was served is last in the next round
-            queue = self.queues[name]
-            self._start(queue[0], now)
-            if not queue[0].chunks:
-                done = queue.popleft()
-                finished.append((done.issue, done.start, done.end + done.latency))
-
-    def _can_start(self, name: str, now: int) -> bool:
-        queue = self.queues[name]
-        return bool(queue) and self._possible(queue[0]) <= now
-
-    def next_event(self) -> int | None:
-        """When the next chunk can start; None where nothing waits."""
-        return min((self._possible(queue[0]) for queue in self.queues.values() if queue), default=None)
+            self.turn = [other for other in self.turn if other is not queue] + [queue]
+            waiting = queue[0]
+            self._start(waiting, now)
+            if not waiting.chunks:
+                queue.popleft()
+                finished.append((waiting.issue, waiting.start, waiting.end + waiting.latency))
 
     def _possible(self, waiting: _Waiting) -> int:
         free = self.free

@@ -67,10 +67,11 @@ class _Accesses:
     """The accesses to one storage that a later one may have to wait for.
 
     ``before`` are the last users of the bytes that the storage was given, before it lived there; ``last`` the last
-    issue of each lane that touched the storage.
+    issue of each lane that touched the storage, ``writer`` the last one that wrote to it.
     """
 
     before: tuple[int, ...] = ()
+    writer: int = -1
     writes: _Uses = field(default_factory=_Uses)
     reads: _Uses = field(default_factory=_Uses)
     last: dict[int, int] = field(default_factory=dict)
@@ -85,11 +86,11 @@ class Hazards:
         self._accesses: dict[int, _Accesses] = {}
         self._heirs = _heirs(program)
         self._lanes: list[int] = []
-        self._writers: dict[int, int] = {}
 
     def producer(self, view: View) -> int:
         """The lane of the last issue that wrote to the view's storage; -1 where none did."""
-        return self._writers.get(view.storage.index, -1)
+        accesses = self._accesses.get(view.storage.index)
+        return -1 if accesses is None or accesses.writer < 0 else self._lanes[accesses.writer]
 
     def issue(self, instruction: Instruction, lane: int) -> dict[int, int]:
         """Lane -> the last issue of that lane that the next issue has to wait for.
@@ -108,13 +109,11 @@ class Hazards:
         targets = [view for name, view in operands if name in written]
         if instruction.operation.registers is not None:
             targets += [view for view in instruction.extra if view.buffer is MemoryRegion.registers]
-        for view in targets:
-            self._overwrite(view, lane, waits)
-        for view in targets:  # after all of them: an instruction that writes one tile twice does not wait for itself
-            accesses = self._of(view.storage)
-            accesses.writes.add(_region(accesses, view), lane, number)
-            accesses.last[lane] = number
-            self._writers[view.storage.index] = lane
+        # First all waits: an instruction that writes one tile twice does not wait for itself.
+        parts = [self._overwrite(view, lane, waits) for view in targets]
+        for accesses, region in parts:
+            accesses.writes.add(region, lane, number)
+            accesses.last[lane] = accesses.writer = number
         self._lanes.append(lane)
         return waits
 
@@ -134,8 +133,8 @@ class Hazards:
         accesses.reads.add(region, lane, number)
         accesses.last[lane] = number
 
-    def _overwrite(self, view: View, lane: int, waits: dict[int, int]) -> None:
-        """Wait for the uses of what is overwritten, and forget those that it covers."""
+    def _overwrite(self, view: View, lane: int, waits: dict[int, int]) -> tuple[_Accesses, Region]:
+        """Wait for the uses of what is overwritten, and forget those that it covers; what that is."""
         accesses = self._of(view.storage)
         region = _region(accesses, view)
         for issue in accesses.before:
@@ -148,6 +147,7 @@ class Hazards:
                 self._overwrite_parts(uses, region, own, waits)
             if region.whole:
                 uses.clear()
+        return accesses, region
 
     def _overwrite_parts(self, uses: _Uses, region: Region, own: int, waits: dict[int, int]) -> None:
         """Wait for the uses of parts that ``region`` overlaps, but for lane ``own``'s; forget those it covers."""
@@ -205,7 +205,15 @@ def _region(accesses: _Accesses, view: View) -> Region:
 
 def _written(program: Program) -> set[int]:
     """The storages that some instruction writes; the others can be read at any time."""
-    return {view.storage.index for instruction in program.instructions for view in instruction.writes()}
+    written = set()
+    for instruction in program.instructions:
+        names = instruction.operation.writes
+        for name, view in instruction.operands:
+            if name in names:
+                written.add(view.storage.index)
+        for view in instruction.extra:  # the engine's own registers; indices cost a look-up, no more
+            written.add(view.storage.index)
+    return written
 
 
 def _heirs(program: Program) -> dict[int, list[int]]:

@@ -150,17 +150,8 @@ class _Schedule:
         ready = now + start.until_data
         if stream.engine == "sync" or not stream.triggers:  # the others' triggers run beside their data path
             self.busy[stream.engine] += start.trigger
-        self.transfers[issue] = Transfer(
-            issue=issue,
-            lane=stream.lane,
-            triggered=now,
-            trigger_end=stream.free,
-            payload=movement.payload,
-            hbm_bytes=movement.hbm_bytes,
-            packets=movement.packets,
-            engines=len(movement.loads),
-            ready=ready,
-        )
+        size = (movement.payload, movement.hbm_bytes, movement.packets, len(movement.loads))
+        self.transfers[issue] = Transfer(issue, stream.lane, now, stream.free, *size, ready)
         self.dma.submit(issue, start.queue, movement, ready)
         self._wake_dma()
 
@@ -174,7 +165,7 @@ class _Schedule:
         self._wake_dma()
 
     def _wake_dma(self) -> None:
-        time = self.dma.next_event()
+        time = self.dma.next_event
         if time is not None and (self.next_dma is None or time < self.next_dma):
             self.next_dma = time
             heappush(self.events, (time, _DMA))

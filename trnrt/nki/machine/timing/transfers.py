@@ -34,13 +34,18 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """A transfer as the DMA engines see it. ``latency``: picoseconds between its packets and their arrival."""
+    """A transfer as the DMA engines see it. ``latency``: picoseconds between its packets and their arrival.
+
+    ``longest`` is the largest of the loads; ``even`` the same if all engines have that, else -1.
+    """
 
     loads: tuple[Load, ...]
     payload: int
     hbm_bytes: int
     packets: int
     latency: int
+    longest: int
+    even: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +131,16 @@ class Movements:
         for part in parts:
             for load in part.loads:
                 loads[load.engine] = loads.get(load.engine, 0) + load.picoseconds
+        alike = len(loads) == self._target.timing.dma.engines and len(set(loads.values())) == 1
+        longest = max(loads.values())
         return Movement(
             tuple(Load(engine, ps) for engine, ps in sorted(loads.items())),
             sum(part.payload for part in parts),
             sum(_hbm_bytes(view) for _, view in instruction.operands),
             sum(part.packets for part in parts),
             max(part.latency for part in parts),
+            longest,
+            longest if alike else -1,
         )
 
     def _copy(self, dst: View, src: View, *, turned: bool) -> Movement:
@@ -152,7 +161,7 @@ class Movements:
             for engine, weight in weights.items()
         )
         latency = 0 if src.storage.on_chip else _ps(timing.read_ns)
-        return Movement(loads, payload, _hbm_bytes(dst) + _hbm_bytes(src), packets, latency)
+        return Movement(loads, payload, _hbm_bytes(dst) + _hbm_bytes(src), packets, latency, 0, -1)
 
     def _engines(self, dst: View, src: View, payload: int, *, turned: bool) -> dict[int, int]:
         """DMA engine -> its share of a transfer, as a weight."""
@@ -177,10 +186,12 @@ def _hbm_bytes(view: View) -> int:
 
 def _key(view: View) -> tuple[object, ...]:
     storage = view.storage
+    dtype = storage.dtype if view.cast is None else view.cast
     if not storage.on_chip:
-        return view.shape, view.strides, view.dtype.itemsize
-    first = view.start_partition + (storage.address[0] if storage.address else 0)
-    return view.shape, view.strides, view.dtype.itemsize, first, view.partition_elements
+        return view.shape, view.strides, dtype.itemsize
+    within = view.offset < storage.partition_elements and view.cast is None and not storage.pinned
+    first = 0 if within else view.start_partition + (storage.address[0] if storage.address else 0)
+    return view.shape, view.strides, dtype.itemsize, first, view.partition_elements
 
 
 def _packets(dst: View, src: View) -> int:
