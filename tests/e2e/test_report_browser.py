@@ -28,9 +28,9 @@ HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 
 
 def missing(what: str) -> NoReturn:
-    """Skip; on CI, where there must be a browser, fail."""
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(f"{what}, and this is CI")
+    """Skip; where TRNRT_BROWSER says that a browser is required, fail."""
+    if os.environ.get("TRNRT_BROWSER") == "required":
+        pytest.fail(f"{what}, and TRNRT_BROWSER says that a browser is required")
     pytest.skip(what)
 
 

@@ -11,15 +11,26 @@ from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, schedule
-from trnrt.nki.machine.timing.steps import Step, StepUse, attribute
+from trnrt.nki.machine.timing.steps import Named, Step, StepUse, attribute
 from trnrt.nki.machine.timing.tensor_engine import work_of
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target
 
-__all__ = ["EngineUse", "Profile", "Roofline", "Step", "StepUse", "profile", "profile_programs"]
+__all__ = ["EngineUse", "Predicted", "Profile", "Roofline", "Step", "StepUse", "profile", "profile_programs"]
+
+
+SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class EngineUse:
+class Predicted(Named):
+    """The two figures, microseconds: what a benchmark of many runs would measure, what a profiler would report."""
+
+    benchmark: float
+    profiler: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUse(Named):
     """How long an engine (or the DMA engines together) had something to do, and that as a share of the total."""
 
     busy_us: float
@@ -42,7 +53,7 @@ class Roofline:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Named):
     """What a kernel would cost on the device. Microseconds and bytes.
 
     ``benchmark_us`` is what a benchmark of many runs would measure, ``profiler_us`` (``total_time``) what a profiler
@@ -76,6 +87,16 @@ class Profile:
     roofline: Roofline
     cores: tuple[Timeline, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the JSON document that has the same fields."""
+        return SCHEMA_VERSION
+
+    @property
+    def predicted_us(self) -> Predicted:
+        """Both figures."""
+        return Predicted(self.benchmark_us, self.profiler_us)
 
     @property
     def timeline(self) -> Timeline:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from simulating import tile, traced
 
 from trnrt.nki import nisa, nl, trace
-from trnrt.nki.machine.program import Storage
-from trnrt.nki.machine.rotation import DEPTH
+from trnrt.nki.machine.dtypes import float32
+from trnrt.nki.machine.program import MemoryRegion, Source, Storage
+from trnrt.nki.machine.rotation import DEPTH, rotate
 
 USABLE = 208 * 1024
 
@@ -129,3 +132,14 @@ def test_tiles_of_a_place_do_not_live_at_once() -> None:
                 assert one.address is not None and other.address is not None
                 first, second = one.address[1], other.address[1]
                 assert first + one.partition_bytes <= second or second + other.partition_bytes <= first
+
+
+def test_many_pools_that_fill_the_memory_are_divided_quickly() -> None:
+    """A long model has many allocations, of which few live at once."""
+    tiles = [
+        Storage(i, (128, 8000), float32, MemoryRegion.sbuf, "", Source("kernel.py", i // 4, "kernel"), line=i // 4)
+        for i in range(8000)
+    ]
+    began = perf_counter()
+    assert rotate(tiles, {i: (2 * i, 2 * i + 3) for i in range(8000)}, USABLE)
+    assert perf_counter() - began < 15  # it took 26 s when each was compared with all before it

@@ -10,13 +10,11 @@ import pytest
 from simulating import tile, zeros
 
 from trnrt.errors import KernelError
-from trnrt.nki import Spec, nisa, nki, nl, profile, trace
-from trnrt.nki.machine.program import Instruction, Program
+from trnrt.nki import Spec, nisa, nl, trace
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Timeline, schedule
 from trnrt.nki.machine.timing.hazards import Hazards
 from trnrt.nki.machine.timing.tensor_engine import TensorEngine, Work
-from trnrt.nki.profiling import Step, profile_programs
 
 US = 1_000_000
 TRN2 = get_target("trn2").timing
@@ -407,84 +405,3 @@ def test_a_loop_that_is_too_long_is_refused() -> None:
 
     with pytest.raises(KernelError, match="runs 10000000 times 1 instructions"):
         timed(body)
-
-
-# Profiles.
-@nki.jit
-def product(stationary: nl.NkiTensor, moving: nl.NkiTensor) -> nl.NkiTensor:
-    """stationary.T @ moving of one tile."""
-    out = nl.ndarray((128, 512), nl.float32, nl.shared_hbm)
-    first, second = tile(128, 128, dtype=stationary.dtype), tile(128, 512, dtype=moving.dtype)
-    nisa.dma_copy(dst=first, src=stationary)
-    nisa.dma_copy(dst=second, src=moving)
-    total, made = tile(128, 512, buffer=nl.psum), tile(128, 512)
-    nisa.nc_matmul(dst=total, stationary=first, moving=second)
-    nisa.tensor_copy(dst=made, src=total)
-    nisa.dma_copy(dst=out, src=made)
-    return out
-
-
-OPERANDS = (Spec((128, 128), "bfloat16"), Spec((128, 512), "bfloat16"))
-
-
-def test_a_profile_counts() -> None:
-    found = profile(product, *OPERANDS, target="trn2")
-    assert found.flops == 2 * 128 * 128 * 512
-    assert found.dtype == "bfloat16"
-    assert found.hbm_read_bytes == 128 * 128 * 2 + 128 * 512 * 2
-    assert found.hbm_write_bytes == 128 * 512 * 4
-    assert found.hbm_bytes == found.hbm_read_bytes + found.hbm_write_bytes
-    assert (found.dma_transfer_count, found.instructions) == (3, 5)
-    assert found.sbuf_peak_bytes >= 128 * 2 + 512 * 2
-    assert found.psum_peak_bytes == 2048
-    assert found.mfu == pytest.approx(found.flops / 79e12 / (found.benchmark_us / 1e6))
-    assert found.mbu == pytest.approx(found.hbm_bytes / 375e9 / (found.benchmark_us / 1e6))
-    assert found.profiler_us - found.benchmark_us == pytest.approx(6.7)
-    assert found.roofline.attainable_tflops == pytest.approx(found.roofline.intensity * 0.375)
-
-
-def test_the_steps_add_up() -> None:
-    found = profile(product, *OPERANDS, target="trn2")
-    assert sum(step.time_us for step in found.steps) == pytest.approx(found.timeline.duration / US)
-    assert sum(step.share for step in found.steps) == pytest.approx(1)
-    assert sum(step.hbm_bytes for step in found.steps) == found.hbm_bytes
-    assert found.steps[0].bound == "DMA latency"
-
-
-def test_steps_are_the_ones_given() -> None:
-    program: Program = trace(product, *OPERANDS)
-    lines = sorted({instruction.line for instruction in program.instructions})
-    steps = [Step("loads", ("a", "b"), (lines[0], lines[1])), Step("rest", (), (lines[2], lines[-2]))]
-    found = profile_programs([program], steps=steps, dtype="float32", batch=3)
-    assert [step.name for step in found.steps] == ["loads", "rest", "(outside of all steps)"]
-    assert found.steps[0].nodes == ("a", "b")
-    assert (found.dtype, found.batch) == ("float32", 3)
-
-
-def test_arrays_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Instruction) -> None:
-        raise AssertionError("a profile executes nothing")
-
-    monkeypatch.setattr("trnrt.nki.machine.execute.Executor.__init__", refuse)
-    import numpy as np
-
-    zero = np.broadcast_to(np.float32(0), (128, 512))
-    assert profile(doubled, zero, target="trn1").benchmark_us > 0
-
-
-def test_two_cores_are_timed_each() -> None:
-    found = profile(product[2], *OPERANDS, target="trn2")
-    assert len(found.cores) == 2
-    assert found.dma_transfer_count == 6
-    assert "each core is timed on its own" in found.notes[0]
-
-
-def test_trn3_was_never_compared() -> None:
-    assert not profile(product, *OPERANDS, target="trn3").compared
-    assert profile(product, *OPERANDS, target="trn1").compared
-
-
-@pytest.mark.parametrize(("inner", "bound"), [(2048, "DMA bandwidth"), (1, "DMA latency")])
-def test_what_bounds_a_copy(inner: int, bound: str) -> None:
-    found = profile(doubled, Spec((128 * 4, inner * 8), "float32"), target="trn2")
-    assert found.steps[0].bound == bound or found.steps[-1].bound == bound

@@ -108,3 +108,21 @@ def test_reinterpreted_bits_are_bytes_of_their_storage() -> None:
 def test_a_whole_storage(buffer: nl.MemoryRegion) -> None:
     (whole,) = views((slice(None),) * 3, buffer=buffer)
     assert region_of(whole).whole
+
+
+def test_a_dimension_that_is_split_stays_a_box() -> None:
+    assert region((4, 2, 2, 5), (30, 10, 5, 1), 5).box == ((0, 3, 1), (1, 4, 1), (0, 4, 1))
+    assert region((4, 3), (30, 10)).box == ((0, 3, 1), (0, 4, 2), (0, 0, 1))
+    assert region((6, 2), (10, 5)).box == ((0, 1, 1), (0, 5, 1), (0, 0, 1))
+
+
+def test_wider_bits_reach_to_the_end_of_their_last_element() -> None:
+    found: list[View] = []
+
+    def body() -> None:
+        storage = zeros(128, 8, dtype=nl.bfloat16)
+        found.append(storage.view(nl.float32)[:, 1:2])
+
+    traced(body)
+    wide = region_of(found[0])
+    assert (wide.first, wide.last) == (2, 3)

@@ -87,18 +87,21 @@ def _held(tiles: Sequence[Storage], spans: dict[int, Span]) -> int:
 
 
 def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
-    """Put each pool at the lowest address that is free for its whole life; False where one finds none."""
-    placed: list[_Pool] = []
+    """Put each pool at the lowest address that is free for its whole life; False where one finds none.
+
+    ``pools`` come in the order of their first tiles.
+    """
+    alive: list[_Pool] = []
     for pool, count in zip(pools, places, strict=True):
         pool.places = min(count, len(pool.tiles))
         pool.start = 0
-        others = [o for o in placed if o.first <= pool.last and pool.first <= o.last]
-        for other in sorted(others, key=lambda o: o.start):
+        alive = [other for other in alive if other.last >= pool.first]
+        for other in sorted(alive, key=lambda o: o.start):
             if other.start < pool.start + pool.bytes and pool.start < other.start + other.bytes:
                 pool.start = other.start + other.bytes
         if pool.start + pool.bytes > capacity:
             return False
-        placed.append(pool)
+        alive.append(pool)
     return True
 
 

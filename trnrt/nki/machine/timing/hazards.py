@@ -9,56 +9,62 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 
-from trnrt.nki.machine.program import ON_CHIP, Instruction, MemoryRegion, Program, Storage, View
+from trnrt.nki.machine.program import ON_CHIP, Instruction, MemoryRegion, Program, Register, Storage, View
 from trnrt.nki.machine.timing.regions import Region, everything, region_of
+
+MOST_PARTITIONS = 128
+_REGISTERS = frozenset({"register_move", "register_load", "register_store"})
 
 
 @dataclass(slots=True)
 class _Uses:
-    """Which parts of a storage were touched, and by which issue; found by the bytes they may share.
+    """Which parts of a storage were touched, and by which issue; found by where they lie.
 
-    ``whole`` is lane -> issue of those that touched all of it. A part lies in the one or two cells of its size's level
-    that it reaches into.
+    ``whole`` is lane -> issue of those that touched all of it, ``latest`` of those that touched a part. The parts of
+    one size lie in a grid of cells of about that size, each in the cell of its corner.
     """
 
     whole: dict[int, int] = field(default_factory=dict)
-    cells: dict[int, dict[int, dict[tuple[Region, int], int]]] = field(default_factory=dict)
+    latest: dict[int, int] = field(default_factory=dict)
+    grids: dict[tuple[int, ...], dict[tuple[int, ...], dict[tuple[Region, int], int]]] = field(default_factory=dict)
 
     def add(self, region: Region, lane: int, issue: int) -> None:
         if region.whole:
             self.whole[lane] = issue
             return
-        level = region.level
-        cells = self.cells.setdefault(level, {})
-        first, last = region.first >> level, region.last >> level
-        cells.setdefault(first, {})[region, lane] = issue
-        if last != first:
-            cells.setdefault(last, {})[region, lane] = issue
+        self.latest[lane] = issue
+        cells = self.grids.setdefault(region.levels, {})
+        cells.setdefault(region.corner, {})[region, lane] = issue
 
     def remove(self, region: Region, lane: int) -> None:
-        level = region.level
-        cells = self.cells[level]
-        for cell in {region.first >> level, region.last >> level}:
-            del cells[cell][region, lane]
+        cells = self.grids[region.levels]
+        uses = cells[region.corner]
+        del uses[region, lane]
+        if not uses:
+            del cells[region.corner]
+            if not cells:
+                del self.grids[region.levels]
 
     def clear(self) -> None:
         self.whole.clear()
-        self.cells.clear()
+        self.latest.clear()
+        self.grids.clear()
 
     def near(self, region: Region) -> list[tuple[tuple[Region, int], int]]:
-        """The parts that may overlap ``region``; some of them twice."""
+        """The parts that may overlap ``region``, which is not the whole."""
         found: list[tuple[tuple[Region, int], int]] = []
-        for level, cells in self.cells.items():
-            first, last = region.first >> level, region.last >> level
-            if last - first < len(cells):
-                for cell in range(first, last + 1):
-                    if cell in cells:
-                        found.extend(cells[cell].items())
+        for levels, cells in self.grids.items():
+            corners = region.corners(levels)
+            if prod(map(len, corners)) > len(cells):
+                for uses in cells.values():
+                    found.extend(uses.items())
             else:
-                for number, uses in cells.items():
-                    if first <= number <= last:
-                        found.extend(uses.items())
+                for corner in product(*corners):
+                    if corner in cells:
+                        found.extend(cells[corner].items())
         return found
 
 
@@ -67,7 +73,8 @@ class _Accesses:
     """The accesses to one storage that a later one may have to wait for.
 
     ``before`` are the last users of the bytes that the storage was given, before it lived there; ``last`` the last
-    issue of each lane that touched the storage, ``writer`` the last one that wrote to it.
+    issue of each lane that touched the storage, ``writer`` the last one that wrote to it. ``found`` are the waits of
+    the parts that were read since then.
     """
 
     before: tuple[int, ...] = ()
@@ -76,6 +83,7 @@ class _Accesses:
     reads: _Uses = field(default_factory=_Uses)
     last: dict[int, int] = field(default_factory=dict)
     regions: dict[tuple[object, ...], Region] = field(default_factory=dict)
+    found: dict[Region, dict[int, int]] = field(default_factory=dict)
 
 
 class Hazards:
@@ -86,16 +94,17 @@ class Hazards:
         self._accesses: dict[int, _Accesses] = {}
         self._heirs = _heirs(program)
         self._lanes: list[int] = []
+        self._registers: dict[int, int] = {}  # the last issue that wrote each
 
     def producer(self, view: View) -> int:
         """The lane of the last issue that wrote to the view's storage; -1 where none did."""
         accesses = self._accesses.get(view.storage.index)
         return -1 if accesses is None or accesses.writer < 0 else self._lanes[accesses.writer]
 
-    def issue(self, instruction: Instruction, lane: int) -> dict[int, int]:
+    def issue(self, instruction: Instruction, lane: int, *, one_by_one: bool = True) -> dict[int, int]:
         """Lane -> the last issue of that lane that the next issue has to wait for.
 
-        Of its own lane only what it reads or overwrites after a write counts: what a lane reads before is in order.
+        ``one_by_one``: the lane reads in order, so that of its own issues only those that write count.
         """
         number = len(self._lanes)
         waits: dict[int, int] = {}
@@ -106,16 +115,31 @@ class Hazards:
                 self._read(view, number, lane, waits)
         for view in instruction.extra:
             self._read(view, number, lane, waits)
+        self._use_registers(instruction, number, waits)
         targets = [view for name, view in operands if name in written]
         if instruction.operation.registers is not None:
             targets += [view for view in instruction.extra if view.buffer is MemoryRegion.registers]
         # First all waits: an instruction that writes one tile twice does not wait for itself.
-        parts = [self._overwrite(view, lane, waits) for view in targets]
+        parts = [self._overwrite(view, lane if one_by_one else -1, waits) for view in targets]
         for accesses, region in parts:
             accesses.writes.add(region, lane, number)
+            accesses.found.clear()
             accesses.last[lane] = accesses.writer = number
         self._lanes.append(lane)
         return waits
+
+    def _use_registers(self, instruction: Instruction, number: int, waits: dict[int, int]) -> None:
+        """Wait for the scalar registers that are read; that one is overwritten too early is not modelled."""
+        if instruction.operation.name in _REGISTERS:
+            used = [instruction.args["src"]]
+        else:
+            used = [view.dynamic.scalar for _, view in instruction.operands if view.dynamic is not None]
+        for register in used:
+            if isinstance(register, Register) and register.index in self._registers:
+                issue = self._registers[register.index]
+                _note(waits, self._lanes[issue], issue)
+        if isinstance(instruction.args.get("dst"), Register):
+            self._registers[instruction["dst"].index] = number
 
     def _read(self, view: View, number: int, lane: int, waits: dict[int, int]) -> None:
         storage = view.storage
@@ -126,27 +150,41 @@ class Hazards:
         writes = accesses.writes
         for writer, issue in writes.whole.items():
             _note(waits, writer, issue)
-        if writes.cells:
-            for (other, writer), issue in writes.near(region):
-                if waits.get(writer, -1) < issue and (other is region or region.overlaps(other)):
-                    waits[writer] = issue
+        if region.whole:
+            for writer, issue in writes.latest.items():
+                _note(waits, writer, issue)
+        elif writes.grids:
+            found = accesses.found.get(region)
+            if found is None:
+                found = accesses.found[region] = {}
+                for (other, writer), issue in writes.near(region):
+                    if found.get(writer, -1) < issue and (other is region or region.overlaps(other)):
+                        found[writer] = issue
+            for writer, issue in found.items():
+                _note(waits, writer, issue)
         accesses.reads.add(region, lane, number)
         accesses.last[lane] = number
 
-    def _overwrite(self, view: View, lane: int, waits: dict[int, int]) -> tuple[_Accesses, Region]:
-        """Wait for the uses of what is overwritten, and forget those that it covers; what that is."""
+    def _overwrite(self, view: View, reader: int, waits: dict[int, int]) -> tuple[_Accesses, Region]:
+        """Wait for the uses of what is overwritten but the reads of lane ``reader``; forget those that it covers.
+
+        What is overwritten.
+        """
         accesses = self._of(view.storage)
         region = _region(accesses, view)
         for issue in accesses.before:
             _note(waits, self._lanes[issue], issue)
-        for uses, own in ((accesses.writes, -1), (accesses.reads, lane)):
+        for uses, own in ((accesses.writes, -1), (accesses.reads, reader)):
             for user, issue in uses.whole.items():
                 if user != own:
                     _note(waits, user, issue)
-            if uses.cells:
-                self._overwrite_parts(uses, region, own, waits)
             if region.whole:
+                for user, issue in uses.latest.items():
+                    if user != own:
+                        _note(waits, user, issue)
                 uses.clear()
+            elif uses.grids:
+                self._overwrite_parts(uses, region, own, waits)
         return accesses, region
 
     def _overwrite_parts(self, uses: _Uses, region: Region, own: int, waits: dict[int, int]) -> None:
@@ -160,7 +198,7 @@ class Hazards:
                 _note(waits, user, issue)
             if other is region or region.covers(other):
                 gone.append(key)
-        for other, user in dict.fromkeys(gone):
+        for other, user in gone:
             uses.remove(other, user)
 
     def _of(self, storage: Storage) -> _Accesses:
@@ -223,11 +261,25 @@ def _heirs(program: Program) -> dict[int, list[int]]:
     for region in ON_CHIP:
         tiles = [s for s in program.storages if s.buffer is region and s.index in spans and s.address is not None]
         tiles.sort(key=lambda tile: spans[tile.index])
-        owners: list[tuple[int, int, int]] = []  # (first byte, end, storage), sorted, disjoint
+        # Tiles that share no partition may share bytes: each band of partitions has its own owners.
+        edges = sorted({edge for tile in tiles for edge in _partitions(tile)})
+        owners: dict[int, list[tuple[int, int, int]]] = {edge: [] for edge in edges[:-1]}
         for tile in tiles:
             assert tile.address is not None
-            heirs[tile.index] = _take(owners, tile.address[1], tile.address[1] + tile.partition_bytes, tile.index)
+            start, (low, high) = tile.address[1], _partitions(tile)
+            found: dict[int, None] = {}
+            for edge, band in owners.items():
+                if low <= edge < high:
+                    found |= dict.fromkeys(_take(band, start, start + tile.partition_bytes, tile.index))
+            heirs[tile.index] = list(found)
     return heirs
+
+
+def _partitions(tile: Storage) -> tuple[int, int]:
+    """The first partition of a tile and the one after its last; one without a fixed address has all to itself."""
+    if not tile.pinned or tile.address is None:
+        return 0, MOST_PARTITIONS
+    return tile.address[0], tile.address[0] + tile.shape[0]
 
 
 def _take(owners: list[tuple[int, int, int]], start: int, end: int, tile: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,13 +35,18 @@ class Stream:
 
 
 class Facts(NamedTuple):
-    """What all issues of one instruction have in common. ``ports``: the memories it takes turns on."""
+    """What all issues of one instruction have in common. ``ports``: the memories it takes turns on.
+
+    ``order``: issues of one order begin and end in the order of the program. An engine's has the number of its lane;
+    loads and stores have one each, even where they share a queue.
+    """
 
     instruction: Instruction
     stream: Stream
     lane: int
     start: Start | None
     ports: tuple[str, ...]
+    order: int
 
 
 class Issues:
@@ -69,7 +75,7 @@ class Issues:
                 facts = self._known[index] = self._facts(instructions[index], hazards)
             self.facts.append(facts)
             facts.stream.issues.append(number)
-            self.waits.append(hazards.issue(facts.instruction, facts.lane))
+            self.waits.append(hazards.issue(facts.instruction, facts.order, one_by_one=facts.start is None))
             if facts.instruction.after:
                 asked.append((number, facts.instruction))
         if asked:
@@ -77,26 +83,33 @@ class Issues:
 
     def _wait_as_asked(self, asked: list[tuple[int, Instruction]]) -> None:
         """Waits that the kernel wants besides those that memory demands."""
-        place = {id(self.facts[number].instruction): number for number in reversed(range(len(self.order)))}
+        wanted = {id(producer) for _, instruction in asked for producer in instruction.after}
+        places: dict[int, list[int]] = {}
+        for number, facts in enumerate(self.facts):
+            if id(facts.instruction) in wanted:
+                places.setdefault(id(facts.instruction), []).append(number)
         for number, instruction in asked:
             for producer in instruction.after:
-                earlier = place.get(id(producer))
-                if earlier is not None:
-                    lane = self.facts[earlier].lane
-                    self.waits[number][lane] = max(self.waits[number].get(lane, -1), earlier)
+                found = places.get(id(producer))
+                if found is not None:
+                    # The last one before it; in a device loop each iteration's. One that only comes later never does.
+                    earlier = found[max(0, bisect_left(found, number) - 1)]
+                    order = self.facts[earlier].order
+                    self.waits[number][order] = max(self.waits[number].get(order, -1), earlier)
 
     def _facts(self, instruction: Instruction, hazards: Hazards) -> Facts:
         if not _moves(instruction):
             engine = "sync" if instruction.engine is Engine.dma else instruction.engine.name
             stream = self._stream(engine, engine, triggers=False)
             ports = tuple(port for port in self._shared.get(stream.engine, ()) if _uses(instruction, port))
-            return Facts(instruction, stream, stream.lane, None, ports)
+            return Facts(instruction, stream, stream.lane, None, ports, stream.lane)
         producer = hazards.producer(instruction.operands[-1][1])
         start = self._starts.of(instruction, ENGINES[producer] if 0 <= producer < len(ENGINES) else "")
         stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
         if start.queue not in self.lanes:
             self.lanes.append(start.queue)
-        return Facts(instruction, stream, self.lanes.index(start.queue), start, ())
+        order = len(ENGINES) + stream.number
+        return Facts(instruction, stream, self.lanes.index(start.queue), start, (), order)
 
     def _stream(self, name: str, engine: str, *, triggers: bool) -> Stream:
         if name not in self._by_name:

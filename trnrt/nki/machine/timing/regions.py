@@ -16,16 +16,31 @@ Box = tuple[tuple[int, int, int], ...]  # (first, last, step) of each dimension 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A part of one storage. ``first`` and ``last`` bound it in elements of a partition (on chip) or of all (HBM)."""
+    """A part of one storage. ``first`` and ``last`` bound it in elements of a partition (on chip) or of all (HBM).
+
+    ``bounds`` are (first, last) of each dimension of the storage, none where it is ``whole``.
+    """
 
     box: Box | None
     first: int
     last: int
     whole: bool
-    level: int = field(init=False)  # its length is at most 2 to the power of it
+    bounds: tuple[tuple[int, int], ...]
+    levels: tuple[int, ...] = field(init=False)  # its extents are at most 2 to the power of them
+    corner: tuple[int, ...] = field(init=False)  # its cell in the grid of its levels, the one of its first element
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "level", (self.last - self.first).bit_length())
+        levels = tuple([(high - low).bit_length() for low, high in self.bounds])
+        corner = tuple([low >> level for (low, _), level in zip(self.bounds, levels, strict=True)])
+        object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "corner", corner)
+
+    def corners(self, levels: tuple[int, ...]) -> list[range]:
+        """Of each dimension, where the corners of the regions of these levels lie that may overlap this one."""
+        return [
+            range((low >> level) - 1, (high >> level) + 1)
+            for (low, high), level in zip(self.bounds, levels, strict=True)
+        ]
 
     def overlaps(self, other: Region) -> bool:
         """Whether the two may have an element in common."""
@@ -68,12 +83,12 @@ def region_of(view: View) -> Region:
     dims = list(zip(box, storage.strides, strict=True))[1 if storage.on_chip else 0 :]
     first = sum(low * stride for (low, _, _), stride in dims)
     last = sum(high * stride for (_, high, _), stride in dims)
-    return Region(box, first, last, whole)
+    return Region(box, first, last, whole, () if whole else tuple([(low, high) for low, high, _ in box]))
 
 
 def everything(storage: Storage) -> Region:
     """All of a storage."""
-    return Region(None, 0, max(0, (storage.partition_elements if storage.on_chip else storage.size) - 1), True)
+    return Region(None, 0, max(0, (storage.partition_elements if storage.on_chip else storage.size) - 1), True, ())
 
 
 def _range(view: View) -> Region:
@@ -85,7 +100,20 @@ def _range(view: View) -> Region:
     first = offset + sum(stride * (size - 1) for stride, size in dims if stride < 0)
     last = offset + sum(stride * (size - 1) for stride, size in dims if stride > 0)
     here, there = view.dtype.itemsize, storage.dtype.itemsize
-    return Region(None, max(0, first) * here // there, max(0, last) * here // there, False)
+    first, last = max(0, first) * here // there, ((max(0, last) + 1) * here - 1) // there
+    return Region(None, first, last, False, _bounds(storage, first, last))
+
+
+def _bounds(storage: Storage, first: int, last: int) -> tuple[tuple[int, int], ...]:
+    """The part of each dimension where the elements from ``first`` to ``last`` may lie."""
+    bounds = [(0, size - 1) for size in storage.shape]
+    for d in range(1 if storage.on_chip else 0, len(bounds)):
+        stride = storage.strides[d]
+        bounds[d] = first // stride, last // stride
+        if first // stride != last // stride:
+            break
+        first, last = first % stride, last % stride
+    return tuple(bounds)
 
 
 def _box(view: View) -> Box | None:
@@ -97,12 +125,22 @@ def _box(view: View) -> Box | None:
         rest %= stride
     high, step = list(low), [1] * len(shape)
     used = [False] * len(shape)
-    for size, stride in zip(view.shape, view.strides, strict=True):
-        if size == 1 or stride == 0:
-            continue
+    for stride, size in _merged(view):
         if stride < 0 or not _extend(size, stride, shape, strides, high, step, used):
             return None
     return tuple(zip(low, high, step, strict=True))
+
+
+def _merged(view: View) -> list[tuple[int, int]]:
+    """(stride, size) of the view's dimensions, longest stride first, those that follow on each other made one."""
+    merged: list[tuple[int, int]] = []
+    dims = [(stride, size) for stride, size in zip(view.strides, view.shape, strict=True) if size != 1 and stride]
+    for stride, size in sorted(dims, reverse=True):
+        if merged and merged[-1][0] == stride * size:
+            merged[-1] = stride, size * merged[-1][1]
+        else:
+            merged.append((stride, size))
+    return merged
 
 
 def _extend(
@@ -125,8 +163,10 @@ def _extend(
             high[d] += hop * (size - 1)
             step[d] = hop
             return True
-        if hop != 1 or high[d] or size % shape[d] or d == 0:
+        count = shape[d] // hop  # in each row, where one of its first elements is in the view
+        if shape[d] % hop or high[d] >= hop or size % count or d == 0:
             return False
-        high[d] = shape[d] - 1
-        size, stride = size // shape[d], strides[d - 1]
+        high[d] += hop * (count - 1)
+        step[d] = hop
+        size, stride = size // count, strides[d - 1]
         d -= 1

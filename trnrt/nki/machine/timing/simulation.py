@@ -15,7 +15,7 @@ from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Instruction, Program
 from trnrt.nki.machine.timing.dma_engines import DmaEngines
 from trnrt.nki.machine.timing.issues import ENGINES, Issues, Stream
-from trnrt.nki.machine.timing.tensor_engine import TensorEngine, work_of
+from trnrt.nki.machine.timing.tensor_engine import PRODUCTS, TensorEngine, work_of
 from trnrt.nki.machine.timing.timeline import Timeline, Transfer
 from trnrt.nki.machine.timing.transfers import Movements
 
@@ -52,6 +52,7 @@ class _Schedule:
         self.table = ""
         self.ports = {"psum": 0, "sbuf": 0}
         self.triggers = dict.fromkeys(ENGINES, 0)  # when each engine can trigger its next transfer
+        self.told: dict[int, int] = {}  # when the last transfer of each order is seen: one semaphore, that counts
 
     def run(self) -> Timeline:
         """Let all events happen."""
@@ -77,12 +78,12 @@ class _Schedule:
             self._free(stream, facts.instruction),
             stream.issues[stream.position - 1] if stream.position else -1,
         )
-        for lane, other in self.issues.waits[issue].items():
+        for order, other in self.issues.waits[issue].items():
             seen = self.seen[other]
             if seen < 0:
                 self.waiting.setdefault(other, []).append(stream)
                 return
-            if lane == facts.lane == 0:
+            if order == facts.order == 0:
                 continue  # the tensor engine's products follow each other without waiting for memory
             if seen + stream.wait > time:
                 time, blame = seen + stream.wait, other
@@ -91,7 +92,7 @@ class _Schedule:
 
     def _free(self, stream: Stream, instruction: Instruction) -> int:
         """When a stream could start an instruction that waits for no memory."""
-        if stream.engine == "tensor":
+        if stream.engine == "tensor" and not stream.triggers:
             return self.tensor.earliest()
         if stream.engine == "scalar" and self._loads_table(instruction):
             return stream.free + round(self.target.timing.table_load_ns * 1000)
@@ -115,7 +116,7 @@ class _Schedule:
         stream.position += 1
         if facts.start is not None:
             self._trigger(issue, stream, now)
-        elif stream.engine == "tensor":
+        elif stream.engine == "tensor" and facts.instruction.operation.name in PRODUCTS:
             begin, end = self.tensor.run(work_of(facts.instruction, self.target), now)
             self._finish(issue, begin, end, end + stream.signal)
         else:
@@ -136,10 +137,14 @@ class _Schedule:
         stream.free = now + round(max(cycles, engine.interval_cycles) * period)
         for port in facts.ports:
             self.ports[port] = stream.free
-        covered = self.covered[stream.engine]
-        self.busy[stream.engine] += max(0, end - max(now, covered))
-        self.covered[stream.engine] = max(covered, end)
+        self._occupy(stream.engine, now, end)
         self._finish(issue, now, end, end + stream.signal)
+
+    def _occupy(self, engine: str, begin: int, end: int) -> None:
+        """Count the time that an engine is busy, each moment once."""
+        covered = self.covered[engine]
+        self.busy[engine] += max(0, end - max(begin, covered))
+        self.covered[engine] = max(covered, end)
 
     def _trigger(self, issue: int, stream: Stream, now: int) -> None:
         facts = self.issues.facts[issue]
@@ -149,7 +154,7 @@ class _Schedule:
         self.triggers[stream.engine] = stream.free
         ready = now + start.until_data
         if stream.engine == "sync" or not stream.triggers:  # the others' triggers run beside their data path
-            self.busy[stream.engine] += start.trigger
+            self._occupy(stream.engine, now, stream.free)
         size = (movement.payload, movement.hbm_bytes, movement.packets, len(movement.loads))
         self.transfers[issue] = Transfer(issue, stream.lane, now, stream.free, *size, ready)
         self.dma.submit(issue, start.queue, movement, ready)
@@ -161,7 +166,10 @@ class _Schedule:
         self.next_dma = None
         completion = round(self.target.timing.dma.completion_ns * 1000)
         for issue, begin, end in self.dma.serve(now):
-            self._finish(issue, begin, end, end + completion)
+            order = self.issues.facts[issue].order
+            seen = max(end + completion, self.told.get(order, 0))
+            self.told[order] = seen
+            self._finish(issue, begin, end, seen)
         self._wake_dma()
 
     def _wake_dma(self) -> None:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trnrt.nki.machine.timing.issues import ENGINES
 from trnrt.nki.machine.timing.tensor_engine import work_of
@@ -33,8 +34,21 @@ class Step:
     lines: tuple[int, int]
 
 
+class Named:
+    """What a profile is made of: its attributes are items, too, so that an object and its JSON are read alike."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        """The attribute called ``name``."""
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
 @dataclass(frozen=True, slots=True)
-class StepUse:
+class StepUse(Named):
     """What a step costs: from its first instruction's start to its last one's end, microseconds.
 
     ``time_us`` is its part of the critical path (those of all steps add up to the whole but for the fixed cost),

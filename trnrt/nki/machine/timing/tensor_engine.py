@@ -16,6 +16,7 @@ from trnrt.nki.machine.targets import Target
 
 _PREFETCH = 4  # weights that the engine takes in ahead of their product
 _FULL_RATE = 1
+PRODUCTS = frozenset({"nc_matmul", "nc_transpose"})
 
 
 class Work(NamedTuple):

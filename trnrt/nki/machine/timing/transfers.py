@@ -150,6 +150,7 @@ class Movements:
         share = timing.transpose_share if turned else 1.0
         weights = self._engines(dst, src, payload, turned=turned)
         total = sum(weights.values())
+        packets = max(packets, len(weights))  # what is spread is cut
         loads = tuple(
             Load(
                 engine,
