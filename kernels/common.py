@@ -41,6 +41,15 @@ def activation_function(name: str) -> Any:
     return nl.tanh
 
 
+def item_bytes(dtype: Any) -> int:
+    """Bytes of an element; what has neither 4 nor 1 is taken for 2."""
+    if dtype == nl.float32 or dtype == nl.tfloat32 or dtype == nl.int32 or dtype == nl.uint32:
+        return 4
+    if dtype == nl.int8 or dtype == nl.uint8 or dtype == nl.float8_e4m3 or dtype == nl.float8_e5m2:
+        return 1
+    return 2
+
+
 def is_hbm_tensor(tensor: nl.NkiTensor) -> bool:
     """Whether a tensor lives in device memory (and so reaches the engines by DMA only)."""
     return tensor.buffer == nl.shared_hbm or tensor.buffer == nl.private_hbm
@@ -51,13 +60,6 @@ def load(src: nl.NkiTensor) -> nl.NkiTensor:
     copy_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=copy_sb, src=src)
     return copy_sb
-
-
-def transpose_tile(dst_sb: nl.NkiTensor, src_sb: nl.NkiTensor) -> None:
-    """dst_sb (F, N) = src_sb (N, F).T for a tile of at most 128 x 128, by the tensor engine through PSUM."""
-    tile_psum = nl.ndarray(dst_sb.shape, dtype=src_sb.dtype, buffer=nl.psum)
-    nisa.nc_transpose(dst=tile_psum, data=src_sb, engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=dst_sb, src=tile_psum)
 
 
 def transpose_is_exact() -> bool:

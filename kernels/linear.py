@@ -15,9 +15,8 @@ from trnrt.kernels.common import (
     ceil_div,
     is_hbm_tensor,
     load,
-    transpose_is_exact,
-    transpose_tile,
 )
+from trnrt.kernels.operands import turn_rows
 from trnrt.nki import nisa, nl
 
 # Bytes a partition that one load of weights, and one block of activations, may take.
@@ -211,14 +210,4 @@ def _load_transposed(
     first = b0 * nl.tile_size.pmax
     columns = min(b_size * nl.tile_size.pmax, features - first)
     rows_hbm = src[n0 + m0 : n0 + m0 + m_size, first : first + columns]
-    if not transpose_is_exact():
-        for b in range(b0, b0 + b_size):
-            k = block_rows(features, b)
-            part_hbm = rows_hbm[:, (b - b0) * nl.tile_size.pmax : (b - b0) * nl.tile_size.pmax + k]
-            nisa.dma_copy(dst=x_sb[0:k, b, 0, m0 : m0 + m_size], src=part_hbm.permute((1, 0)))
-    else:
-        rows_sb = load(rows_hbm)
-        for b in range(b0, b0 + b_size):
-            k = block_rows(features, b)
-            c0 = (b - b0) * nl.tile_size.pmax
-            transpose_tile(x_sb[0:k, b, 0, m0 : m0 + m_size], rows_sb[:, c0 : c0 + k])
+    turn_rows(x_sb[:, b0 : b0 + b_size, 0, m0 : m0 + m_size], load(rows_hbm))

@@ -1,10 +1,14 @@
-"""Two-dimensional max pooling, and the window reduction that fused convolutions share."""
+"""Two-dimensional max and average pooling, and the window reduction that fused convolutions share."""
+
+from typing import Any
 
 from trnrt.kernels.common import LOWEST, Pair, block_rows, ceil_div, is_hbm_tensor
 from trnrt.nki import nisa, nl
 
 # Bytes a partition that one band of input rows may take.
 BAND_BYTES = 32 * 1024
+# Where a window is too large for that, it is taken by parts, from bands of at least so many rows if one is that narrow.
+PART_ROWS = 8
 
 
 def max_windows(
@@ -16,8 +20,9 @@ def max_windows(
     kernel: Pair,
     stride: Pair,
     dilation: Pair,
+    op: Any = nl.maximum,
 ) -> None:
-    """dst (p, n, rows, cols) = the maxima of the windows of n images, channels on the partitions.
+    """dst (p, n, rows, cols) = the maxima, or sums (nl.add), of the windows of n images, channels on the partitions.
 
     src: a whole SBUF tile; the images' first window starts ``offset`` elements into a partition, images are
     ``image_stride`` elements apart, rows ``row_stride``. Overlapping windows are an access pattern, so one vector
@@ -33,7 +38,7 @@ def max_windows(
         pattern = [[partition, parts], [stride[0] * row_stride, rows], [stride[1], cols]] + window
         nisa.tensor_reduce(
             dst=dst[:, n, :, :],
-            op=nl.maximum,
+            op=op,
             data=src.ap(pattern=pattern, offset=offset + n * image_stride),
             axis=(3, 4),
         )
@@ -51,38 +56,170 @@ def max_pool2d(
     channels: C
     kernel, stride, dilation: (rows, columns)
     pads: (top, left); what windows need beyond the bottom and right edges is padding, too
-    limits: the input rows of one result row fit BAND_BYTES
 
     numpy: sliding_window_view of src padded with the lowest float, strided, .max of each window
     """
-    blocks = ceil_div(channels, nl.tile_size.pmax)
+    tile = _tile_of(dst, kernel, stride, dilation)
+    for block in range(ceil_div(channels, nl.tile_size.pmax)):
+        parts = block_rows(channels, block)
+        for place in _places(dst, tile):
+            n0, n1, r0, r1, c0, c1 = place
+            y_sb = _output_rectangle(dst, block, parts, n0, n1, r0, r1, c0, c1)
+            corner = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
+            _pool_tile(y_sb, src, block, n0, corner, tile, kernel, stride, dilation, True)
+            _store_rectangle(dst, y_sb, block, n0, r0, c0)
+
+
+def avg_pool2d(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    channels: int,
+    kernel: Pair,
+    stride: Pair,
+    pads: tuple[int, int, int, int],
+    dilation: Pair,
+    count_include_pad: bool,
+) -> None:
+    """dst = the averages of the kernel-sized windows of src.
+
+    dst: HBM (N, C, OH, OW), or SBUF ``channels`` (P, B, N, OH, OW)
+    src: HBM (N, C, H, W), or SBUF ``channels`` (P, B, N, H, W)
+    channels: C
+    kernel, stride, dilation: (rows, columns)
+    pads: (top, left, bottom, right)
+    count_include_pad: whether the padding's zeros count; what windows need beyond it (ceil_mode) never does
+
+    A window of nothing that counts gives 0. Sums and averages are float32.
+
+    numpy: sliding_window_view of src padded with zeros, strided, .sum of each window / how many of it count
+    """
+    tile = _tile_of(dst, kernel, stride, dilation)
+    rows = _counted(src.shape[-2], (pads[0], pads[2]), count_include_pad)
+    columns = _counted(src.shape[-1], (pads[1], pads[3]), count_include_pad)
+    for block in range(ceil_div(channels, nl.tile_size.pmax)):
+        parts = block_rows(channels, block)
+        for place in _places(dst, tile):
+            n0, n1, r0, r1, c0, c1 = place
+            sum_sb = nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.sbuf)
+            y_sb = _output_rectangle(dst, block, parts, n0, n1, r0, r1, c0, c1)
+            corner = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
+            _pool_tile(sum_sb, src, block, n0, corner, tile, kernel, stride, dilation, False)
+            row_runs = _runs(corner[0], r1 - r0, kernel[0], stride[0], dilation[0], rows)
+            column_runs = _runs(corner[1], c1 - c0, kernel[1], stride[1], dilation[1], columns)
+            _divide(y_sb, sum_sb, row_runs, column_runs)
+            _store_rectangle(dst, y_sb, block, n0, r0, c0)
+
+
+def _tile_of(dst: nl.NkiTensor, kernel: Pair, stride: Pair, dilation: Pair) -> tuple[int, int, int, int, int]:
+    """How much is computed at a time: (images, rows, columns) of the result, (rows, columns) of the window.
+
+    Whole windows of whole rows if a band holds them; else fewer columns; else the windows by parts.
+    """
     images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
     height, width = dst.shape[-2], dst.shape[-1]
-    band_cols = (width - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
-    row_bytes = band_cols * 4
-    span = (kernel[0] - 1) * dilation[0] + 1
-    assert max_pool_fits(width, kernel, stride, dilation), f"max_pool2d: {span} rows of {band_cols} exceed SBUF"
-    rows_step = min(height, (BAND_BYTES // row_bytes - span) // stride[0] + 1)
-    band_rows = (rows_step - 1) * stride[0] + span
-    image_step = max(1, min(images, BAND_BYTES // (row_bytes * band_rows))) if rows_step == height else 1
-    for block in range(blocks):
-        parts = block_rows(channels, block)
-        for n0 in range(0, images, image_step):
-            n_size = min(image_step, images - n0)
-            for r0 in range(0, height, rows_step):
-                r_size = min(rows_step, height - r0)
-                rows = (r_size - 1) * stride[0] + span
-                band_sb = nl.ndarray((parts, n_size, rows, band_cols), dtype=src.dtype, buffer=nl.sbuf)
-                load_band(band_sb, src, block, n0, r0 * stride[0] - pads[0], -pads[1], LOWEST)
-                y_sb = output_tile(dst, block, parts, n0, n_size, r0, r_size)
-                max_windows(y_sb, band_sb, 0, rows * band_cols, band_cols, kernel, stride, dilation)
-                store_output(dst, y_sb, block, n0, r0)
+    limit = BAND_BYTES // 4
+    span = (_span(kernel[0], dilation[0]), _span(kernel[1], dilation[1]))
+    if span[0] * span[1] > limit:
+        if span[1] > limit:
+            return 1, 1, 1, 1, (limit - 1) // dilation[1] + 1
+        columns = min(width, max(0, limit // PART_ROWS - span[1]) // stride[1] + 1)
+        high = limit // (span[1] + (columns - 1) * stride[1])
+        return 1, 1, columns, min(kernel[0], (high - 1) // dilation[0] + 1), kernel[1]
+    columns = min(width, (limit // span[0] - span[1]) // stride[1] + 1)
+    band_cols = span[1] + (columns - 1) * stride[1]
+    rows = min(height, (limit // band_cols - span[0]) // stride[0] + 1)
+    if columns < width or rows < height:
+        return 1, rows, columns, kernel[0], kernel[1]
+    band_rows = span[0] + (rows - 1) * stride[0]
+    return max(1, min(images, limit // (band_rows * band_cols))), rows, columns, kernel[0], kernel[1]
 
 
-def max_pool_fits(width: int, kernel: Pair, stride: Pair, dilation: Pair) -> bool:
-    """Whether one result row of ``width`` can be computed at a time: the limit of max_pool2d, for whoever plans it."""
-    columns = (width - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
-    return ((kernel[0] - 1) * dilation[0] + 1) * columns * 4 <= BAND_BYTES
+def _span(taps: int, dilation: int) -> int:
+    """From the first to the last of ``taps``, inclusive."""
+    return (taps - 1) * dilation + 1
+
+
+def _places(dst: nl.NkiTensor, tile: tuple[int, int, int, int, int]) -> list[tuple[int, int, int, int, int, int]]:
+    """The rectangles that the result is computed in: (first, end) of images, rows and columns."""
+    images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
+    height, width = dst.shape[-2], dst.shape[-1]
+    places = []
+    for n0 in range(0, images, tile[0]):
+        for r0 in range(0, height, tile[1]):
+            for c0 in range(0, width, tile[2]):
+                n1, r1, c1 = min(images, n0 + tile[0]), min(height, r0 + tile[1]), min(width, c0 + tile[2])
+                places.append((n0, n1, r0, r1, c0, c1))
+    return places
+
+
+def _pool_tile(
+    y_sb: nl.NkiTensor,
+    src: nl.NkiTensor,
+    block: int,
+    n0: int,
+    corner: Pair,
+    tile: tuple[int, int, int, int, int],
+    kernel: Pair,
+    stride: Pair,
+    dilation: Pair,
+    largest: bool,
+) -> None:
+    """y_sb (p, n, rows, cols) = the maxima or sums of windows, the first of which starts at ``corner`` of the image."""
+    parts, images, rows, cols = y_sb.shape
+    op = nl.maximum if largest else nl.add
+    for i in range(0, kernel[0], tile[3]):
+        for j in range(0, kernel[1], tile[4]):
+            taps = (min(tile[3], kernel[0] - i), min(tile[4], kernel[1] - j))
+            band_rows = (rows - 1) * stride[0] + _span(taps[0], dilation[0])
+            band_cols = (cols - 1) * stride[1] + _span(taps[1], dilation[1])
+            band_sb = nl.ndarray((parts, images, band_rows, band_cols), dtype=src.dtype, buffer=nl.sbuf)
+            row0, col0 = corner[0] + i * dilation[0], corner[1] + j * dilation[1]
+            load_band(band_sb, src, block, n0, row0, col0, LOWEST if largest else 0.0)
+            part_sb = y_sb
+            if i + j > 0:
+                part_sb = nl.ndarray(y_sb.shape, dtype=y_sb.dtype, buffer=nl.sbuf)
+            max_windows(part_sb, band_sb, 0, band_rows * band_cols, band_cols, taps, stride, dilation, op)
+            if i + j > 0:
+                nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=part_sb, op=op)
+
+
+def _counted(size: int, pads: Pair, count_include_pad: bool) -> Pair:
+    """(first, end) of the rows or columns that count in an average."""
+    return (-pads[0], size + pads[1]) if count_include_pad else (0, size)
+
+
+def _runs(start: int, count: int, taps: int, stride: int, dilation: int, counted: Pair) -> list[tuple[int, int, int]]:
+    """(first, end, how many of its taps count) of the runs of ``count`` windows in which as many count."""
+    runs = []
+    first, before = 0, -1
+    for i in range(count):
+        place = start + i * stride
+        low = max(0, ceil_div(counted[0] - place, dilation))
+        high = min(taps, ceil_div(counted[1] - place, dilation))
+        here = max(0, high - low)
+        if i > 0 and here != before:
+            runs.append((first, i, before))
+            first = i
+        before = here
+    runs.append((first, count, before))
+    return runs
+
+
+def _divide(
+    y_sb: nl.NkiTensor,
+    sum_sb: nl.NkiTensor,
+    row_runs: list[tuple[int, int, int]],
+    column_runs: list[tuple[int, int, int]],
+) -> None:
+    """y_sb = sum_sb divided by how many of each window count: one number for most of them, others at the edges."""
+    for row_run in row_runs:
+        r0, r1, rows = row_run
+        for column_run in column_runs:
+            c0, c1, columns = column_run
+            factor = 1.0 / (rows * columns) if rows * columns > 0 else 0.0
+            nisa.tensor_scalar(
+                dst=y_sb[:, :, r0:r1, c0:c1], data=sum_sb[:, :, r0:r1, c0:c1], op0=nl.multiply, operand0=factor
+            )
 
 
 def load_band(band_sb: nl.NkiTensor, src: nl.NkiTensor, block: int, n0: int, row0: int, col0: int, fill: float) -> None:
@@ -123,3 +260,18 @@ def store_output(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n0: int, r0:
         c0 = block * nl.tile_size.pmax
         out_hbm = dst[n0 : n0 + n_size, c0 : c0 + parts, r0 : r0 + r_size, :]
         nisa.dma_copy(dst=out_hbm.permute((1, 0, 2, 3)), src=y_sb)
+
+
+def _output_rectangle(
+    dst: nl.NkiTensor, block: int, parts: int, n0: int, n1: int, r0: int, r1: int, c0: int, c1: int
+) -> nl.NkiTensor:
+    """``output_tile`` of some columns only."""
+    if is_hbm_tensor(dst):
+        return nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=dst.dtype, buffer=nl.sbuf)
+    return dst[0:parts, block, n0:n1, r0:r1, c0:c1]
+
+
+def _store_rectangle(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n0: int, r0: int, c0: int) -> None:
+    """Bring a tile of ``_output_rectangle`` to HBM; nothing where it was computed in place."""
+    if is_hbm_tensor(dst):
+        store_output(dst[:, :, :, c0 : c0 + y_sb.shape[3]], y_sb, block, n0, r0)

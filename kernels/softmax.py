@@ -1,10 +1,26 @@
-"""Softmax along rows."""
+"""Softmax and its logarithm along rows of any length."""
 
-from trnrt.kernels.common import ceil_div, is_hbm_tensor, load
+from typing import Any
+
+from trnrt.kernels.common import ceil_div, is_hbm_tensor, item_bytes
 from trnrt.nki import nisa, nl
 
-# A row and its exponentials are held in SBUF at once.
-MAX_COLUMNS = 8192
+# A row up to here is held in SBUF at once, with its exponentials.
+WHOLE_COLUMNS = 8192
+# Columns that are worked on at once of a longer one.
+CHUNK = 2048
+# Bytes of a partition up to which the chunks of a row stay in SBUF; those of a longer one are brought in twice.
+KEPT_BYTES = 96 * 1024
+# So many blocks of rows are begun before one is finished, if they have no more columns than that together: no engine
+# waits for another in between. Of logarithms so many are finished one after the other: the scalar engine takes longer
+# to change from one function to another than for most blocks.
+AHEAD = 1
+TOGETHER = 8
+AHEAD_COLUMNS = 8192
+# The maxima and sums of a row's chunks are held in SBUF.
+MAX_COLUMNS = 16777216
+# The largest maximum of a row, negated, that is taken for finite: a chunk of nothing but -inf must not add NaN.
+HIGHEST = 3.4028234e38
 
 
 def softmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
@@ -14,34 +30,170 @@ def softmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
     rows: N
     limits: F <= MAX_COLUMNS
 
+    A row with a NaN or a +inf, or of nothing but -inf, becomes NaN.
+
     numpy: e = exp(src - src.max(axis=1, keepdims=True)); e / e.sum(axis=1, keepdims=True)
     """
+    _normalize_rows(dst, src, rows, False)
+
+
+def log_softmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
+    """dst = src - max(src) - log(sum(exp(src - max(src)))) of each row.
+
+    dst, src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F)
+    rows: N
+    limits: F <= MAX_COLUMNS
+
+    A row with a NaN or a +inf, or of nothing but -inf, becomes NaN.
+
+    numpy: d = src - src.max(axis=1, keepdims=True); d - log(exp(d).sum(axis=1, keepdims=True))
+    """
+    _normalize_rows(dst, src, rows, True)
+
+
+def _normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool) -> None:
+    """softmax or log_softmax, in blocks of 128 rows. A block of short rows is finished when others were begun."""
     columns = src.shape[-1]
     assert columns <= MAX_COLUMNS, f"softmax: rows of {columns} elements; the limit is {MAX_COLUMNS}"
-    for block in range(ceil_div(rows, nl.tile_size.pmax)):
+    ahead = min(AHEAD, AHEAD_COLUMNS // columns)
+    together = max(1, min(TOGETHER, AHEAD_COLUMNS // columns))
+    blocks = ceil_div(rows, nl.tile_size.pmax)
+    begun = []
+    finished = 0
+    for block in range(blocks):
         n = min(nl.tile_size.pmax, rows - block * nl.tile_size.pmax)
-        x_sb = row_block(src, block, n)
-        exp_sb = nl.ndarray((n, columns), dtype=nl.float32, buffer=nl.sbuf)
-        negated_max_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
-        total_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=negated_max_sb, op=nl.maximum, data=x_sb, axis=(1,), negate=True)
-        nisa.activation_reduce(
-            dst=exp_sb, op=nl.exp, data=x_sb, reduce_op=nl.add, reduce_res=total_sb, bias=negated_max_sb
-        )
-        nisa.reciprocal(dst=total_sb, data=total_sb)
-        if is_hbm_tensor(dst):
-            y_sb = nl.ndarray((n, columns), dtype=dst.dtype, buffer=nl.sbuf)
+        if columns > WHOLE_COLUMNS:
+            _normalize_chunks(dst, src, block, n, log)
         else:
-            y_sb = dst[0:n, block, :]
-        nisa.tensor_scalar(dst=y_sb, data=exp_sb, op0=nl.multiply, operand0=total_sb)
-        if is_hbm_tensor(dst):
-            r0 = block * nl.tile_size.pmax
-            nisa.dma_copy(dst=dst[r0 : r0 + n, :], src=y_sb)
+            begun.append(_begin_block(src, block, n, log))
+            due = (block + 1) // together * together if log else block + 1 - ahead
+            for other in range(finished, blocks if block == blocks - 1 else due):
+                _finish_block(dst, begun[other], other, log)
+                finished = other + 1
 
 
-def row_block(src: nl.NkiTensor, block: int, n: int) -> nl.NkiTensor:
-    """Rows of block number ``block`` of 128, in SBUF (n, F)."""
+def _begin_block(src: nl.NkiTensor, block: int, n: int, log: bool) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor]:
+    """(exponentials, or the rows themselves for the logarithm; negated maxima; sums) of the ``n`` rows of a block."""
+    x_sb = row_block(src, block, n, 0, src.shape[-1])
+    exp_sb = _tile(n, x_sb.shape[1], x_sb.shape[1], nl.float32)
+    negated_max_sb = _tile(n, 1, 1, nl.float32)
+    total_sb = _tile(n, 1, 1, nl.float32)
+    nisa.tensor_reduce(dst=negated_max_sb, op=nl.maximum, data=x_sb, axis=(1,), negate=True)
+    nisa.activation_reduce(dst=exp_sb, op=nl.exp, data=x_sb, reduce_op=nl.add, reduce_res=total_sb, bias=negated_max_sb)
+    return x_sb if log else exp_sb, negated_max_sb, total_sb
+
+
+def _finish_block(
+    dst: nl.NkiTensor, begun: tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor], block: int, log: bool
+) -> None:
+    """The result of what ``_begin_block`` has begun."""
+    rows_sb, negated_max_sb, total_sb = begun
+    n, columns = rows_sb.shape
+    _invert_total(total_sb, log)
+    y_sb = _result_tile(dst, block, n, 0, columns)
+    if log:
+        _subtract_logarithm(y_sb, rows_sb, negated_max_sb, total_sb)
+    else:
+        nisa.tensor_scalar(dst=y_sb, data=rows_sb, op0=nl.multiply, operand0=total_sb)
+    _store_result(dst, y_sb, block, n, 0, columns)
+
+
+def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, log: bool) -> None:
+    """The ``n`` rows of one block chunk by chunk: their maxima and sums first, then their results."""
+    columns = src.shape[-1]
+    count = ceil_div(columns, CHUNK)
+    maxima_sb = _tile(n, count, count, nl.float32)
+    totals_sb = _tile(n, count, count, nl.float32)
+    keep = columns * item_bytes(src.dtype) <= KEPT_BYTES
+    chunks_sb = []
+    for i in range(count):
+        x_sb = row_block(src, block, n, i * CHUNK, min(columns, (i + 1) * CHUNK))
+        _measure(maxima_sb[:, i : i + 1], totals_sb[:, i : i + 1], x_sb)
+        if keep:
+            chunks_sb.append(x_sb)
+    negated_max_sb = _tile(n, 1, 1, nl.float32)
+    total_sb = _tile(n, 1, 1, nl.float32)
+    _combine(negated_max_sb, total_sb, maxima_sb, totals_sb)
+    _invert_total(total_sb, log)
+    for c0 in range(0, columns, CHUNK):
+        c1 = min(columns, c0 + CHUNK)
+        if keep:
+            x_sb = chunks_sb[c0 // CHUNK]
+        else:
+            x_sb = row_block(src, block, n, c0, c1)
+        y_sb = _result_tile(dst, block, n, c0, c1)
+        if log:
+            _subtract_logarithm(y_sb, x_sb, negated_max_sb, total_sb)
+        else:
+            exp_sb = _tile(n, c1 - c0, CHUNK, nl.float32)
+            nisa.activation(dst=exp_sb, op=nl.exp, data=x_sb, bias=negated_max_sb)
+            nisa.tensor_scalar(dst=y_sb, data=exp_sb, op0=nl.multiply, operand0=total_sb)
+        _store_result(dst, y_sb, block, n, c0, c1)
+
+
+def _measure(negated_max_sb: nl.NkiTensor, total_sb: nl.NkiTensor, x_sb: nl.NkiTensor) -> None:
+    """A chunk's negated maximum, and the sum of its exponentials relative to that: chunks don't wait for each other."""
+    exp_sb = _tile(x_sb.shape[0], x_sb.shape[1], CHUNK, nl.float32)
+    nisa.tensor_reduce(dst=negated_max_sb, op=nl.maximum, data=x_sb, axis=(1,), negate=True)
+    nisa.tensor_scalar(dst=negated_max_sb, data=negated_max_sb, op0=nl.minimum, operand0=HIGHEST)
+    nisa.activation_reduce(dst=exp_sb, op=nl.exp, data=x_sb, reduce_op=nl.add, reduce_res=total_sb, bias=negated_max_sb)
+
+
+def _combine(
+    negated_max_sb: nl.NkiTensor, total_sb: nl.NkiTensor, maxima_sb: nl.NkiTensor, totals_sb: nl.NkiTensor
+) -> None:
+    """A row's negated maximum and sum from those of its chunks: the sum of a chunk shrinks with its own maximum."""
+    nisa.tensor_reduce(dst=negated_max_sb, op=nl.minimum, data=maxima_sb, axis=(1,))
+    nisa.activation(dst=maxima_sb, op=nl.exp, data=maxima_sb, scale=-1.0, bias=negated_max_sb)
+    nisa.tensor_tensor(dst=totals_sb, data1=totals_sb, data2=maxima_sb, op=nl.multiply)
+    nisa.tensor_reduce(dst=total_sb, op=nl.add, data=totals_sb, axis=(1,))
+
+
+def _invert_total(total_sb: nl.NkiTensor, log: bool) -> None:
+    """What a row's exponentials are multiplied with, or what is subtracted from its differences."""
+    if log:
+        nisa.activation(dst=total_sb, op=nl.log, data=total_sb)
+    else:
+        nisa.reciprocal(dst=total_sb, data=total_sb)
+
+
+def _subtract_logarithm(
+    y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, negated_max_sb: nl.NkiTensor, log_total_sb: nl.NkiTensor
+) -> None:
+    """The difference to the maximum comes first: it is exact where it matters."""
+    nisa.tensor_scalar(dst=y_sb, data=x_sb, op0=nl.add, operand0=negated_max_sb, op1=nl.subtract, operand1=log_total_sb)
+
+
+def _tile(n: int, columns: int, room: int, dtype: Any) -> nl.NkiTensor:
+    """A tile (n, columns) in one with as many partitions and as much room as others of its kind have, so that the
+    last of them, which may be smaller, takes turns on the same addresses."""
+    return nl.ndarray((nl.tile_size.pmax, room), dtype=dtype, buffer=nl.sbuf)[0:n, 0:columns]
+
+
+def _room(columns: int) -> int:
+    """The columns of a tile for rows of so many."""
+    return columns if columns <= WHOLE_COLUMNS else CHUNK
+
+
+def row_block(src: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.NkiTensor:
+    """Columns ``c0`` to ``c1`` of the rows of block number ``block`` of 128, in SBUF (n, c1 - c0)."""
     if not is_hbm_tensor(src):
-        return src[0:n, block, :]
+        return src[0:n, block, c0:c1]
     r0 = block * nl.tile_size.pmax
-    return load(src[r0 : r0 + n, :])
+    x_sb = _tile(n, c1 - c0, _room(src.shape[1]), src.dtype)
+    nisa.dma_copy(dst=x_sb, src=src[r0 : r0 + n, c0:c1], dge_mode=nisa.dge_mode.none)
+    return x_sb
+
+
+def _result_tile(dst: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.NkiTensor:
+    """Where a result is computed: in dst itself, or in a tile on its way to HBM."""
+    if is_hbm_tensor(dst):
+        return _tile(n, c1 - c0, _room(dst.shape[1]), dst.dtype)
+    return dst[0:n, block, c0:c1]
+
+
+def _store_result(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> None:
+    """Bring a tile of ``_result_tile`` to HBM; nothing where it was computed in place."""
+    if is_hbm_tensor(dst):
+        r0 = block * nl.tile_size.pmax
+        nisa.dma_copy(dst=dst[r0 : r0 + n, c0:c1], src=y_sb, dge_mode=nisa.dge_mode.none)

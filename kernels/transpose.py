@@ -1,43 +1,188 @@
 """Data movement that changes the order of dimensions."""
 
-from trnrt.kernels.common import load, transpose_is_exact, transpose_tile
+from typing import Any
+
+from trnrt.kernels.common import block_rows, ceil_div, item_bytes, transpose_is_exact
 from trnrt.nki import nisa, nl
 
-# Columns that are brought in at once for a transpose.
-COLUMNS = 2048
+# Columns of the source that are brought in at once, and turned columns that leave at once.
+COLUMNS = 1024
+# Bytes of a turned column that leave in one packet: whole blocks of 128 rows, as many as fit.
+PACKET_BYTES = 1024
+# Rows of the source up to here are short: then fewer and longer transfers are made.
+SHORT_BYTES = 1024
+# Rows that the DMA engines turn at once.
+DMA_ROWS = 2048
 
 
 def transpose_matrices(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
-    """dst[a] = src[a].T for each matrix a.
+    """dst[a] = src[a].T for each matrix a, by the tensor engine.
 
     dst: HBM (A, C, R)
     src: HBM (A, R, C)
 
-    The tensor engine transposes 128 x 128 tiles; on trn1, where it would spread NaN and infinity, the DMA engines
-    do it element by element.
-
     numpy: src.transpose(0, 2, 1)
     """
-    outer, rows, columns = src.shape
-    if not transpose_is_exact():
-        permute_dims(dst, src, (0, 2, 1))
-    else:
-        for a in range(outer):
-            for r0 in range(0, rows, nl.tile_size.pmax):
-                r1 = min(rows, r0 + nl.tile_size.pmax)
-                for c0 in range(0, columns, COLUMNS):
-                    _transpose_rows(dst[a], src[a, r0:r1, c0 : min(columns, c0 + COLUMNS)], r0, c0)
+    for a in range(src.shape[0]):
+        transpose_by_tensor(dst[a], src[a])
 
 
-def _transpose_rows(dst: nl.NkiTensor, src: nl.NkiTensor, r0: int, c0: int) -> None:
-    """dst[c0..., r0...] = src.T for at most 128 rows."""
+def transpose_by_tensor(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
+    """dst = src.T by the tensor engine, bit for bit.
+
+    dst: HBM (C, R)
+    src: HBM (R, C)
+
+    trn1 transposes by a product with an identity, which would spread NaN and infinity: there it is the bits that are
+    turned, 16 at a time, as whole numbers.
+
+    numpy: src.T
+    """
     rows, columns = src.shape
-    rows_sb = load(src)
-    for k0 in range(0, columns, nl.tile_size.pmax):
-        k1 = min(columns, k0 + nl.tile_size.pmax)
-        columns_sb = nl.ndarray((k1 - k0, rows), dtype=dst.dtype, buffer=nl.sbuf)
-        transpose_tile(columns_sb, rows_sb[:, k0:k1])
-        nisa.dma_copy(dst=dst[c0 + k0 : c0 + k1, r0 : r0 + rows], src=columns_sb)
+    step = _rows_at_once(src)
+    for r0 in range(0, rows, step):
+        r1 = min(rows, r0 + step)
+        for c0 in range(0, columns, COLUMNS):
+            c1 = min(columns, c0 + COLUMNS)
+            _transpose_strip(dst[c0:c1, r0:r1], src[r0:r1, c0:c1])
+
+
+def transpose_by_dma(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
+    """dst = src.T by the DMA engines on the way into SBUF: no other engine takes part.
+
+    dst: HBM (C, R)
+    src: HBM (R, C)
+    limits: trn2 and later; elements of 2 bytes
+
+    numpy: src.T
+    """
+    assert nisa.get_nc_version() >= nisa.nc_version.gen3, "transpose_by_dma: trn1 has no DMA transpose"
+    assert item_bytes(src.dtype) == 2, f"transpose_by_dma: elements of {src.dtype}; it takes those of 2 bytes"
+    rows, columns = src.shape
+    for c0 in range(0, columns, nl.tile_size.pmax):
+        c1 = min(columns, c0 + nl.tile_size.pmax)
+        for r0 in range(0, rows, DMA_ROWS):
+            r1 = min(rows, r0 + DMA_ROWS)
+            turned_sb = nl.ndarray((c1 - c0, r1 - r0), dtype=src.dtype, buffer=nl.sbuf)
+            nisa.dma_transpose(dst=turned_sb, src=src[r0:r1, c0:c1])
+            nisa.dma_copy(dst=dst[c0:c1, r0:r1], src=turned_sb, dge_mode=nisa.dge_mode.none)
+
+
+def _rows_at_once(src: nl.NkiTensor) -> int:
+    """How many rows leave in one packet: whole blocks of 128, no more than a PSUM bank holds as float32."""
+    row_bytes = src.shape[1] * item_bytes(src.dtype)
+    packet = 2 * PACKET_BYTES if row_bytes <= SHORT_BYTES else PACKET_BYTES
+    rows = min(packet // item_bytes(src.dtype), nl.tile_size.psum_bank_fmax)
+    return max(1, rows // nl.tile_size.pmax) * nl.tile_size.pmax
+
+
+def _transpose_strip(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
+    """dst (C, R) = src.T, in HBM. R is at most ``_rows_at_once``, C at most COLUMNS.
+
+    A PSUM bank takes as many 128 x 128 tiles as it holds; vector and scalar engine empty them in turn.
+    """
+    rows, columns = src.shape
+    pmax = nl.tile_size.pmax
+    blocks_sb = _load_blocks(src)
+    whole = columns // pmax
+    bank = nl.tile_size.psum_bank_fmax_bytes // item_bytes(blocks_sb[0][0].dtype) // rows
+    k0 = 0
+    while k0 * pmax < columns:
+        tiles = max(1, min(bank, whole - k0))
+        _transpose_bank(dst, blocks_sb, k0, tiles, k0 // bank % 2 == 1)
+        k0 = k0 + tiles
+
+
+def _load_blocks(src: nl.NkiTensor) -> list[list[nl.NkiTensor]]:
+    """The ``_planes`` of each block of 128 rows of src, in HBM (R, C). One transfer brings all whole blocks if their
+    rows are short, else one each."""
+    rows, columns = src.shape
+    pmax = nl.tile_size.pmax
+    total = ceil_div(rows, pmax)
+    together = total if columns * item_bytes(src.dtype) <= SHORT_BYTES else 1
+    blocks_sb = []
+    for first in range(0, total, together):
+        part_sb = nl.ndarray((pmax, together, columns), dtype=src.dtype, buffer=nl.sbuf)
+        whole = min(together, rows // pmax - first)
+        if whole > 0:
+            part = src[first * pmax : (first + whole) * pmax, :].reshape_dim(0, (whole, pmax))
+            nisa.dma_copy(dst=part_sb[:, 0:whole, :], src=part.permute((1, 0, 2)), dge_mode=nisa.dge_mode.none)
+        for k in range(together):
+            n = block_rows(rows, first + k)
+            if k == whole:
+                rest = src[(first + k) * pmax : rows, :]
+                nisa.dma_copy(dst=part_sb[0:n, k, :], src=rest, dge_mode=nisa.dge_mode.none)
+            blocks_sb.append(_planes(part_sb[0:n, k, :]))
+    return blocks_sb
+
+
+def _planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
+    """What the tensor engine turns exactly: the block itself, or its bits as float32 numbers, 16 of them in each."""
+    if transpose_is_exact():
+        return [block_sb]
+    bits_sb = block_sb.view(_bits_of(block_sb.dtype))
+    count = bits_sb.shape[1] // block_sb.shape[1]
+    planes = []
+    for k in range(count):
+        plane_sb = nl.ndarray(block_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=plane_sb, op=nl.copy, data=bits_sb[:, k : bits_sb.shape[1] : count])
+        planes.append(plane_sb)
+    return planes
+
+
+def _bits_of(dtype: Any) -> Any:
+    """The whole numbers that elements fall into."""
+    return nl.uint8 if item_bytes(dtype) == 1 else nl.uint16
+
+
+def _transpose_bank(
+    dst: nl.NkiTensor, blocks_sb: list[list[nl.NkiTensor]], block: int, count: int, by_scalar: bool
+) -> None:
+    """Columns from number ``block`` of 128 on, ``count`` times as many, of all rows; the last may be fewer."""
+    pmax = nl.tile_size.pmax
+    rows = dst.shape[1]
+    width = block_rows(dst.shape[0], block)
+    turned_sb = _bank_tile(nl.sbuf, dst.dtype, width, count, rows)
+    for plane in range(len(blocks_sb[0])):
+        turned_psum = _bank_tile(nl.psum, blocks_sb[0][plane].dtype, width, count, rows)
+        for k in range(count):
+            c0 = (block + k) * pmax
+            for i in range(len(blocks_sb)):
+                r0 = i * pmax
+                nisa.nc_transpose(
+                    dst=turned_psum[:, k, r0 : r0 + block_rows(rows, i)],
+                    data=blocks_sb[i][plane][:, c0 : c0 + width],
+                    engine=nisa.engine.tensor,
+                )
+        if not transpose_is_exact():
+            bits_sb = turned_sb.view(_bits_of(dst.dtype))
+            part_sb = bits_sb[:, :, plane : bits_sb.shape[2] : len(blocks_sb[0])]
+            nisa.tensor_copy(dst=part_sb, src=turned_psum, engine=nisa.engine.vector)
+        elif by_scalar:
+            nisa.tensor_copy(dst=turned_sb, src=turned_psum, engine=nisa.engine.scalar)
+        else:
+            nisa.tensor_copy(dst=turned_sb, src=turned_psum, engine=nisa.engine.vector)
+    _store_bank(dst, turned_sb, block)
+
+
+def _bank_tile(buffer: Any, dtype: Any, width: int, count: int, rows: int) -> nl.NkiTensor:
+    """A tile (width, count, rows) in one as large as a bank, so that all of them take turns on the same addresses."""
+    size = nl.tile_size.psum_bank_fmax_bytes // item_bytes(dtype)
+    bank = nl.ndarray((nl.tile_size.pmax, size), dtype=dtype, buffer=buffer)
+    return bank[0:width, 0 : count * rows].reshape_dim(1, (count, rows))
+
+
+def _store_bank(dst: nl.NkiTensor, turned_sb: nl.NkiTensor, block: int) -> None:
+    """Columns from number ``block`` of 128 on to HBM. Short packets leave in one transfer."""
+    pmax = nl.tile_size.pmax
+    width, count, rows = turned_sb.shape
+    if rows < pmax:
+        columns = dst[block * pmax : block * pmax + count * width, :].reshape_dim(0, (count, width))
+        nisa.dma_copy(dst=columns.permute((1, 0, 2)), src=turned_sb, dge_mode=nisa.dge_mode.none)
+    else:
+        for k in range(count):
+            c0 = (block + k) * pmax
+            nisa.dma_copy(dst=dst[c0 : c0 + width, :], src=turned_sb[:, k, :], dge_mode=nisa.dge_mode.none)
 
 
 def permute_dims(dst: nl.NkiTensor, src: nl.NkiTensor, order: tuple[int, ...]) -> None:

@@ -1,17 +1,17 @@
-"""Argmax against numpy's, with onnxruntime's idea of NaN."""
+"""Argmax and argmin against numpy's, with onnxruntime's idea of NaN."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from calling import DTYPES, TARGETS, Array, Pair, Tensor, call, drawn, hbm, rows_in_sbuf
+from calling import DTYPES, NUMPY, TARGETS, Array, Kernel, Pair, Tensor, drawn, hbm, rows_in_sbuf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trnrt.errors import KernelError
-from trnrt.kernels.argmax import CHUNK, MAX_COLUMNS, argmax
-from trnrt.nki import Spec, nl, trace
+from trnrt.kernels.argmax import CHUNK, MAX_COLUMNS, argmax, argmin
+from trnrt.nki import Spec, nl, simulate, trace
 
 NAN, INF = np.nan, np.inf
 SHAPES = [
@@ -25,41 +25,50 @@ SHAPES = [
     (2, CHUNK),
     (2, CHUNK + 1),
     (3, 2 * CHUNK + 9),
+    (2, 32000),
 ]
 
 
-def run(x: Array, in_sbuf: bool = False, target: str = "trn2") -> Array:
-    """The kernel's answer."""
+def run(x: Array, in_sbuf: bool = False, target: str = "trn2", kernel: Kernel = argmax) -> Array:
+    """The kernel's answer; the values with it must be those that stand there."""
     rows = x.shape[0]
 
-    def body(x: Tensor) -> Tensor:
-        dst = hbm((rows, 1), nl.uint32)
-        argmax(dst, rows_in_sbuf(x) if in_sbuf else x, rows)
-        return dst
+    def body(x: Tensor) -> tuple[Tensor, Tensor]:
+        dst, values = hbm((rows, 1), nl.uint32), hbm((rows, 1), x.dtype)
+        kernel(dst, rows_in_sbuf(x) if in_sbuf else x, rows, values)
+        return dst, values
 
-    return call(body, x, target=target)[:, 0]
+    found, values = simulate(body, target)(x)
+    places: Array = found.astype(np.int64)
+    standing = np.take_along_axis(x, places, axis=1)
+    np.testing.assert_array_equal(values.astype(np.float64), standing.astype(np.float64))
+    return places[:, 0]
 
 
-def expected(x: Array) -> Array:
-    """The first largest; NaN is never larger, and nothing is larger than a NaN that comes first."""
+def expected(x: Array, kernel: Kernel = argmax) -> Array:
+    """The first extreme; NaN never is one, and nothing is more extreme than a NaN that comes first."""
     x = x.astype(np.float64)
+    if kernel is argmin:
+        x = -x
     found: Array = np.where(np.isnan(x), -np.inf, x).argmax(axis=1)
     return np.where(np.isnan(x[:, 0]), 0, found)
 
 
+@pytest.mark.parametrize("kernel", [argmax, argmin])
 @pytest.mark.parametrize("in_sbuf", [False, True], ids=["hbm", "sbuf"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_place(shape: Pair, in_sbuf: bool) -> None:
-    x = drawn(shape, 0)
-    np.testing.assert_array_equal(run(x, in_sbuf), expected(x))
+def test_every_place(shape: Pair, in_sbuf: bool, kernel: Kernel) -> None:
+    x = drawn(shape, 0, "float16" if in_sbuf else "float32")
+    np.testing.assert_array_equal(run(x, in_sbuf, kernel=kernel), expected(x, kernel))
 
 
+@pytest.mark.parametrize("kernel", [argmax, argmin])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
-def test_targets_and_dtypes(target: str, dtype: str) -> None:
+def test_targets_and_dtypes(target: str, dtype: str, kernel: Kernel) -> None:
     x = drawn((130, 33), 0, dtype)
-    x[5, 7], x[6, 0], x[7] = NAN, NAN, -INF
-    np.testing.assert_array_equal(run(x, target=target), expected(x))
+    x[5, 7], x[6, 0], x[7], x[8, 3] = NAN, NAN, -INF, INF
+    np.testing.assert_array_equal(run(x, target=target, kernel=kernel), expected(x, kernel))
 
 
 @pytest.mark.parametrize(
@@ -83,13 +92,15 @@ def test_targets_and_dtypes(target: str, dtype: str) -> None:
 )
 @pytest.mark.parametrize("in_sbuf", [False, True], ids=["hbm", "sbuf"])
 def test_ties_and_what_is_no_number(row: list[float], place: int, in_sbuf: bool) -> None:
-    assert run(np.array([row], np.float32), in_sbuf).tolist() == [place]
+    x = np.array([row], np.float32)
+    assert run(x, in_sbuf).tolist() == [place]
+    assert run(-x, in_sbuf, kernel=argmin).tolist() == [place]
 
 
 @pytest.mark.parametrize("in_sbuf", [False, True], ids=["hbm", "sbuf"])
 def test_rows_longer_than_one_search(in_sbuf: bool) -> None:
     """The first of equals across searches, and searches that see nothing but NaN."""
-    x = np.zeros((7, 2 * CHUNK + 3), np.float32)
+    x = np.zeros((7, 2 * CHUNK + 3), np.float16 if in_sbuf else np.float32)
     x[0, [3, CHUNK + 5]] = 9
     x[1, [CHUNK, 2 * CHUNK + 2]] = 9
     x[2, 2 * CHUNK + 2] = 9
@@ -98,7 +109,9 @@ def test_rows_longer_than_one_search(in_sbuf: bool) -> None:
     x[4, 2 * CHUNK :] = NAN
     x[5, 0], x[5, CHUNK] = NAN, 7
     x[6, : CHUNK + 1] = -1
-    np.testing.assert_array_equal(run(x, in_sbuf), [3, CHUNK, 2 * CHUNK + 2, 0, 0, 0, CHUNK + 1])
+    places = [3, CHUNK, 2 * CHUNK + 2, 0, 0, 0, CHUNK + 1]
+    np.testing.assert_array_equal(run(x, in_sbuf), places)
+    np.testing.assert_array_equal(run(-x, in_sbuf, kernel=argmin), places)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -109,9 +122,23 @@ def test_rows_longer_than_one_search(in_sbuf: bool) -> None:
         elements=st.sampled_from([NAN, INF, -INF, 0.0, -0.0, 1.0, 2.0, 3e38, -3e38]),
     ),
     in_sbuf=st.booleans(),
+    kernel=st.sampled_from([argmax, argmin]),
 )
-def test_any_rows(x: Array, in_sbuf: bool) -> None:
-    np.testing.assert_array_equal(run(x, in_sbuf), expected(x))
+def test_any_rows(x: Array, in_sbuf: bool, kernel: Kernel) -> None:
+    np.testing.assert_array_equal(run(x, in_sbuf, kernel=kernel), expected(x, kernel))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 3 * CHUNK)),
+    levels=st.sampled_from([1, 2, 50, 60000]),
+    dtype=st.sampled_from(DTYPES),
+    kernel=st.sampled_from([argmax, argmin]),
+)
+def test_any_length(shape: Pair, levels: int, dtype: str, kernel: Kernel) -> None:
+    """Few levels are many ties."""
+    x = np.round(levels * np.random.default_rng(0).random(shape)).astype(NUMPY[dtype])
+    np.testing.assert_array_equal(run(x, kernel=kernel), expected(x, kernel))
 
 
 def test_an_index_that_float32_just_holds() -> None:

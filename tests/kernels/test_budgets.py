@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from calling import Tensor, hbm, sbuf_features
 
 from trnrt.kernels.argmax import argmax
 from trnrt.kernels.conv2d import conv2d
-from trnrt.kernels.elementwise import activate, binary
+from trnrt.kernels.elementwise import activate, binary, chain
 from trnrt.kernels.linear import linear_features, linear_rows
-from trnrt.kernels.pool2d import max_pool2d
-from trnrt.kernels.softmax import MAX_COLUMNS, softmax
+from trnrt.kernels.pool2d import avg_pool2d, max_pool2d
+from trnrt.kernels.softmax import AHEAD_COLUMNS, CHUNK, KEPT_BYTES, WHOLE_COLUMNS, log_softmax, softmax
 from trnrt.kernels.transpose import transpose_matrices
 from trnrt.nki import Spec, nl, trace
 from trnrt.nki.machine.program import Program
@@ -40,7 +41,7 @@ def conv(images: Shape, outputs: int, kernel: tuple[int, int], pooled: bool) -> 
     n, channels, height, width = images
     size = (height - kernel[0] + 1, width - kernel[1] + 1)
     result = (size[0] // 2, size[1] // 2) if pooled else size
-    options = {"pool": (2, 2), "pool_stride": (2, 2)} if pooled else {}
+    options: dict[str, Any] = {"pool": (2, 2), "pool_stride": (2, 2)} if pooled else {}
 
     def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         dst = hbm((n, outputs, *result), nl.float32)
@@ -62,6 +63,17 @@ def pool(images: Shape, kernel: tuple[int, int], stride: tuple[int, int]) -> Cas
     return body, [images]
 
 
+def averages(images: Shape, kernel: tuple[int, int]) -> Case:
+    result = tuple(images[2 + d] - kernel[d] + 1 for d in (0, 1))
+
+    def body(x: Tensor) -> Tensor:
+        dst = hbm((*images[:2], *result), nl.float32)
+        avg_pool2d(dst, x, images[1], kernel, (1, 1), (0, 0, 0, 0), (1, 1), count_include_pad=True)
+        return dst
+
+    return body, [images]
+
+
 def rows(kernel: Callable[..., None], shape: Shape, result: Shape, dtype: object) -> Case:
     def body(x: Tensor) -> Tensor:
         dst = hbm(result, dtype)
@@ -69,6 +81,10 @@ def rows(kernel: Callable[..., None], shape: Shape, result: Shape, dtype: object
         return dst
 
     return body, [shape]
+
+
+def softmax_of(kernel: Callable[..., None], columns: int) -> Case:
+    return rows(kernel, (400, columns), (400, columns), nl.float32)
 
 
 def activation(shape: Shape) -> Case:
@@ -87,6 +103,15 @@ def addition(shape: Shape) -> Case:
         return dst
 
     return body, [shape, shape]
+
+
+def chained(shape: Shape) -> Case:
+    def body(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        dst = hbm(shape, nl.float32)
+        chain(dst, x, (y, z), ("add", "relu", "multiply", "tanh"))
+        return dst
+
+    return body, [shape, shape, (1, shape[1])]
 
 
 def transpose(shape: Shape) -> Case:
@@ -109,10 +134,17 @@ CASES: dict[str, Case] = {
     "conv, many images": conv((200, 3, 8, 8), 512, (3, 3), pooled=True),
     "pool, stride 1": pool((1, 128, 100, 1000), (2, 2), (1, 1)),
     "pool, many images": pool((999, 3, 8, 8), (2, 2), (1, 1)),
-    "softmax": rows(softmax, (200, MAX_COLUMNS), (200, MAX_COLUMNS), nl.float32),
+    "averages of small windows": averages((2, 128, 100, 1000), (1, 1)),
+    "averages of large windows": averages((2, 3, 160, 400), (150, 150)),
+    "softmax": softmax_of(softmax, WHOLE_COLUMNS),
+    "softmax, two blocks at once": softmax_of(softmax, AHEAD_COLUMNS // 2),
+    "logarithms of two blocks at once": softmax_of(log_softmax, AHEAD_COLUMNS // 2),
+    "softmax, rows that are kept": softmax_of(softmax, KEPT_BYTES // 4),
+    "softmax, rows that are brought in twice": softmax_of(log_softmax, KEPT_BYTES // 4 + CHUNK),
     "argmax": rows(argmax, (200, 40000), (200, 1), nl.uint32),
     "activate": activation((200, 5000)),
     "binary": addition((1, 2, 200, 5000)),
+    "chain": chained((200, 5000)),
     "transpose": transpose((2, 200, 5000)),
 }
 

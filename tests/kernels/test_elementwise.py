@@ -1,4 +1,4 @@
-"""Activations and binary operators, element by element."""
+"""Activations, binary operators, and chains of them, element by element."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from calling import (
     rows_in_sbuf,
     rows_to_hbm,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.elementwise import COLUMNS, activate, binary
+from trnrt.kernels.elementwise import COLUMNS, activate, binary, chain
 from trnrt.nki import nl
 
 SHAPES = [(1, 1), (1, 7), (33, 3), (128, COLUMNS), (129, COLUMNS + 1), (257, 5), (1, 2 * COLUMNS + 3)]
@@ -166,3 +168,72 @@ def test_binary_of_what_is_no_number() -> None:
     left = np.array([[[[np.nan, np.inf, np.inf, 1]]]], np.float32)
     right = np.array([[[[1, -np.inf, np.inf, np.nan]]]], np.float32)
     np.testing.assert_array_equal(combined(left, right, "add", "relu"), [[[[np.nan, np.nan, np.inf, np.nan]]]])
+
+
+def chained(x: Array, others: list[Array], ops: tuple[str, ...], target: str = "trn2") -> Array:
+    """The kernel's chain."""
+
+    def body(x: Tensor, *others: Tensor) -> Tensor:
+        dst = hbm(x.shape, x.dtype)
+        chain(dst, x, others, ops)
+        return dst
+
+    return call(body, x, *others, target=target)
+
+
+def one_by_one(x: Array, others: list[Array], ops: tuple[str, ...]) -> Array:
+    """What is between two operators is float32; the result has x's dtype."""
+    value, rest = x.astype(np.float32), [other.astype(np.float32) for other in others]
+    for op in ops:
+        if op in OPERATORS:
+            value = OPERATORS[op](value, rest.pop(0))
+        else:
+            value = ACTIVATIONS[op](value)
+    result: Array = value.astype(x.dtype).astype(np.float64)
+    return result
+
+
+# Whether a right side has the chain's rows and its columns, else one.
+SIDES = {"matrix": (True, True), "row": (False, True), "column": (True, False), "number": (False, False)}
+
+
+def side_shape(side: str, shape: tuple[int, int]) -> tuple[int, int]:
+    """The shape of a right side."""
+    rows, columns = SIDES[side]
+    return shape[0] if rows else 1, shape[1] if columns else 1
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("shape", [*SHAPES, (130, 8193)], ids=str)
+def test_chain(shape: tuple[int, int], side: str) -> None:
+    x, other = drawn(shape, 0), drawn(side_shape(side, shape), 1)
+    ops = ("subtract", "relu", "multiply", "none", "add")
+    others = [other, other + 1, other - 1]
+    np.testing.assert_array_equal(chained(x, others, ops), one_by_one(x, others, ops))
+
+
+def test_chain_of_functions() -> None:
+    x, bias = drawn((130, 2 * COLUMNS + 1), 0), drawn((1, 2 * COLUMNS + 1), 1)
+    expected = np.tanh((x + bias).astype(np.float64))
+    check(chained(x, [bias], ("add", "tanh")), expected, 0.0, 0)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    shape=st.tuples(st.integers(1, 200), st.integers(1, COLUMNS + 100)),
+    steps=st.lists(
+        st.tuples(st.sampled_from([*OPERATORS, "relu"]), st.sampled_from(sorted(SIDES))), min_size=1, max_size=5
+    ),
+    dtype=st.sampled_from(DTYPES),
+    target=st.sampled_from(TARGETS),
+)
+def test_any_chain(shape: tuple[int, int], steps: list[tuple[str, str]], dtype: str, target: str) -> None:
+    sides = [side for op, side in steps if op in OPERATORS]
+    others = [drawn(side_shape(side, shape), number + 1, dtype) for number, side in enumerate(sides)]
+    x, ops = drawn(shape, 0, dtype), tuple(op for op, _ in steps)
+    np.testing.assert_array_equal(chained(x, others, ops, target), one_by_one(x, others, ops))
+
+
+def test_chain_of_nothing() -> None:
+    with pytest.raises(KernelError, match="chain: there are no operators"):
+        chained(drawn((1, 1), 0), [], ())

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
 from trnrt.kernels.linear import ACTIVATION_BYTES, MAX_FEATURES, linear_features, linear_rows
-from trnrt.nki import Spec, nl, trace
+from trnrt.nki import Spec, nl, profile, trace
 
 # (N, F, O): one of everything; partial blocks of rows, features, outputs; more than a PSUM bank of outputs and of rows;
 # more features than one transposing load (2048), and more weights than one load.
@@ -180,3 +180,15 @@ def test_any_linear(
     rows: int, features: int, outputs: int, source: str, result: str, act: str, target: str, dtype: str
 ) -> None:
     compare(Case(source, result, act, target), rows, features, outputs, dtype, seed=rows)
+
+
+def test_rows_are_turned_by_the_tensor_engine_on_trn1() -> None:
+    """By DMA, element by element, 1024 rows of 1024 features took 4.7 ms."""
+
+    def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        dst = hbm((1024, 512), nl.float32)
+        linear_rows(dst, x, w, b, 1024)
+        return dst
+
+    specs = Spec((1024, 1024), "float32"), Spec((128, 8, 512), "float32"), Spec((1, 512), "float32")
+    assert profile(body, *specs, target="trn1").benchmark_us < 1.5 * profile(body, *specs, target="trn2").benchmark_us

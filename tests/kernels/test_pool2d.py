@@ -1,8 +1,9 @@
-"""Max pooling against the maxima of windows of the padded images."""
+"""Max and average pooling against the windows of the padded images."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from calling import (
     call,
     channels_in_sbuf,
     channels_to_hbm,
+    check,
     drawn,
     hbm,
     result_size,
@@ -26,15 +28,14 @@ from calling import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trnrt.errors import KernelError
-from trnrt.kernels.pool2d import BAND_BYTES, max_pool2d, max_pool_fits
+from trnrt.kernels.pool2d import BAND_BYTES, avg_pool2d, max_pool2d
 from trnrt.nki import Spec, nl, trace
 from trnrt.nki.machine.program import Program
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Max pooling of images (N, C, H, W); ``pads`` are (top, left, bottom, right)."""
+    """Pooling of images (N, C, H, W); ``pads`` are (top, left, bottom, right)."""
 
     images: tuple[int, int, int, int]
     kernel: Pair
@@ -43,17 +44,28 @@ class Pool:
     dilation: Pair = (1, 1)
     places: Pair = (0, 0)  # source, result: 0 HBM, 1 SBUF
     target: str = "trn2"
+    average: str = ""  # "": maxima; "all": the padding counts, "inside": it does not
+    over: Pair = (0, 0)  # what the last windows need beyond the padding: ceil_mode
 
     @property
     def result(self) -> tuple[int, int, int, int]:
         """(N, C, rows, columns) of the result."""
-        return *self.images[:2], *result_size(self.images[2:], self.kernel, self.stride, self.pads, self.dilation)
+        return *self.images[:2], *result_size(self.images[2:], self.kernel, self.stride, self.all_pads, self.dilation)
+
+    @property
+    def all_pads(self) -> Pads:
+        """What the windows see around the image."""
+        return self.pads[0], self.pads[1], self.pads[2] + self.over[0], self.pads[3] + self.over[1]
 
     def body(self, x: Tensor) -> Tensor:
         """The kernel."""
         source = channels_in_sbuf(x) if self.places[0] else x
         dst = (sbuf_channels if self.places[1] else hbm)(self.result, x.dtype)
-        max_pool2d(dst, source, self.images[1], self.kernel, self.stride, self.pads[:2], self.dilation)
+        channels, windows = self.images[1], (self.kernel, self.stride)
+        if self.average:
+            avg_pool2d(dst, source, channels, *windows, self.pads, self.dilation, self.average == "all")
+        else:
+            max_pool2d(dst, source, channels, *windows, self.pads[:2], self.dilation)
         return channels_to_hbm(dst, self.images[1]) if self.places[1] else dst
 
     def program(self) -> Program:
@@ -62,14 +74,30 @@ class Pool:
 
 
 def compare(pool: Pool, dtype: str = "float32") -> None:
-    """Nothing is computed, so every bit must be right."""
+    """Of maxima nothing is computed, so every bit must be right."""
     x = drawn(pool.images, 0, dtype)
-    seen = windows(x.astype(np.float64), pool.kernel, pool.stride, pool.pads, pool.dilation, LOWEST[dtype])
+    attributes = (pool.kernel, pool.stride, pool.all_pads, pool.dilation)
     got = call(pool.body, x, target=pool.target)
     assert got.shape == pool.result
-    assert (got == seen.max(axis=(4, 5))).all()
+    if not pool.average:
+        seen = windows(x.astype(np.float64), *attributes, LOWEST[dtype])
+        assert (got == seen.max(axis=(4, 5))).all()
+        return
+    seen = windows(x.astype(np.float64), *attributes, 0.0)
+    size = np.maximum(counts(pool), 1)
+    check(got, seen.sum(axis=(4, 5)) / size, np.abs(seen).sum(axis=(4, 5)) / size, prod(pool.kernel), dtype)
 
 
+def counts(pool: Pool) -> Array:
+    """(1, 1, rows, columns): how many elements of each window count."""
+    around = ((pool.pads[0], pool.pads[2]), (pool.pads[1], pool.pads[3]))
+    padded = np.pad(np.ones(pool.images[2:]), around, constant_values=1 if pool.average == "all" else 0)
+    image = np.pad(padded, ((0, pool.over[0]), (0, pool.over[1])))[None, None]
+    taken: Array = windows(image, pool.kernel, pool.stride, (0, 0, 0, 0), pool.dilation, 0.0).sum(axis=(4, 5))
+    return taken
+
+
+AVERAGES = ["", "all", "inside"]
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
 TABLE = {
     "one pixel": Pool((1, 1, 1, 1), (1, 1)),
@@ -79,24 +107,56 @@ TABLE = {
     "everything different": Pool((2, 5, 9, 30), (3, 2), (1, 2), (1, 0, 1, 1), (2, 3)),
     "wide rows": Pool((1, 2, 9, 1500), (3, 3), (2, 2), (1, 1, 1, 1)),
     "gaps between windows": Pool((2, 3, 10, 11), (2, 1), (4, 3)),
-    "ceil_mode: the last window is partly outside": Pool((1, 2, 7, 7), (2, 2), (2, 2), (0, 0, 1, 1)),
+    "ceil_mode: the last window is partly outside": Pool((1, 2, 7, 7), (2, 2), (2, 2), over=(1, 1)),
+    "ceil_mode beyond padding": Pool((1, 2, 9, 8), (3, 3), (3, 3), (1, 1, 1, 1), over=(1, 2)),
     "padding only": Pool((1, 2, 1, 2), (2, 2), (1, 1), (1, 1, 1, 1), (2, 3)),
     "kernel larger than the image": Pool((1, 2, 3, 4), (6, 5), (1, 1), (5, 4, 3, 3)),
     "bands of rows": Pool((2, 3, 112, 112), (3, 3), (2, 2), (1, 1, 1, 1)),
     "many images at once": Pool((300, 2, 4, 4), (2, 2), (2, 2)),
+    "the whole image": Pool((3, 130, 13, 11), (13, 11)),
+}
+# What a band does not hold: rows of results, windows, rows of windows.
+LARGE = {
+    "wide images": Pool((1, 2, 5, 8209), (2, 2), (2, 2), (1, 1, 0, 0)),
+    "high windows": Pool((1, 1, 70, 131), (65, 1)),
+    "large windows": Pool((2, 3, 121, 127), (101, 97), (3, 5), (4, 5, 6, 7)),
+    "wide windows": Pool((1, 2, 3, 8300), (2, 8209), (1, 3), (1, 0, 0, 2)),
+    "dilated windows": Pool((1, 2, 300, 301), (7, 5), (2, 3), (5, 4, 3, 2), (41, 53)),
 }
 
 
+@pytest.mark.parametrize("average", AVERAGES, ids=["max", "all", "inside"])
 @pytest.mark.parametrize("places", PLACES, ids=["hbm-hbm", "hbm-sbuf", "sbuf-hbm", "sbuf-sbuf"])
 @pytest.mark.parametrize("name", TABLE)
-def test_every_place(name: str, places: Pair) -> None:
-    compare(replace(TABLE[name], places=places))
+def test_every_place(name: str, places: Pair, average: str) -> None:
+    compare(replace(TABLE[name], places=places, average=average))
 
 
+@pytest.mark.parametrize("average", AVERAGES, ids=["max", "all", "inside"])
+@pytest.mark.parametrize("places", [(0, 0), (0, 1)], ids=["hbm-hbm", "hbm-sbuf"])
+@pytest.mark.parametrize("name", LARGE)
+def test_what_no_band_holds(name: str, places: Pair, average: str) -> None:
+    compare(replace(LARGE[name], places=places, average=average))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_bands_stay_in_their_budget(name: str) -> None:
+    program = LARGE[name].program()
+    assert max(s.partition_bytes for s in program.storages if s.buffer is nl.sbuf) <= BAND_BYTES
+
+
+@pytest.mark.parametrize("average", AVERAGES, ids=["max", "all", "inside"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
-def test_targets_and_dtypes(target: str, dtype: str) -> None:
-    compare(Pool((3, 130, 6, 7), (3, 3), (2, 2), (1, 1, 1, 1), target=target), dtype)
+def test_targets_and_dtypes(target: str, dtype: str, average: str) -> None:
+    compare(Pool((3, 130, 6, 7), (3, 3), (2, 2), (1, 1, 1, 1), target=target, average=average), dtype)
+
+
+def test_averages_of_nan_and_infinity() -> None:
+    pool = Pool((1, 1, 4, 6), (2, 2), (2, 2), average="all")
+    x = np.ones(pool.images, np.float32)
+    x[0, 0, 0, 0], x[0, 0, 2, 2], x[0, 0, 2, 4:6] = np.nan, -np.inf, [np.inf, -np.inf]
+    np.testing.assert_array_equal(call(pool.body, x)[0, 0], [[np.nan, 1, 1], [1, -np.inf, np.nan]])
 
 
 def test_nan_and_infinity_reach_the_windows_that_see_them() -> None:
@@ -106,23 +166,6 @@ def test_nan_and_infinity_reach_the_windows_that_see_them() -> None:
     seen: Array = windows(x, pool.kernel, pool.stride, pool.pads, pool.dilation, LOWEST["float32"]).max(axis=(4, 5))
     np.testing.assert_array_equal(call(pool.body, x), seen.astype(np.float64))
     assert np.isnan(seen[0, 0, 1, 1]) and np.isnan(seen).sum() == 1
-
-
-# One row of results needs 2 rows of the image: 32 KiB hold two of 4096 float32.
-@pytest.mark.parametrize(
-    ("inside", "outside"),
-    [
-        (Pool((1, 1, 4, 4096), (2, 2), (2, 2)), Pool((1, 1, 4, 4098), (2, 2), (2, 2))),
-        (Pool((1, 1, 70, 128), (64, 1)), Pool((1, 1, 70, 128), (65, 1))),
-    ],
-    ids=["wide", "high"],
-)
-def test_limits(inside: Pool, outside: Pool) -> None:
-    for pool, fits in ((inside, True), (outside, False)):
-        assert max_pool_fits(pool.result[3], pool.kernel, pool.stride, pool.dilation) is fits
-    inside.program()
-    with pytest.raises(KernelError, match=r"max_pool2d: \d+ rows of \d+ exceed SBUF"):
-        outside.program()
 
 
 def test_images_larger_than_sbuf() -> None:
@@ -151,6 +194,8 @@ def pools(draw: st.DrawFn) -> Pool:
         pair(1, 3),
         draw(st.sampled_from(PLACES)),
         draw(st.sampled_from(TARGETS)),
+        draw(st.sampled_from(AVERAGES)),
+        pair(0, 2),
     )
     assume(min(pool.result) >= 1)
     return pool

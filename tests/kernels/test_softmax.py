@@ -1,4 +1,4 @@
-"""Softmax against exp(x - max) / sum of each row."""
+"""Softmax against exp(x - max) / sum of each row, log-softmax against x - max - log(sum)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from calling import (
     TARGETS,
     TINY,
     Array,
+    Kernel,
     Pair,
     Tensor,
     call,
@@ -20,22 +21,25 @@ from calling import (
     rows_to_hbm,
     sbuf_rows,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.softmax import MAX_COLUMNS, softmax
+from trnrt.kernels.softmax import CHUNK, KEPT_BYTES, MAX_COLUMNS, WHOLE_COLUMNS, log_softmax, softmax
 from trnrt.nki import Spec, trace
 
-SHAPES = [(1, 1), (1, 10), (33, 7), (128, 3), (129, 130), (257, 600), (2, MAX_COLUMNS)]
+SHAPES = [(1, 1), (1, 10), (33, 7), (128, 3), (129, 130), (257, 600), (1300, 5), (2, WHOLE_COLUMNS)]
+LONG = [(1, WHOLE_COLUMNS + 1), (130, 10007), (3, 32000), (2, KEPT_BYTES // 4), (2, KEPT_BYTES // 4 + 1), (1, 100003)]
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def run(x: Array, places: Pair = (0, 0), target: str = "trn2") -> Array:
+def run(x: Array, places: Pair = (0, 0), target: str = "trn2", kernel: Kernel = softmax) -> Array:
     """The kernel's answer; ``places`` of source and result: 0 HBM, 1 SBUF."""
     rows, columns = x.shape
 
     def body(x: Tensor) -> Tensor:
         dst = (sbuf_rows if places[1] else _matrix)(rows, columns, x.dtype)
-        softmax(dst, rows_in_sbuf(x) if places[0] else x, rows)
+        kernel(dst, rows_in_sbuf(x) if places[0] else x, rows)
         return rows_to_hbm(dst, rows) if places[1] else dst
 
     return call(body, x, target=target)
@@ -55,6 +59,17 @@ def compare(x: Array, got: Array, dtype: str = "float32") -> None:
     assert (np.abs(got - expected) <= relative * expected + TINY[dtype]).all()
 
 
+def compare_log(x: Array, got: Array, dtype: str = "float32") -> None:
+    """Absolute: the difference to the maximum and the sum's logarithm are as far off as the sum is relatively."""
+    x64 = x.astype(np.float64)
+    differences = x64 - x64.max(axis=1, keepdims=True)
+    logarithms = np.log(np.exp(differences).sum(axis=1, keepdims=True))
+    expected = differences - logarithms
+    spread = (x64.max() - x64.min()) * 2.0**-24
+    bound = FUNCTION * (2 + logarithms) + 2 * spread + x.shape[1] * 2.0**-24 + 1.01 * ROUNDING[dtype] * np.abs(expected)
+    assert (np.abs(got - expected) <= bound).all()
+
+
 @pytest.mark.parametrize("places", PLACES, ids=["hbm-hbm", "hbm-sbuf", "sbuf-hbm", "sbuf-sbuf"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_place(shape: Pair, places: Pair) -> None:
@@ -67,6 +82,94 @@ def test_every_place(shape: Pair, places: Pair) -> None:
 def test_targets_and_dtypes(target: str, dtype: str) -> None:
     x = drawn((130, 33), 0, dtype)
     compare(x, run(x, (0, 0), target), dtype)
+
+
+@pytest.mark.parametrize("shape", LONG, ids=str)
+def test_rows_longer_than_sbuf(shape: Pair) -> None:
+    x = 5 * drawn(shape, 0)
+    compare(x, run(x))
+    compare_log(x, run(x, kernel=log_softmax))
+
+
+@pytest.mark.parametrize("places", PLACES[1:], ids=["hbm-sbuf", "sbuf-hbm", "sbuf-sbuf"])
+@pytest.mark.parametrize("kernel", [softmax, log_softmax])
+def test_long_rows_in_every_place(kernel: Kernel, places: Pair) -> None:
+    x = 5 * drawn((130, WHOLE_COLUMNS + 1), 0)
+    got = run(x, places, kernel=kernel)
+    (compare if kernel is softmax else compare_log)(x, got)
+
+
+@pytest.mark.parametrize("places", PLACES, ids=["hbm-hbm", "hbm-sbuf", "sbuf-hbm", "sbuf-sbuf"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_logarithms_in_every_place(shape: Pair, places: Pair) -> None:
+    x = 5 * drawn(shape, 0)
+    compare_log(x, run(x, places, kernel=log_softmax))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("columns", [33, WHOLE_COLUMNS + 131])
+def test_logarithms_of_targets_and_dtypes(columns: int, target: str, dtype: str) -> None:
+    x = drawn((130, columns), 0, dtype)
+    compare_log(x, run(x, (0, 0), target, log_softmax), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_long_rows_of_targets_and_dtypes(target: str, dtype: str) -> None:
+    x = drawn((3, WHOLE_COLUMNS + 131), 0, dtype)
+    compare(x, run(x, (0, 0), target), dtype)
+
+
+def rising(chunks: int) -> Array:
+    """Rows of chunks whose maxima rise, fall, and stay."""
+    x = np.zeros((3, chunks * CHUNK), np.float32)
+    for chunk in range(chunks):
+        x[0, chunk * CHUNK :] = 300 * chunk
+        x[1, chunk * CHUNK :] = -300 * chunk
+    return x
+
+
+def test_the_maximum_may_stand_anywhere() -> None:
+    x = rising(6)
+    compare(x, run(x))
+    compare_log(x, run(x, kernel=log_softmax))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    shape=st.one_of(
+        st.tuples(st.integers(1, 3), st.integers(1, WHOLE_COLUMNS + 3 * CHUNK)),
+        st.tuples(st.integers(1, 2000), st.integers(1, 64)),
+    ),
+    scale=st.sampled_from([1e-3, 1.0, 50.0]),
+    log=st.booleans(),
+    target=st.sampled_from(TARGETS),
+)
+def test_any_rows(shape: Pair, scale: float, log: bool, target: str) -> None:
+    x = (scale * drawn(shape, 0)).astype(np.float32)
+    got = run(x, target=target, kernel=log_softmax if log else softmax)
+    (compare_log if log else compare)(x, got)
+
+
+@pytest.mark.parametrize("kernel", [softmax, log_softmax])
+@pytest.mark.parametrize("columns", [8, WHOLE_COLUMNS + CHUNK + 8])
+def test_nan_and_infinity_stay_in_their_row_of_any_length(columns: int, kernel: Kernel) -> None:
+    x = drawn((6, columns), 0)
+    plain = run(x, kernel=kernel)
+    x[1, -3], x[2, 0], x[3], x[4, -1] = np.nan, np.inf, -np.inf, np.inf
+    got = run(x, kernel=kernel)
+    assert np.isnan(got[1:5]).all()
+    assert (got[[0, 5]] == plain[[0, 5]]).all()
+
+
+def test_chunks_of_nothing_but_minus_infinity() -> None:
+    x = np.full((3, WHOLE_COLUMNS + CHUNK), -np.inf, np.float32)
+    x[0, [-2, -1]], x[1, [0, CHUNK]], x[2, 0] = 7, -3e38, 3e38
+    expected = np.where(np.isfinite(x), np.array([[0.5], [0.5], [1]]), 0)
+    np.testing.assert_allclose(run(x), expected, rtol=1e-6)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(run(x, kernel=log_softmax), np.log(expected), rtol=1e-6)
 
 
 def test_numbers_whose_exponential_overflows() -> None:
@@ -88,12 +191,12 @@ def test_minus_infinity_is_probability_zero() -> None:
     np.testing.assert_allclose(run(x), np.array([[0, 0.5, 0.5]]), rtol=1e-6)
 
 
-def test_rows_of_too_many_columns() -> None:
+@pytest.mark.parametrize("kernel", [softmax, log_softmax])
+def test_rows_of_too_many_columns(kernel: Kernel) -> None:
     def body(x: Tensor) -> Tensor:
         dst = hbm(x.shape, x.dtype)
-        softmax(dst, x, x.shape[0])
+        kernel(dst, x, x.shape[0])
         return dst
 
-    trace(body, Spec((1, MAX_COLUMNS), "float32"))
     with pytest.raises(KernelError, match=f"rows of {MAX_COLUMNS + 1} elements; the limit is {MAX_COLUMNS}"):
         trace(body, Spec((1, MAX_COLUMNS + 1), "float32"))

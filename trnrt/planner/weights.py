@@ -41,15 +41,30 @@ def linear_weight(weight: Array, positions: int = 1) -> Array:
     return blocked.reshape(blocked.shape[0], -1, outputs)
 
 
-def conv_weight(weight: Array) -> Array:
-    """(O, C, KH, KW) -> (P, B, KH*KW, O) for conv2d."""
+def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
+    """(O, C, KH, KW) -> (P, B, KH*KW, O) for conv2d.
+
+    With ``groups``, C is what one of them sees. ``together`` of them are one convolution: zeros stand where an output
+    does not see a channel. The blocks of one after the other make up B.
+    """
     outputs, channels, rows, columns = weight.shape
-    return _blocked(weight.reshape(outputs, channels, rows * columns).transpose(1, 2, 0))
+    each = outputs // groups
+    parts = []
+    for first in range(0, groups, together):
+        dense = np.zeros((together, each, together, channels, rows * columns), weight.dtype)
+        for group in range(first, min(groups, first + together)):
+            mine = weight[group * each : (group + 1) * each]
+            dense[group - first, :, group - first] = mine.reshape(each, channels, -1)
+        parts.append(_blocked(dense.reshape(together * each, together * channels, -1).transpose(1, 2, 0)))
+    return np.concatenate(parts, axis=1)
 
 
-def columns(bias: Array) -> Array:
-    """(O,) -> (P, B) float32: one value an output channel, on its partition."""
-    return _blocked(bias.astype(np.float32))
+def columns(bias: Array, each: int = 0) -> Array:
+    """(O,) -> (P, B) float32: one value an output channel, on its partition; a new column after ``each`` of them."""
+    each = each or bias.shape[0]
+    parts = [_blocked(bias[first : first + each].astype(np.float32)) for first in range(0, bias.shape[0], each)]
+    rows = parts[0].shape[0]
+    return np.concatenate([np.pad(part, ((0, rows - part.shape[0]), (0, 0))) for part in parts], axis=1)
 
 
 def row(bias: Array) -> Array:

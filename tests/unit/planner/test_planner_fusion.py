@@ -82,14 +82,14 @@ def test_what_is_not_fused_into_conv_has_a_reason(nodes: str, outputs: str, note
 
 
 def test_a_pool_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows of six results are 48 bytes."""
-    monkeypatch.setattr(conv2d, "POOL_BYTES", 47)
+    """A window of 2 x 2 results is 16 bytes."""
+    monkeypatch.setattr(conv2d, "POOL_BYTES", 15)
     plan = images(f"{CONV} r = Relu(c) {POOL}(r)")
     assert steps(plan) == {"conv2d": ("Conv_0", "Relu_1"), "max_pool2d": ("MaxPool_2",)}
     assert list(plan.notes) == [
-        "MaxPool 'MaxPool_2' is not fused into Conv 'Conv_0': the rows that one pooled row needs do not fit SBUF"
+        "MaxPool 'MaxPool_2' is not fused into Conv 'Conv_0': what one pooled result needs does not fit SBUF"
     ]
-    monkeypatch.setattr(conv2d, "POOL_BYTES", 48)
+    monkeypatch.setattr(conv2d, "POOL_BYTES", 16)
     assert set(steps(images(f"{CONV} r = Relu(c) {POOL}(r)"))) == {"conv2d"}
 
 

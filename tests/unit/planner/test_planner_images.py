@@ -1,4 +1,4 @@
-"""Conv and MaxPool against onnxruntime, attribute by attribute, and in any combination."""
+"""Conv and the pooling after it against onnxruntime, attribute by attribute, and in any combination."""
 
 from __future__ import annotations
 
@@ -47,6 +47,53 @@ CONV_ATTRIBUTES = [
 @pytest.mark.parametrize("attributes", CONV_ATTRIBUTES)
 def test_conv_attributes(attributes: str) -> None:
     compare(conv(attributes), {"x": drawn(2, 3, 9, 10)})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "groups"), [(6, 4, 2), (5, 5, 5), (5, 15, 5), (130, 130, 130), (192, 6, 3), (258, 4, 2)]
+)
+def test_conv_groups(channels: int, outputs: int, groups: int, dtype: str) -> None:
+    graph = f"""(float[N,{channels},6,7] x) => (float[N,{outputs},h,k] y) {{
+        c = Conv<group={groups}, pads=[1,1,1,1]>(x, w, b)  y = Relu(c) }}"""
+    constants = {"w": drawn(outputs, channels // groups, 3, 3) / 8, "b": drawn(outputs)}
+    plan = compare(modelled(graph, constants), {"x": drawn(2, channels, 6, 7)}, dtype=dtype)
+    assert list(steps(plan)) == ["conv2d"]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    ["", "strides=[3]", "pads=[2,1]", "dilations=[4], pads=[3,0]", 'auto_pad="SAME_LOWER", strides=[2]', "group=2"],
+)
+def test_conv_over_rows(attributes: str) -> None:
+    given = f"<{attributes}>" if attributes else ""
+    graph = f"(float[N,4,30] x) => (float[N,6,k] y) {{ c = Conv{given}(x, w, b)  y = Tanh(c) }}"
+    w = drawn(6, 2 if "group" in attributes else 4, 5)
+    compare(modelled(graph, {"w": w / 4, "b": drawn(6)}), {"x": drawn(2, 4, 30)})
+
+
+def test_convs_over_rows_follow_each_other() -> None:
+    graph = """(float[N,2,30] x) => (float[N,3,k] y) {
+        a = Conv<pads=[1,1]>(x, v)  r = Relu(a)  y = Conv<pads=[1,1]>(r, w) }"""
+    compare(modelled(graph, {"v": drawn(4, 2, 3), "w": drawn(3, 4, 3)}), {"x": drawn(2, 2, 30)})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "fused"),
+    [
+        ("kernel_shape=[2,2], strides=[2,2]", True),
+        ("kernel_shape=[3,2], pads=[1,0,1,1], count_include_pad=1", True),
+        ('kernel_shape=[2,3], auto_pad="VALID"', True),
+        ("kernel_shape=[3,2], pads=[1,0,1,1]", False),
+        ("kernel_shape=[2,2], strides=[2,2], ceil_mode=1", False),
+        ('kernel_shape=[2,2], auto_pad="SAME_UPPER"', False),
+    ],
+)
+def test_conv_and_average(attributes: str, fused: bool) -> None:
+    graph = f"""(float[N,2,9,10] x) => (float[N,3,h,k] y) {{
+        c = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(c)  y = AveragePool<{attributes}>(r) }}"""
+    plan = compare(modelled(graph, {"w": drawn(3, 2, 3, 3) / 4}, opset=19), {"x": drawn(2, 2, 9, 10)})
+    assert ("avg_pool2d" not in steps(plan)) == fused
 
 
 @pytest.mark.parametrize("rule", ["SAME_UPPER", "SAME_LOWER"])

@@ -1,4 +1,4 @@
-"""Softmax, ArgMax, activations, and the boundary nodes behind them, against onnxruntime."""
+"""Softmax, LogSoftmax, ArgMax, ArgMin, activations, and the boundary nodes behind them, against onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ def test_activation_alone(op: str, shape: tuple[int, ...]) -> None:
 SHAPES = [(7,), (2, 7), (2, 3, 7), (2, 3, 4, 7), (2, 1), (130, 10)]
 
 
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("axis", ["default", "-1", "last"])
-def test_softmax_along_the_last_axis(shape: tuple[int, ...], axis: str) -> None:
+def test_softmax_along_the_last_axis(shape: tuple[int, ...], axis: str, op: str) -> None:
     given = {"default": "", "-1": "<axis=-1>", "last": f"<axis={len(shape) - 1}>"}[axis]
     declared = ",".join(map(str, shape))
-    compare(
-        modelled(f"(float[{declared}] x) => (float[{declared}] y) {{ y = Softmax{given}(x) }}"), {"x": drawn(*shape)}
-    )
+    compare(modelled(f"(float[{declared}] x) => (float[{declared}] y) {{ y = {op}{given}(x) }}"), {"x": drawn(*shape)})
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_of_rows_longer_than_sbuf(op: str) -> None:
+    graph = f"(float[N,70001] x) => (float[N,70001] y) {{ a = Relu(x)  y = {op}(a) }}"
+    compare(modelled(graph), {"x": drawn(3, 70001)})
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 3, 4), (2, 3, 4, 5)], ids=str)
@@ -38,26 +43,28 @@ def test_softmax_before_opset_13_takes_everything_from_the_axis_on(shape: tuple[
     compare(modelled(graph, opset=11), {"x": drawn(*shape)})
 
 
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("shape", [(2, 1), (3, 8), (3, 9), (130, 10), (2, 3, 4), (2, 3, 1, 5), (6,)], ids=str)
 @pytest.mark.parametrize("negative", [False, True], ids=["axis=last", "axis=-1"])
-def test_argmax(shape: tuple[int, ...], keepdims: int, negative: bool) -> None:
+def test_argmax(shape: tuple[int, ...], keepdims: int, negative: bool, op: str) -> None:
     axis = -1 if negative else len(shape) - 1
     made = (*shape[:-1], 1) if keepdims else shape[:-1]
     declared = ",".join(map(str, shape))
     result = f"[{','.join(map(str, made))}]" if made else ""
     graph = f"""(float[{declared}] x) => (int64{result} y) {{
-        y = ArgMax<axis={axis}, keepdims={keepdims}>(x) }}"""
+        y = {op}<axis={axis}, keepdims={keepdims}>(x) }}"""
     compare(modelled(graph), {"x": drawn(*shape)})
 
 
-def test_argmax_of_equals_is_the_first() -> None:
-    graph = "(float[N,9] x) => (int64[N] y) { y = ArgMax<axis=1, keepdims=0>(x) }"
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_argmax_of_equals_is_the_first(op: str) -> None:
+    graph = f"(float[N,9] x) => (int64[N] y) {{ y = {op}<axis=1, keepdims=0>(x) }}"
     x = np.zeros((4, 9), np.float32)
     x[1, [4, 7]] = 1
     x[2, 8] = 1
     x[3] = [np.nan, 5, 5, 1, 1, 1, 1, 1, 1]
-    compare(modelled(graph), {"x": x})
+    compare(modelled(graph), {"x": x if op == "ArgMax" else -x})
 
 
 @pytest.mark.parametrize("to", ["INT32", "INT64", "FLOAT", "DOUBLE", "FLOAT16", "UINT8", "BOOL"])

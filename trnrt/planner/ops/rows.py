@@ -1,4 +1,4 @@
-"""Operators along rows: Softmax and ArgMax."""
+"""Operators along rows: Softmax, LogSoftmax, ArgMax and ArgMin."""
 
 from __future__ import annotations
 
@@ -30,26 +30,30 @@ class RowsStep(Step):
 
 @dataclass(kw_only=True)
 class SoftmaxStep(RowsStep):
-    """Softmax of each row."""
+    """Softmax of each row, or its logarithm: the name of the kernel."""
+
+    kernel: str
 
     def writes(self) -> tuple[Layout, ...]:
         return (Layout.ROWS, Layout.HBM)
 
     def call(self, tensors: Tensors) -> Call:
-        return Call("softmax", "softmax", (), {"rows": self.shape[0]})
+        return Call("softmax", self.kernel, (), {"rows": self.shape[0]})
 
 
 @dataclass(kw_only=True)
 class ArgmaxStep(RowsStep):
-    """The index of each row's first largest element, uint32 in HBM."""
+    """The index of each row's first largest or smallest element, uint32 in HBM; the name of the kernel."""
+
+    kernel: str
 
     def call(self, tensors: Tensors) -> Call:
-        return Call("argmax", "argmax", (), {"rows": self.shape[0]})
+        return Call("argmax", self.kernel, (), {"rows": self.shape[0]})
 
 
-@lowers("Softmax")
+@lowers("Softmax", "LogSoftmax")
 def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
-    """Softmax over the last axis (before opset 13: over everything from the axis on)."""
+    """Softmax, or its logarithm, over the last axis (before opset 13: over everything from the axis on)."""
     source = lowering.operand(node.inputs[0])
     rank = len(source.shape)
     axis = attribute(node, "axis", -1 if lowering.opset >= 13 else 1)
@@ -58,7 +62,7 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(f"axis={axis} of {rank} dimensions; the kernel works along the last one", _TRANSPOSE_HINT)
     rows, columns = rows_and_columns(source.shape, axis)
     if columns > softmax.MAX_COLUMNS:
-        raise Blocked(f"rows of {columns} elements; the kernel holds {softmax.MAX_COLUMNS}")
+        raise Blocked(f"rows of {columns} elements; the kernel takes {softmax.MAX_COLUMNS}")
     step = SoftmaxStep(
         name=node_name(node),
         nodes=[node_name(node)],
@@ -66,13 +70,14 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
         output=value_name(node.outputs[0]),
         shape=(rows, columns),
         columns=columns,
+        kernel="softmax" if node.op_type == "Softmax" else "log_softmax",
     )
     lowering.add(step, [node], "a row a partition: maximum, exponential with running sum, scaling")
 
 
-@lowers("ArgMax")
+@lowers("ArgMax", "ArgMin")
 def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
-    """The index of the first maximum along the last axis."""
+    """The index of the first maximum, or minimum, along the last axis."""
     lowering.mark_index(node.outputs[0])  # first, so that nodes after one that is blocked are not blamed for it
     source = lowering.operand(node.inputs[0])
     rank = len(source.shape)
@@ -93,5 +98,6 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
         shape=(rows, 1),
         dtype="uint32",
         columns=columns,
+        kernel=node.op_type.lower(),
     )
     lowering.add(step, [node], "the vector engine's search; indices become int64 on the host")

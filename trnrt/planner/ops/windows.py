@@ -24,22 +24,26 @@ class Window:
         return self.kernel != (1, 1) or self.stride != (1, 1)
 
 
-def _pair(node: ir.Node, name: str, default: tuple[int, int]) -> tuple[int, int]:
-    values = attribute(node, name, default)
-    if len(values) != 2:
-        raise Blocked(f"{name}={list(values)}: only two-dimensional images are supported")
-    return int(values[0]), int(values[1])
+def _pair(node: ir.Node, name: str, dimensions: int) -> tuple[int, int]:
+    """Strides or dilations, 1 where there are none; those of a row of pixels move along it only."""
+    values = attribute(node, name, (1,) * dimensions)
+    if len(values) != dimensions:
+        raise Blocked(f"{name}={list(values)}: {dimensions} numbers are expected")
+    return (int(values[0]), int(values[1])) if dimensions == 2 else (1, int(values[0]))
 
 
 def read_window(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]) -> Window:
-    """The window of a Conv or pooling node over images (H, W) that gives results (OH, OW).
+    """The window of a Conv or pooling node over images (H, W), or rows (W,), that gives results (OH, OW) or (OW,).
 
     What the window needs beyond the bottom and right edges follows from the result's size, so that pads at the end
     and ceil_mode need no further care.
     """
-    stride = _pair(node, "strides", (1, 1))
-    dilation = _pair(node, "dilations", (1, 1))
+    dimensions = len(image)
+    stride = _pair(node, "strides", dimensions)
+    dilation = _pair(node, "dilations", dimensions)
     pads = attribute(node, "pads", (0, 0, 0, 0))
+    if dimensions == 1:
+        image, result, pads = (1, *image), (1, *result), (0, pads[0])
     if any(p < 0 for p in pads):
         raise Blocked(f"pads={list(pads)}: negative padding", "slice the image before the node")
     auto = attribute(node, "auto_pad", "NOTSET")
