@@ -357,6 +357,33 @@ def bench_timing_command(
         raise typer.Exit(1)
 
 
+@bench_app.command("labs", short_help="Compare the kernels with two labs' published times.")
+def bench_labs_command(
+    check: Annotated[bool, typer.Option("--check", help="Run every case, too, and check its numbers (slow).")] = False,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict the time of the hand-written kernels on the labs' cases; exit 1 if a bar is missed."""
+    from trnrt.commands.bench import bench_labs
+
+    if not bench_labs(Reporting(as_json, json_out), check=check):
+        raise typer.Exit(1)
+
+
+@bench_app.command("kernels", short_help="Show how near the kernels are to the hardware's limit.")
+def bench_kernels_command(
+    target: SimulatedTargetFlag = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes a family.")] = 50,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict each family of kernels on seeded random shapes: how much of the time the hardware needs at least."""
+    from trnrt.commands.bench import bench_kernels
+    from trnrt.nki.sim.kernel import default_target
+
+    bench_kernels(Reporting(as_json, json_out), target=target or default_target(), trials=trials)
+
+
 def _session(target: str | None, dtype: DType, backend: Backend) -> SessionOptions:
     from trnrt.commands.opening import SessionOptions
 

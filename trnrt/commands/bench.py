@@ -53,6 +53,43 @@ def bench_timing(reporting: Reporting, *, fit: bool) -> bool:
     return found.passed
 
 
+def bench_labs(reporting: Reporting, *, check: bool) -> bool:
+    """Predict the labs' cases (with ``check``: run them, too); tell whether every one is within its bars."""
+    from trnrt.bench.labs.cases import row
+    from trnrt.bench.labs.checking import check as checked_numbers
+    from trnrt.bench.labs.table import CASES
+    from trnrt.report.labs import labs_document, labs_parts
+
+    rows, checked = [], []
+    for case in CASES:
+        with working(f"predicting {case.name} on {case.target}"):
+            rows.append(row(case))
+        if check:
+            with working(f"checking {case.name} on {case.target}"):
+                checked.append(checked_numbers(case))
+    document = labs_document(rows, checked if check else None)
+    text = as_text(document)
+    say(text if reporting.as_json else render(labs_parts(rows, checked if check else None)))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, text)
+    return bool(document["passed"])
+
+
+def bench_kernels(reporting: Reporting, *, target: str, trials: int) -> None:
+    """Show how near the kernels come to the hardware's limit over random shapes."""
+    from trnrt.bench.shapes.families import FAMILIES, measure
+    from trnrt.report.labs import shares_document, shares_table
+
+    shares = []
+    for family in FAMILIES:
+        with working(f"predicting {family.name} in {family.dtype}"):
+            shares.append(measure(family, target, trials))
+    document = as_text(shares_document(shares))
+    say(document if reporting.as_json else render([shares_table(shares)]))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, document)
+
+
 def _warn_if_busy() -> None:
     """BLAS threads wait for each other: on cores that others use, a product of two threads takes a time slice."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1

@@ -126,10 +126,7 @@ def _prediction(profile: Profile) -> Document:
         "batch": profile.batch,
         "cores": len(profile.cores),
         "compared": profile.compared,
-        "predicted_us": {
-            "benchmark": profile.benchmark_us,
-            "profiler": profile.profiler_us,
-        },
+        "predicted_us": asdict(profile.predicted_us),
         "mfu": profile.mfu,
         "mbu": profile.mbu,
         "flops": profile.flops,

@@ -95,12 +95,12 @@ def test_what_an_instruction_reads_and_writes_lives_at_once() -> None:
 
 def test_the_lowest_gap_is_taken() -> None:
     def body() -> None:
-        a, b, c = tile(128, 8), tile(128, 16), tile(128, 24)
+        a, b, c = tile(128, 4800), tile(128, 9600), tile(128, 14400)
         use(a, b, c)
-        use(tile(128, 15), a, c)
-        use(tile(128, 33), a, c)
+        use(tile(128, 9000), a, c)
+        use(tile(128, 19800), a, c)
 
-    assert placed(body)[0] == [0, 32, 96, 32, 192]
+    assert placed(body)[0] == [0, 19200, 57600, 19200, 115200]
 
 
 def test_tiles_that_nothing_touches_have_no_address() -> None:

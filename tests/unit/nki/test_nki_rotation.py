@@ -88,6 +88,16 @@ def test_a_pool_s_memory_is_used_again_after_its_last_tile() -> None:
     assert found[3:] == [0, 64000, 128000]
 
 
+def test_pools_share_no_addresses_where_there_is_room() -> None:
+    def body() -> None:
+        for _ in range(3):
+            touched(tile(128, 1000))
+        for _ in range(3):
+            touched(tile(128, 2000))
+
+    assert addresses(body) == [0, 4000, 8000, 12000, 20000, 28000]
+
+
 def test_two_calls_of_a_helper_are_two_pools() -> None:
     """A pool is of one line of the kernel, too: one helper makes weights that stay and tiles that go."""
 

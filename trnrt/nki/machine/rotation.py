@@ -4,8 +4,9 @@ Policy (AWS's compiler is free here; this is ours, in one place): the tiles of o
 allocates are a pool (a line of a function that several lines of the kernel call: one for each of these). A pool has
 ``DEPTH`` times as many places as it holds tiles at once, and a new tile takes the place that has been free for
 longest. So a loop may load its next tiles while the last ones are in use, ``DEPTH`` iterations at most at a time. A
-pool keeps its places from its first tile to its last; pools that do not live at the same time share addresses. Where
-the memory is too small for all of that, every pool gets its second places before any gets its third, small ones first.
+pool keeps its places from its first tile to its last. Where memory is too small for every pool to have addresses of its
+own, pools that do not live at the same time share them; where it is too small even so, every pool gets its second
+places before any gets its third, small ones first.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     if not _fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
         places = _divided(pools, capacity, places)
         _fits(pools, capacity, places)
+    _spread(pools, capacity)
     for pool in pools:
         for tile, place in zip(pool.tiles, _turns(pool, spans), strict=True):
             tile.address = (0, pool.start + place * pool.size)
@@ -103,6 +105,15 @@ def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
             return False
         alive.append(pool)
     return True
+
+
+def _spread(pools: Sequence[_Pool], capacity: int) -> None:
+    """Give each pool addresses of its own, where there is room: a tile then waits for none of another pool."""
+    if sum(pool.bytes for pool in pools) <= capacity:
+        start = 0
+        for pool in pools:
+            pool.start = start
+            start += pool.bytes
 
 
 def _divided(pools: Sequence[_Pool], capacity: int, places: list[int]) -> list[int]:

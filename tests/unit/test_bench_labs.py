@@ -1,0 +1,169 @@
+"""``trnrt bench labs`` and ``trnrt bench kernels``: bars, shares, and that wrong numbers are told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from trnrt.bench.labs import cases, checking, entries, table
+from trnrt.bench.labs.cases import Case, Tolerance, row, tensor_us
+from trnrt.bench.shapes import families, plot
+from trnrt.cli import app
+from trnrt.nki import nisa, nki, nl
+from trnrt.nki.machine.targets import get_target
+
+ROOT = Path(__file__).parents[2]
+BY_NAME = {(case.name, case.target, case.dtype): case for case in table.CASES}
+ADDITION = BY_NAME["vector addition 256,000", "trn2", "float32"]
+
+
+@nki.jit
+def wrong_addition(a: Any, b: Any) -> Any:
+    """a + a. a, b: HBM (N,)"""
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    x = nl.ndarray((1, a.shape[0]), dtype=a.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x, src=a.reshape((1, a.shape[0])))
+    nisa.tensor_tensor(dst=x, data1=x, data2=x, op=nl.add)
+    nisa.dma_copy(dst=out.reshape((1, a.shape[0])), src=x)
+    return out
+
+
+def test_cases_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(table.CASES)
+    for case in table.CASES:
+        assert case.bar_us is not None or case.factor is not None or case.against is not None
+        assert case.flops or case.hbm_bytes
+
+
+def test_a_row_says_what_the_hardware_needs_at_least() -> None:
+    found = row(ADDITION)
+    dma = get_target("trn2").timing.dma
+    assert found.bound_us == pytest.approx(ADDITION.hbm_bytes / dma.total_gbps / 1000 + 14.1)
+    assert found.bound_us < found.predicted_us
+    assert found.peak_share == pytest.approx((found.bound_us - 14.1) / found.predicted_us)
+
+
+def test_bars() -> None:
+    found = row(ADDITION)
+    assert found.passed
+    assert not replace(found, bar_us=found.predicted_us - 0.1).passed
+    assert not replace(found, share_bar=found.peak_share + 0.01).passed
+    alone = replace(ADDITION, bar_us=None, against=None)
+    assert row(alone).bar_us is None
+    assert row(replace(alone, factor=2.0)).bar_us == pytest.approx(2 * found.bound_us)
+
+
+def test_theirs_is_a_bar_too() -> None:
+    found = row(replace(ADDITION, bar_us=None))
+    assert found.theirs_us == found.bar_us
+    assert found.theirs_us is not None and found.predicted_us < found.theirs_us
+    assert not row(replace(ADDITION, kernel=entries.streamed_addition, against=entries.vector_addition)).passed
+
+
+def test_float32_products_take_four_passes() -> None:
+    timing = get_target("trn1").timing
+    half = replace(ADDITION, dtype="bfloat16", flops=2.0 * 128 * 128 * 2800)
+    assert tensor_us(half, timing) == pytest.approx(1)
+    assert tensor_us(replace(half, dtype="float32"), timing) == pytest.approx(4)
+
+
+def test_wrong_numbers_are_told() -> None:
+    small = replace(ADDITION, against=None, shapes=((200,), (200,)), tolerance=Tolerance(1e-5, 1e-6))
+    assert checking.check(small).passed
+    assert checking.check(replace(small, kernel=wrong_addition)).worst > 1
+
+
+def test_shares_are_seeded() -> None:
+    family = next(f for f in families.FAMILIES if f.name == "addition")
+    first, second = (families.measure(family, "trn2", 5) for _ in range(2))
+    assert first == second
+    assert 0 < first.least <= first.p10 <= first.median <= first.p90 <= 1
+
+
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: f"{family.name}-{family.dtype}")
+def test_no_family_beats_the_hardware(family: families.Family) -> None:
+    generator = np.random.default_rng(1)
+    item = 4 if family.dtype == "float32" else 2
+    for _ in range(3):
+        assert 0 < families.share_of(family, family.draw(generator, item), "trn2") <= 1
+
+
+def run(*flags: str) -> Any:
+    return CliRunner().invoke(app, ["bench", *flags], catch_exceptions=False)
+
+
+def test_the_verb_fails_where_a_bar_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "CASES", (ADDITION, replace(ADDITION, name="hopeless", bar_us=1.0)))
+    result = run("labs", "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [one["passed"] for one in document["rows"]] == [True, False]
+    assert {
+        "case",
+        "target",
+        "dtype",
+        "clock",
+        "predicted_us",
+        "published_us",
+        "bar_us",
+        "peak_share",
+        "passed",
+    } <= set(document["rows"][0])
+    assert document["checked"] is None
+    text = run("labs").stdout
+    assert "MISS" in text and "2 cases, 1 miss a bar" in text
+
+
+def test_the_numbers_are_checked_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(ADDITION, against=None, shapes=((200,), (200,)))
+    monkeypatch.setattr(table, "CASES", (small, replace(small, name="wrong", kernel=wrong_addition)))
+    result = run("labs", "--check", "--json")
+    assert result.exit_code == 1
+    assert [one["passed"] for one in json.loads(result.stdout)["checked"]] == [True, False]
+
+
+def test_shares_as_json() -> None:
+    result = run("kernels", "--trials", "2", "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert [one["family"] for one in document["rows"]] == [family.name for family in families.FAMILIES]
+    assert {one["trials"] for one in document["rows"]} == {2}
+
+
+def test_a_case_can_draw_its_own_inputs() -> None:
+    def draw(generator: np.random.Generator, shapes: Any) -> list[cases.Array]:
+        return [np.full(shape, 2.0) for shape in shapes]
+
+    seen: list[float] = []
+
+    def reference(a: cases.Array, b: cases.Array) -> cases.Array:
+        seen.append(float(a.max()))
+        result: cases.Array = a + b
+        return result
+
+    case: Case = replace(ADDITION, shapes=((200,), (200,)), draw=draw, reference=reference)
+    assert checking.check(case).passed
+    assert seen == [2.0]
+
+
+def test_the_plot_is_an_image() -> None:
+    image = plot.svg([("a", [(128, 0.1), (256, 0.5)]), ("b", [(128, 0.2), (512, 1.0)])])
+    root = ElementTree.fromstring(image)
+    names = [element.tag.rpartition("}")[2] for element in root]
+    assert names.count("polyline") == 2
+    shares = [text.text for text in root if text.tag.endswith("text")]
+    assert {"a", "b", "128", "512", "0 %", "100 %"} <= set(shares)
+
+
+def test_the_page_names_every_kernel_file() -> None:
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    for file in (ROOT / "kernels").glob("*.py"):
+        assert file.name == "common.py" or f"`{file.name}`" in page, file.name
+    assert (ROOT / "docs" / "kernels.svg").is_file()

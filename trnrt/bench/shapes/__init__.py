@@ -1,0 +1,1 @@
+"""``trnrt bench kernels``: how near the kernels are to the hardware's limit over random shapes."""
