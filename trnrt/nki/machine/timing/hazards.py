@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 
 from trnrt.nki.machine.program import ON_CHIP, Instruction, MemoryRegion, Program, Register, Storage, View
-from trnrt.nki.machine.timing.regions import Region, everything, region_of
+from trnrt.nki.machine.timing.regions import EVERYTHING, Region, region_of
 
 MOST_PARTITIONS = 128
 _REGISTERS = frozenset({"register_move", "register_load", "register_store"})
@@ -95,6 +95,7 @@ class Hazards:
         self._heirs = _heirs(program)
         self._lanes: list[int] = []
         self._registers: dict[int, int] = {}  # the last issue that wrote each
+        self._uses_registers = any(i.operation.name in _REGISTERS for i in program.instructions)
 
     def producer(self, view: View) -> int:
         """The lane of the last issue that wrote to the view's storage; -1 where none did."""
@@ -115,7 +116,8 @@ class Hazards:
                 self._read(view, number, lane, waits)
         for view in instruction.extra:
             self._read(view, number, lane, waits)
-        self._use_registers(instruction, number, waits)
+        if self._uses_registers:
+            self._use_registers(instruction, number, waits)
         targets = [view for name, view in operands if name in written]
         if instruction.operation.registers is not None:
             targets += [view for view in instruction.extra if view.buffer is MemoryRegion.registers]
@@ -228,16 +230,12 @@ def _note(waits: dict[int, int], lane: int, issue: int) -> None:
 
 def _region(accesses: _Accesses, view: View) -> Region:
     storage = view.storage
-    if view.shape == storage.shape and view.strides == storage.strides:
-        key: tuple[object, ...] = ()
-    elif view.dynamic is not None:
-        key = ("dynamic",)
-    else:
-        key = (view.offset, view.shape, view.strides, view.cast)
+    if view.dynamic is not None or (view.shape == storage.shape and view.strides == storage.strides):
+        return EVERYTHING
+    key = (view.offset, view.shape, view.strides, view.cast)
     region = accesses.regions.get(key)
     if region is None:
-        region = region_of(view) if key else everything(storage)
-        accesses.regions[key] = region
+        region = accesses.regions[key] = region_of(view)
     return region
 
 

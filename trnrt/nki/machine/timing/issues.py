@@ -12,6 +12,9 @@ from trnrt.nki.machine.timing.hazards import Hazards
 from trnrt.nki.machine.timing.transfers import Start, Starts
 from trnrt.nki.machine.timing.unrolling import unrolled
 
+_PLAIN = frozenset({"copy", "identity", "relu", "square", "abs", "sign"})
+"""Functions of the scalar engine that need no table."""
+
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 
 
@@ -35,7 +38,8 @@ class Stream:
 
 
 class Facts(NamedTuple):
-    """What all issues of one instruction have in common. ``ports``: the memories it takes turns on.
+    """What all issues of one instruction have in common. ``ports``: the memories it takes turns on; ``function``: what
+    the scalar engine needs a table for, "" where it needs none.
 
     ``order``: issues of one order begin and end in the order of the program. An engine's has the number of its lane;
     loads and stores have one each, even where they share a queue.
@@ -47,6 +51,7 @@ class Facts(NamedTuple):
     start: Start | None
     ports: tuple[str, ...]
     order: int
+    function: str
 
 
 class Issues:
@@ -102,14 +107,14 @@ class Issues:
             engine = "sync" if instruction.engine is Engine.dma else instruction.engine.name
             stream = self._stream(engine, engine, triggers=False)
             ports = tuple(port for port in self._shared.get(stream.engine, ()) if _uses(instruction, port))
-            return Facts(instruction, stream, stream.lane, None, ports, stream.lane)
+            return Facts(instruction, stream, stream.lane, None, ports, stream.lane, _function(instruction))
         producer = hazards.producer(instruction.operands[-1][1])
         start = self._starts.of(instruction, ENGINES[producer] if 0 <= producer < len(ENGINES) else "")
         stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
         if start.queue not in self.lanes:
             self.lanes.append(start.queue)
         order = len(ENGINES) + stream.number
-        return Facts(instruction, stream, self.lanes.index(start.queue), start, (), order)
+        return Facts(instruction, stream, self.lanes.index(start.queue), start, (), order, "")
 
     def _stream(self, name: str, engine: str, *, triggers: bool) -> Stream:
         if name not in self._by_name:
@@ -119,6 +124,14 @@ class Issues:
             self.streams.append(stream)
             self._by_name[name] = stream
         return self._by_name[name]
+
+
+def _function(instruction: Instruction) -> str:
+    """The function that an instruction looks up in a table of the scalar engine; "" where it is none."""
+    if instruction.engine is not Engine.scalar or not instruction.operation.name.startswith("activation"):
+        return ""
+    name = getattr(instruction.args.get("op"), "name", "")
+    return "" if name in _PLAIN else name
 
 
 def _moves(instruction: Instruction) -> bool:

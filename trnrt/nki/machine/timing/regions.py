@@ -70,11 +70,15 @@ def _meet(mine: tuple[int, int, int], theirs: tuple[int, int, int]) -> bool:
     return step != other_step or step == 1 or (other_low - low) % step == 0
 
 
+EVERYTHING = Region(None, 0, 0, True, ())
+"""All of a storage, whichever."""
+
+
 def region_of(view: View) -> Region:
     """The region that a view touches."""
     storage = view.storage
     if view.dynamic is not None or not storage.shape:
-        return everything(storage)
+        return EVERYTHING
     box = None if view.cast is not None else _box(view)
     if box is None:
         return _range(view)
@@ -84,11 +88,6 @@ def region_of(view: View) -> Region:
     first = sum(low * stride for (low, _, _), stride in dims)
     last = sum(high * stride for (_, high, _), stride in dims)
     return Region(box, first, last, whole, () if whole else tuple([(low, high) for low, high, _ in box]))
-
-
-def everything(storage: Storage) -> Region:
-    """All of a storage."""
-    return Region(None, 0, max(0, (storage.partition_elements if storage.on_chip else storage.size) - 1), True, ())
 
 
 def _range(view: View) -> Region:

@@ -12,15 +12,12 @@ from heapq import heappop, heappush
 
 from trnrt.errors import KernelError
 from trnrt.nki.machine.execute import without_collection
-from trnrt.nki.machine.program import Instruction, Program
+from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.dma_engines import DmaEngines
-from trnrt.nki.machine.timing.issues import ENGINES, Issues, Stream
+from trnrt.nki.machine.timing.issues import ENGINES, Facts, Issues, Stream
 from trnrt.nki.machine.timing.tensor_engine import PRODUCTS, TensorEngine, work_of
 from trnrt.nki.machine.timing.timeline import Timeline, Transfer
 from trnrt.nki.machine.timing.transfers import Movements
-
-_PLAIN = frozenset({"copy", "identity", "relu", "square", "abs", "sign"})
-"""Functions of the scalar engine that need no table."""
 
 _DMA = -1  # stands for the DMA engines where an event names an issue
 
@@ -49,7 +46,8 @@ class _Schedule:
         self.tensor, self.dma = TensorEngine(self.target), DmaEngines(self.target)
         self.movements = Movements(self.target)
         self.busy, self.covered = dict.fromkeys(ENGINES, 0), dict.fromkeys(ENGINES, 0)
-        self.table = ""
+        self.table, self.table_load = "", round(self.target.timing.table_load_ns * 1000)
+        self.completion = round(self.target.timing.dma.completion_ns * 1000)
         self.ports = {"psum": 0, "sbuf": 0}
         self.triggers = dict.fromkeys(ENGINES, 0)  # when each engine can trigger its next transfer
         self.told: dict[int, int] = {}  # when the last transfer of each order is seen: one semaphore, that counts
@@ -74,10 +72,8 @@ class _Schedule:
             return
         issue = stream.issues[stream.position]
         facts = self.issues.facts[issue]
-        time, blame = (
-            self._free(stream, facts.instruction),
-            stream.issues[stream.position - 1] if stream.position else -1,
-        )
+        time = self._free(stream, facts)
+        blame = stream.issues[stream.position - 1] if stream.position else -1
         for order, other in self.issues.waits[issue].items():
             seen = self.seen[other]
             if seen < 0:
@@ -90,25 +86,23 @@ class _Schedule:
         self.waited_for[issue] = blame
         heappush(self.events, (time, issue))
 
-    def _free(self, stream: Stream, instruction: Instruction) -> int:
+    def _free(self, stream: Stream, facts: Facts) -> int:
         """When a stream could start an instruction that waits for no memory."""
-        if stream.engine == "tensor" and not stream.triggers:
-            return self.tensor.earliest()
-        if stream.engine == "scalar" and self._loads_table(instruction):
-            return stream.free + round(self.target.timing.table_load_ns * 1000)
+        if facts.start is None:
+            if facts.order == 0:
+                return self.tensor.earliest()
+            if facts.function and facts.function != self.table:
+                return stream.free + self.table_load
         return stream.free
-
-    def _loads_table(self, instruction: Instruction) -> bool:
-        """Whether the scalar engine has another function's table loaded."""
-        name = _function(instruction)
-        return name != "" and name not in _PLAIN and name != self.table
 
     def _issue(self, issue: int, now: int) -> None:
         """Start an instruction, the next one of its stream; or later, if something that it shares is in use."""
         facts = self.issues.facts[issue]
         stream = facts.stream
-        free = max((self.ports[port] for port in facts.ports), default=0)
-        if facts.start is not None and stream.triggers:
+        free = 0
+        if facts.ports:
+            free = max(self.ports[port] for port in facts.ports)
+        elif stream.triggers:
             free = self.triggers[stream.engine]
         if free > now:
             heappush(self.events, (free, issue))
@@ -129,10 +123,9 @@ class _Schedule:
         period = 1000 / engine.clock_ghz
         cycles = instruction.operation.cost(instruction, self.target)
         latency = engine.latency_ns
-        name = _function(instruction)
-        if stream.engine == "scalar" and name and name not in _PLAIN:
+        if facts.function:
             latency += timing.function_latency_ns
-            self.table = name
+            self.table = facts.function
         end = now + round(latency * 1000 + cycles * period)
         stream.free = now + round(max(cycles, engine.interval_cycles) * period)
         for port in facts.ports:
@@ -164,10 +157,9 @@ class _Schedule:
         if now != self.next_dma:
             return  # an earlier event has taken its place
         self.next_dma = None
-        completion = round(self.target.timing.dma.completion_ns * 1000)
         for issue, begin, end in self.dma.serve(now):
             order = self.issues.facts[issue].order
-            seen = max(end + completion, self.told.get(order, 0))
+            seen = max(end + self.completion, self.told.get(order, 0))
             self.told[order] = seen
             self._finish(issue, begin, end, seen)
         self._wake_dma()
@@ -216,9 +208,3 @@ class _Schedule:
             duration=last,
             notes=tuple(issues.notes),
         )
-
-
-def _function(instruction: Instruction) -> str:
-    """The name of the function that an instruction of the scalar engine looks up; "" where it is none."""
-    op = instruction.args.get("op") if instruction.operation.name.startswith("activation") else None
-    return getattr(op, "name", "")
