@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from trnrt.bench.timing.kernels import transpose_tiles
-from trnrt.kernels.addition import add, add_stream
+from trnrt.kernels.addition import add_stream
 from trnrt.kernels.feed_forward import predict
 from trnrt.kernels.transpose import transpose_by_tensor
 from trnrt.nki import nisa, nki, nl
 
 Tensor = Any  # an NkiTensor inside a kernel, an array outside
-
-
-@nki.jit
-def vector_addition(a: Tensor, b: Tensor) -> Tensor:
-    """a + b. a, b: HBM (N,)"""
-    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    add(out, a, b)
-    return out
 
 
 @nki.jit
