@@ -74,8 +74,13 @@ def test_every_product_is_made_on_the_core(name: str, target: str) -> None:
     path = MODELS / f"{name}.onnx"
     plan = explain(import_model(path), target=target, dtype="float32", batch=33)
     program = program_of(plan)
-    # Zeros between taps of few channels are multiplied, too.
-    assert multiplied(program) >= demanded(onnx.load(path), 33) > 0
+    model = onnx.load(path)
+    asked = demanded(model, 33)
+    if any(node.op_type == "Conv" for node in model.graph.node):
+        # Taps of few channels share the partitions, with zeros between them that are multiplied, too.
+        assert multiplied(program) >= asked > 0
+    else:
+        assert multiplied(program) == asked > 0
     assert {node.op for node in plan.host} <= HOST
 
 
