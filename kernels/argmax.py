@@ -9,12 +9,18 @@ from trnrt.nki import nisa, nl
 # the half before is searched in.
 CHUNK = 8192
 SEARCH_MIN = 8
+# Of rows up to here several stand on a partition, with so many elements together: 128 of them at a time would take as
+# long as if they were longer.
+SHORT_COLUMNS = 128
+SHORT_TOGETHER = 2048
 # float32, in which places are compared, holds every index up to here.
 MAX_COLUMNS = 16777216
 
 
-def argmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor] = None) -> None:
-    """dst = the index of the first largest element of each row, values = that element.
+def argmax(
+    dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor] = None, last: bool = False
+) -> None:
+    """dst = the index of the first largest element of each row, or of the ``last`` one, values = that element.
 
     NaN is never the largest, but a row that starts with one gives 0: that is what onnxruntime answers.
 
@@ -22,15 +28,18 @@ def argmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.
     src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F)
     rows: N
     values: None, or HBM (N, 1) of src's dtype
+    last: of equal elements the last one is found
     limits: F <= MAX_COLUMNS
 
     numpy: where(isnan(src[:, 0]), 0, argmax(where(isnan(src), -inf, src), axis=1)), and src at these places
     """
-    _extreme(dst, src, rows, values, False)
+    _extreme(dst, src, rows, values, False, last)
 
 
-def argmin(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor] = None) -> None:
-    """dst = the index of the first smallest element of each row, values = that element.
+def argmin(
+    dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor] = None, last: bool = False
+) -> None:
+    """dst = the index of the first smallest element of each row, or of the ``last`` one, values = that element.
 
     NaN is never the smallest, but a row that starts with one gives 0: that is what onnxruntime answers.
 
@@ -38,17 +47,85 @@ def argmin(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.
     src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F)
     rows: N
     values: None, or HBM (N, 1) of src's dtype
+    last: of equal elements the last one is found
     limits: F <= MAX_COLUMNS
 
     numpy: where(isnan(src[:, 0]), 0, argmin(where(isnan(src), inf, src), axis=1)), and src at these places
     """
-    _extreme(dst, src, rows, values, True)
+    _extreme(dst, src, rows, values, True, last)
 
 
-def _extreme(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor], smallest: bool) -> None:
+def _extreme(
+    dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor], smallest: bool, last: bool
+) -> None:
     """argmax, or argmin: that is the argmax of the negated elements."""
     columns = src.shape[-1]
     assert columns <= MAX_COLUMNS, f"argmax: rows of {columns} elements; the limit is {MAX_COLUMNS}"
+    if columns <= SHORT_COLUMNS and rows > nl.tile_size.pmax and is_hbm_tensor(src):
+        _extreme_short(dst, src, rows, values, smallest, last)
+    else:
+        _extreme_blocks(dst, src, rows, values, smallest, last)
+
+
+def _extreme_short(
+    dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor], smallest: bool, last: bool
+) -> None:
+    """Short rows in HBM, several on each partition."""
+    columns = src.shape[1]
+    ranks_sb = nl.ndarray((nl.tile_size.pmax, 1, columns), dtype=nl.float32, buffer=nl.sbuf)
+    if last:
+        nisa.iota(dst=ranks_sb, pattern=[[1, columns]], offset=1)
+    else:
+        nisa.iota(dst=ranks_sb, pattern=[[-1, columns]], offset=columns)
+    r0 = 0
+    while r0 < rows:
+        n = min(nl.tile_size.pmax, rows - r0)
+        more = min(SHORT_TOGETHER // columns, (rows - r0) // n)
+        r1 = r0 + n * more
+        x_sb = nl.ndarray((n, more, columns), dtype=src.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=x_sb, src=src[r0:r1].reshape_dim(0, (n, more)))
+        if smallest:
+            nisa.tensor_scalar(dst=x_sb, data=x_sb, op0=nl.multiply, operand0=-1.0)
+        best_sb, rank_sb = _search_packed(x_sb, ranks_sb[0:n])
+        index_sb = nl.ndarray((n, more, 1), dtype=nl.uint32, buffer=nl.sbuf)
+        place_sb = nl.ndarray((n, more, 1), dtype=nl.float32, buffer=nl.sbuf)
+        of_rank_1 = 1.0 if last else float(columns)
+        nisa.tensor_scalar(dst=place_sb, data=rank_sb, op0=nl.subtract, operand0=of_rank_1, reverse0=not last)
+        nisa.scalar_tensor_tensor(
+            dst=index_sb, data=rank_sb, op0=nl.greater, operand0=0.0, op1=nl.multiply, operand1=place_sb
+        )
+        nisa.dma_copy(dst=dst[r0:r1].reshape_dim(0, (n, more)), src=index_sb)
+        if values is not None:
+            value_sb = nl.ndarray((n, more, 1), dtype=values.dtype, buffer=nl.sbuf)
+            nisa.tensor_scalar(dst=value_sb, data=best_sb, op0=nl.multiply, operand0=-1.0 if smallest else 1.0)
+            nisa.dma_copy(dst=values[r0:r1].reshape_dim(0, (n, more)), src=value_sb)
+        r0 = r1
+
+
+def _search_packed(x_sb: nl.NkiTensor, ranks_sb: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """(the largest, the largest rank of those that equal it) of K rows a partition, x_sb (P, K, F); ranks_sb
+    (P, 1, F), from 1 on. A row that starts with NaN has NaN, and rank 0."""
+    n, more, columns = x_sb.shape
+    is_nan_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    numbers_sb = nl.ndarray(x_sb.shape, dtype=x_sb.dtype, buffer=nl.sbuf)
+    best_sb = nl.ndarray((n, more, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN equals not even itself
+    nisa.tensor_copy(dst=numbers_sb, src=x_sb)
+    nisa.tensor_copy_predicated(dst=numbers_sb, src=x_sb[:, :, 0:1].broadcast(2, columns), predicate=is_nan_sb)
+    nisa.tensor_reduce(dst=best_sb, op=nl.maximum, data=numbers_sb, axis=(2,))
+    found_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    rank_sb = nl.ndarray((n, more, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=found_sb, data1=x_sb, data2=best_sb.broadcast(2, columns), op=nl.equal)
+    nisa.tensor_tensor(dst=found_sb, data1=found_sb, data2=ranks_sb.broadcast(1, more), op=nl.multiply)
+    nisa.tensor_reduce(dst=rank_sb, op=nl.maximum, data=found_sb, axis=(2,))
+    return best_sb, rank_sb
+
+
+def _extreme_blocks(
+    dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor], smallest: bool, last: bool
+) -> None:
+    """argmax, or argmin, of 128 rows at a time."""
+    columns = src.shape[-1]
     for block in range(ceil_div(rows, nl.tile_size.pmax)):
         n = min(nl.tile_size.pmax, rows - block * nl.tile_size.pmax)
         best_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -60,8 +137,11 @@ def _extreme(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[n
             if c0 == 0:
                 nisa.tensor_copy(dst=first_sb, src=x_sb[:, 0:1])
                 nisa.tensor_tensor(dst=number_sb, data1=first_sb, data2=first_sb, op=nl.equal)
-            _replace_nan(x_sb, first_sb)
-            _search(best_sb, place_sb, x_sb, c0)
+            if last:
+                _search_last(best_sb, place_sb, x_sb[:, 0 : min(CHUNK, columns - c0)], first_sb, c0)
+            else:
+                _replace_nan(x_sb, first_sb)
+                _search(best_sb, place_sb, x_sb, c0)
         r0 = block * nl.tile_size.pmax
         index_sb = nl.ndarray((n, 1), dtype=nl.uint32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=index_sb, data1=place_sb, data2=number_sb, op=nl.multiply)
@@ -106,16 +186,57 @@ def _search(best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, c
     found_sb = nl.ndarray((n, SEARCH_MIN), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.max8(dst=top_sb, src=x_sb)
     nisa.nc_find_index8(dst=found_sb, data=x_sb, vals=top_sb)
-    if c0 == 0:
-        nisa.tensor_copy(dst=best_sb, src=top_sb[:, 0:1])
-        nisa.tensor_copy(dst=place_sb, src=found_sb[:, 0:1])
-    else:
-        better_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
-        step_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+    better_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if c0 > 0:
         nisa.tensor_tensor(dst=better_sb, data1=top_sb[:, 0:1], data2=best_sb, op=nl.greater)
+    _keep_better(best_sb, place_sb, top_sb[:, 0:1], found_sb[:, 0:1], better_sb, c0)
+
+
+def _search_last(
+    best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, first_sb: nl.NkiTensor, c0: int
+) -> None:
+    """``_search`` for the last one of equal elements; x_sb still has its NaN, which equal nothing."""
+    n, columns = x_sb.shape
+    numbers_sb = nl.ndarray((n, columns), dtype=x_sb.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=numbers_sb, src=x_sb)
+    _replace_nan(numbers_sb, first_sb)
+    top_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=top_sb, op=nl.maximum, data=numbers_sb, axis=(1,))
+    # What equals the largest keeps its place, counted from 1: 0 if that is not among these columns.
+    count_sb = nl.ndarray((n, columns), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.iota(dst=count_sb, pattern=[[1, columns]], offset=1)
+    nisa.scalar_tensor_tensor(
+        dst=count_sb, data=x_sb, op0=nl.equal, operand0=top_sb, op1=nl.multiply, operand1=count_sb
+    )
+    found_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=found_sb, op=nl.maximum, data=count_sb, axis=(1,))
+    better_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if c0 > 0:
+        seen_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=seen_sb, data=found_sb, op0=nl.greater, operand0=0.0)
+        nisa.tensor_tensor(dst=better_sb, data1=top_sb, data2=best_sb, op=nl.greater_equal)
+        nisa.tensor_tensor(dst=better_sb, data1=better_sb, data2=seen_sb, op=nl.multiply)
+    nisa.tensor_scalar(dst=found_sb, data=found_sb, op0=nl.subtract, operand0=1.0)
+    _keep_better(best_sb, place_sb, top_sb, found_sb, better_sb, c0)
+
+
+def _keep_better(
+    best_sb: nl.NkiTensor,
+    place_sb: nl.NkiTensor,
+    top_sb: nl.NkiTensor,
+    found_sb: nl.NkiTensor,
+    better_sb: nl.NkiTensor,
+    c0: int,
+) -> None:
+    """place_sb becomes c0 + found_sb, where better_sb is 1 or ``c0`` is 0; best_sb the larger of it and top_sb."""
+    if c0 == 0:
+        nisa.tensor_copy(dst=best_sb, src=top_sb)
+        nisa.tensor_copy(dst=place_sb, src=found_sb)
+    else:
+        step_sb = nl.ndarray((best_sb.shape[0], 1), dtype=nl.float32, buffer=nl.sbuf)
         # place += better * (found + c0 - place)
-        nisa.tensor_scalar(dst=step_sb, data=found_sb[:, 0:1], op0=nl.add, operand0=c0)
+        nisa.tensor_scalar(dst=step_sb, data=found_sb, op0=nl.add, operand0=c0)
         nisa.tensor_tensor(dst=step_sb, data1=step_sb, data2=place_sb, op=nl.subtract)
         nisa.tensor_tensor(dst=step_sb, data1=step_sb, data2=better_sb, op=nl.multiply)
         nisa.tensor_tensor(dst=place_sb, data1=place_sb, data2=step_sb, op=nl.add)
-        nisa.tensor_tensor(dst=best_sb, data1=best_sb, data2=top_sb[:, 0:1], op=nl.maximum)
+        nisa.tensor_tensor(dst=best_sb, data1=best_sb, data2=top_sb, op=nl.maximum)

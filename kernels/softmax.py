@@ -17,6 +17,10 @@ KEPT_BYTES = 96 * 1024
 AHEAD = 1
 TOGETHER = 8
 AHEAD_COLUMNS = 8192
+# Of rows up to here several stand on a partition, with so many elements together: 128 of them at a time would take as
+# long as if they were longer.
+SHORT_COLUMNS = 128
+SHORT_TOGETHER = 4096
 # The maxima and sums of a row's chunks are held in SBUF.
 MAX_COLUMNS = 16777216
 # The largest maximum of a row, negated, that is taken for finite: a chunk of nothing but -inf must not add NaN.
@@ -52,9 +56,52 @@ def log_softmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
 
 
 def _normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool) -> None:
-    """softmax or log_softmax, in blocks of 128 rows. A block of short rows is finished when others were begun."""
+    """softmax or log_softmax."""
     columns = src.shape[-1]
     assert columns <= MAX_COLUMNS, f"softmax: rows of {columns} elements; the limit is {MAX_COLUMNS}"
+    if columns <= SHORT_COLUMNS and rows > nl.tile_size.pmax and is_hbm_tensor(src) and is_hbm_tensor(dst):
+        _normalize_short(dst, src, rows, log)
+    else:
+        _normalize_blocks(dst, src, rows, log)
+
+
+def _normalize_short(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool) -> None:
+    """Short rows in HBM, several on each partition."""
+    columns = src.shape[1]
+    r0 = 0
+    while r0 < rows:
+        n = min(nl.tile_size.pmax, rows - r0)
+        more = min(SHORT_TOGETHER // columns, (rows - r0) // n)
+        r1 = r0 + n * more
+        x_sb = nl.ndarray((n, more, columns), dtype=src.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=x_sb, src=src[r0:r1].reshape_dim(0, (n, more)), dge_mode=nisa.dge_mode.none)
+        y_sb = nl.ndarray((n, more, columns), dtype=dst.dtype, buffer=nl.sbuf)
+        _normalize_packed(y_sb, x_sb, log)
+        nisa.dma_copy(dst=dst[r0:r1].reshape_dim(0, (n, more)), src=y_sb, dge_mode=nisa.dge_mode.none)
+        r0 = r1
+
+
+def _normalize_packed(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, log: bool) -> None:
+    """y_sb (P, K, F) = the result of K rows a partition."""
+    n, more, columns = x_sb.shape
+    one_sb = nl.ndarray((n, more), dtype=nl.float32, buffer=nl.sbuf)
+    each = one_sb.expand_dim(2).broadcast(2, columns)
+    difference_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    exp_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=one_sb, op=nl.maximum, data=x_sb, axis=(2,))
+    nisa.tensor_tensor(dst=difference_sb, data1=x_sb, data2=each, op=nl.subtract)
+    nisa.activation(dst=exp_sb, op=nl.exp, data=difference_sb)
+    nisa.tensor_reduce(dst=one_sb, op=nl.add, data=exp_sb, axis=(2,))
+    _invert_total(one_sb, log)
+    if log:
+        nisa.tensor_tensor(dst=y_sb, data1=difference_sb, data2=each, op=nl.subtract)
+    else:
+        nisa.tensor_tensor(dst=y_sb, data1=exp_sb, data2=each, op=nl.multiply)
+
+
+def _normalize_blocks(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool) -> None:
+    """softmax or log_softmax, 128 rows at a time. A block of short rows is finished when others were begun."""
+    columns = src.shape[-1]
     ahead = min(AHEAD, AHEAD_COLUMNS // columns)
     together = max(1, min(TOGETHER, AHEAD_COLUMNS // columns))
     blocks = ceil_div(rows, nl.tile_size.pmax)

@@ -50,10 +50,11 @@ def load_split() -> tuple[Digits, Digits]:
     return Digits(train_image, train_label), Digits(test_image, test_label)
 
 
-def out_dir(description: str) -> Path:
+def out_dir(description: str, default: Path = MODELS) -> Path:
     """The folder that the command line's --out names; it is made if it is missing."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--out", type=Path, default=MODELS, metavar="DIR", help="where to write (default: %(default)s)")
+    where = "where to write (default: %(default)s)"
+    parser.add_argument("--out", type=Path, default=default, metavar="DIR", help=where)
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     return out

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+# Before numpy is imported: threads of several test processes that wait for each other cost more than they bring.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
-for folder in ("kernels", "unit/nki", "unit/planner", "shared"):
+for folder in ("kernels", "unit/nki", "unit/planner", "shared", "conformance/onnx"):
     sys.path.append(str(Path(__file__).parent / folder))
 
 

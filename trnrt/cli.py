@@ -19,51 +19,54 @@ import typer
 from typer.core import TyperGroup
 
 from trnrt import __version__
+from trnrt.commands.groups import bench_app, cache_app, nki_app, profiling
 from trnrt.commands.options import (
     AtolFlag,
     Backend,
     BackendFlag,
     BaselineFlag,
-    CallsFlag,
-    Color,
+    BucketsFlag,
+    BundleFlag,
+    BundleStepFlag,
+    CacheFlag,
     ColorFlag,
     DType,
     DTypeFlag,
+    Fallback,
+    FallbackFlag,
     HtmlFlag,
     InputFiles,
     JsonFlag,
     JsonOutFlag,
     KeepFlag,
-    Layout,
+    LabelledFile,
+    LayersFlag,
     LayoutFlag,
+    LogitsFlag,
     MeanFlag,
     ModelFile,
+    OutputFlag,
     PlanBatchFlag,
-    QuickFlag,
     RegressFlag,
     Reporting,
+    RowsFlag,
     RtolFlag,
     SamplesFlag,
     ScaleFlag,
-    ScriptArguments,
-    ScriptFile,
     SeedFlag,
-    SimulatedTargetFlag,
+    ShapeFlag,
     Stage,
     StdFlag,
     TargetFlag,
+    TilesFlag,
     TopFlag,
     TraceFlag,
-    read_numbers,
-    read_percent,
 )
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
 
 if TYPE_CHECKING:
     from trnrt.commands.opening import SessionOptions
-    from trnrt.commands.profile import ProfileRequest
-    from trnrt.images import ImageOptions
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -152,20 +155,18 @@ def trnrt(
 def run_command(
     model: ModelFile,
     inputs: InputFiles = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT.npz", help="Write all outputs.", show_default=False)
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, metavar="N", help="Random rows to draw: 1.", show_default=False)
-    ] = None,
+    output: OutputFlag = None,
+    batch: RowsFlag = None,
     top: TopFlag = None,
-    logits: Annotated[
-        bool, typer.Option("--logits", help="With --top: the numbers are logits; show their softmax.")
-    ] = False,
+    logits: LogitsFlag = False,
     full: Annotated[bool, typer.Option("--full", help="JSON: the data of large outputs, too.")] = False,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
     backend: BackendFlag = Backend.AUTO,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
+    buckets: BucketsFlag = None,
+    cache: CacheFlag = True,
     keep: KeepFlag = None,
     seed: SeedFlag = 0,
     layout: LayoutFlag = None,
@@ -181,24 +182,32 @@ def run_command(
         raise OptionError("--logits says how to show classes", hint="add --top K")
     if batch is not None and inputs:
         raise OptionError("--batch says how many random rows to draw, and --input gives the rows", hint="leave one out")
-    from trnrt.commands.opening import Feeding
+    from trnrt.commands.opening import Feeding, image_options
     from trnrt.commands.run import RunRequest, run
 
-    feeding = Feeding(inputs or [], _images(layout, color, scale, mean, std), batch, seed)
+    feeding = Feeding(inputs or [], image_options(layout, color, scale, mean, std), batch, seed)
     request = RunRequest(feeding, top, logits, full, output, keep, Reporting(as_json, json_out))
-    run(model, _session(target, dtype, backend), request)
+    run(model, _session(target, dtype, backend, fallback, shape, buckets, cache), request)
 
 
 @app.command("validate", short_help="Compare with onnxruntime on the same inputs.")
 def validate_command(
     model: ModelFile,
     inputs: InputFiles = None,
+    data: LabelledFile = None,
     samples: SamplesFlag = None,
     rtol: RtolFlag = None,
     atol: AtolFlag = None,
+    layers: LayersFlag = False,
+    bundle: BundleFlag = None,
+    bundle_step: BundleStepFlag = None,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
     backend: BackendFlag = Backend.AUTO,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
+    buckets: BucketsFlag = None,
+    cache: CacheFlag = True,
     seed: SeedFlag = 0,
     layout: LayoutFlag = None,
     color: ColorFlag = None,
@@ -208,12 +217,14 @@ def validate_command(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Compare with onnxruntime on the same inputs; exit 0 if all outputs are within the tolerance, else 1."""
-    from trnrt.commands.validate import ValidateRequest, validate
+    """Compare with onnxruntime on the same inputs; exit 0 if all outputs, and steps, are within tolerance, else 1."""
+    from trnrt.commands.opening import image_options
+    from trnrt.commands.validate import Given, ValidateRequest, validate
 
-    images = _images(layout, color, scale, mean, std)
-    request = ValidateRequest(inputs or [], images, samples, seed, rtol, atol, Reporting(as_json, json_out))
-    if not validate(model, _session(target, dtype, backend), request):
+    images = image_options(layout, color, scale, mean, std)
+    given = Given(inputs or [], data, images, samples, seed)
+    request = ValidateRequest(given, rtol, atol, layers, bundle, bundle_step, Reporting(as_json, json_out))
+    if not validate(model, _session(target, dtype, backend, fallback, shape, buckets, cache), request):
         raise typer.Exit(1)
 
 
@@ -224,14 +235,17 @@ def inspect_command(
     batch: PlanBatchFlag = None,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
+    tiles: TilesFlag = True,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Show the step and kernel of every node, what was fused and why, and where each tensor lives."""
+    """Show the step and kernel of every node, its tiles and memory, and where each tensor lives; nothing is run."""
     from trnrt.commands.inspect import inspect
 
-    options = _session(target, dtype, Backend.AUTO)
-    if not inspect(model, options, stage, batch, Reporting(as_json, json_out)):
+    options = _session(target, dtype, Backend.AUTO, fallback, shape)
+    if not inspect(model, options, stage, batch, Reporting(as_json, json_out), tiles=tiles):
         raise typer.Exit(1)
 
 
@@ -244,13 +258,15 @@ def compile_command(
     batch: PlanBatchFlag = None,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
     """Write the kernel module that runs a model, and its weights, into a directory."""
     from trnrt.commands.compile import compile_model
 
-    options = _session(target, dtype, Backend.AUTO)
+    options = _session(target, dtype, Backend.AUTO, fallback, shape)
     compile_model(model, options, directory, batch, Reporting(as_json, json_out))
 
 
@@ -260,6 +276,8 @@ def profile_command(
     batch: PlanBatchFlag = None,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
     html: HtmlFlag = None,
     trace: TraceFlag = None,
     baseline: BaselineFlag = None,
@@ -270,144 +288,59 @@ def profile_command(
     """Predict the latency of a model on the device, and what bounds each step, without running it."""
     from trnrt.commands.profile import profile
 
-    request = _profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
-    if not profile(model, _session(target, dtype, Backend.AUTO), batch, request):
+    request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
+    if not profile(model, _session(target, dtype, Backend.AUTO, fallback, shape), batch, request):
         raise typer.Exit(1)
 
 
-nki_app = typer.Typer(help="Kernels on the simulated NeuronCore: run, check or profile a script.", no_args_is_help=True)
-bench_app = typer.Typer(help="How fast trnrt is on this machine.", no_args_is_help=True)
+@app.command("buckets", short_help="Choose the batch sizes to compile for.")
+def buckets_command(
+    model: ModelFile,
+    expected: Annotated[
+        str,
+        typer.Option(
+            "--expect", metavar="1:0.7,8:0.3", help="The batches that will come, with weights.", show_default=False
+        ),
+    ],
+    most: Annotated[int, typer.Option("--most", min=1, metavar="N", help="Buckets at most.")] = 8,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Choose the batch sizes that make the expected batches fastest, by the timing model; nothing is run."""
+    from trnrt.commands.buckets import choose
+
+    options = _session(target, dtype, Backend.AUTO, fallback, shape)
+    choose(model, options, expected, most, Reporting(as_json, json_out))
+
+
+app.add_typer(cache_app, name="cache")
 app.add_typer(nki_app, name="nki")
 app.add_typer(bench_app, name="bench")
 
 
-@nki_app.callback()
-def nki_verbs() -> None:
-    """Kernels on the simulated NeuronCore: run, check or profile a script."""
-
-
-@bench_app.callback()
-def bench_verbs() -> None:
-    """How fast trnrt is on this machine."""
-
-
-# Options that trnrt does not know are the script's, wherever they stand.
-@nki_app.command("run", short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
-def nki_run_command(script: ScriptFile, arguments: ScriptArguments = None, target: SimulatedTargetFlag = None) -> None:
-    """Run a script that says `import nki` on the simulator, unchanged; exits as the script does."""
-    from trnrt.commands.nki import run_script
-
-    raise typer.Exit(run_script(script, arguments or [], target))
-
-
-@nki_app.command("check", short_help="Find what is wrong with kernels, without data.")
-def nki_check_command(
-    script: ScriptFile,
-    calls: CallsFlag = None,
-    target: SimulatedTargetFlag = None,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Find what the language, the API and the hardware refuse, without executing data; exit 0 if nothing is."""
-    from trnrt.commands.nki import check_script
-
-    if not check_script(script, calls or [], target, Reporting(as_json, json_out)):
-        raise typer.Exit(1)
-
-
-@nki_app.command("profile", short_help="Predict the latency of kernels on the device.")
-def nki_profile_command(
-    script: ScriptFile,
-    calls: CallsFlag = None,
-    target: SimulatedTargetFlag = None,
-    html: HtmlFlag = None,
-    trace: TraceFlag = None,
-    baseline: BaselineFlag = None,
-    max_regress: RegressFlag = None,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Predict the latency of each kernel call on the device, and what bounds it, without executing data."""
-    from trnrt.commands.nki_profile import profile_script
-
-    request = _profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
-    if not profile_script(script, calls or [], target, request):
-        raise typer.Exit(1)
-
-
-@bench_app.command("simulator")
-def bench_simulator_command(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
-    """Measure the simulator against numpy and PyTorch; exit 1 if a bar is missed."""
-    from trnrt.commands.bench import bench_simulator
-
-    if not bench_simulator(Reporting(as_json, json_out), quick=quick):
-        raise typer.Exit(1)
-
-
-@bench_app.command("timing", short_help="Compare predictions with published times.")
-def bench_timing_command(
-    fit: Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")] = False,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Compare the timing model's predictions with published times; exit 1 if it is too far off."""
-    from trnrt.commands.bench import bench_timing
-
-    if not bench_timing(Reporting(as_json, json_out), fit=fit):
-        raise typer.Exit(1)
-
-
-@bench_app.command("labs", short_help="Compare the kernels with two labs' published times.")
-def bench_labs_command(
-    check: Annotated[bool, typer.Option("--check", help="Run every case, too, and check its numbers (slow).")] = False,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Predict the time of the hand-written kernels on the labs' cases; exit 1 if a bar is missed."""
-    from trnrt.commands.bench import bench_labs
-
-    if not bench_labs(Reporting(as_json, json_out), check=check):
-        raise typer.Exit(1)
-
-
-@bench_app.command("kernels", short_help="Show how near the kernels are to the hardware's limit.")
-def bench_kernels_command(
-    target: SimulatedTargetFlag = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes a family.")] = 50,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Predict each family of kernels on seeded random shapes: how much of the time the hardware needs at least."""
-    from trnrt.commands.bench import bench_kernels
-    from trnrt.nki.sim.kernel import default_target
-
-    bench_kernels(Reporting(as_json, json_out), target=target or default_target(), trials=trials)
-
-
-def _session(target: str | None, dtype: DType, backend: Backend) -> SessionOptions:
+def _session(
+    target: str | None,
+    dtype: DType,
+    backend: Backend,
+    fallback: Fallback,
+    shapes: list[str] | None = None,
+    buckets: str | None = None,
+    cache: bool = True,
+) -> SessionOptions:
+    from trnrt.buckets import parse_buckets
     from trnrt.commands.opening import SessionOptions
+    from trnrt.planner.sizes import parse_shape
 
-    return SessionOptions(target, dtype.value, backend.value)
-
-
-def _profiling(
-    html: Path | None, trace: Path | None, baseline: Path | None, max_regress: str | None, reporting: Reporting
-) -> ProfileRequest:
-    from trnrt.commands.profile import ProfileRequest
-
-    percent = None if max_regress is None else read_percent(max_regress)
-    return ProfileRequest(html, trace, baseline, percent, reporting)
-
-
-def _images(
-    layout: Layout | None, color: Color | None, scale: float | None, mean: str | None, std: str | None
-) -> ImageOptions:
-    from trnrt.images import ImageOptions
-
-    return ImageOptions(
-        layout and layout.value,
-        color and color.value,
-        scale,
-        None if mean is None else read_numbers(mean),
-        None if std is None else read_numbers(std),
+    return SessionOptions(
+        target,
+        dtype.value,
+        backend.value,
+        None if fallback is Fallback.NONE else fallback.value,
+        dict(parse_shape(text) for text in shapes or []),
+        None if buckets is None else parse_buckets(buckets),
+        cache,
     )

@@ -54,13 +54,17 @@ class Blocker:
     hint: str = ""
 
 
+_LONGEST_NAME = 120
+
+
 class UnsupportedModelError(TrnrtError):
     """The model is valid ONNX, but trnrt has no kernels for it; carries every blocker at once."""
 
     exit_code = 1
 
     def __init__(self, model: str, blockers: list[Blocker]) -> None:
-        lines = [f"{b.op} node {b.node!r}: {b.reason}" for b in blockers]
+        # A name may be as long as its model likes.
+        lines = [f"{b.op} node {b.node[:_LONGEST_NAME]!r}: {b.reason}" for b in blockers]
         count = f"{len(blockers)} node{'s' if len(blockers) != 1 else ''}"
         super().__init__(f"{model}: {count} can't run on the NeuronCore:\n  " + "\n  ".join(lines))
         self.model = model

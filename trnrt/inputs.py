@@ -104,6 +104,74 @@ def read_inputs(
     return reading.inputs
 
 
+LABEL_NAMES = ("label", "labels", "y", "target", "targets")
+"""What the labels are called in a file of ``--data``; case does not matter."""
+DATA_NAMES = ("x", "data", "image", "images", "input", "inputs", "features", "pixels")
+"""What the only input may be called there, besides its own name."""
+
+
+def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt.NDArray[Any]]:
+    """The inputs in an .npz, and the labels of their rows, (N,).
+
+    Inputs are found by name; a model's only input also under one of ``DATA_NAMES``, if it is the only one there.
+
+    Raises:
+        InputError: for a file that can't be read, without labels, or without an input.
+    """
+    reading = _Reading({tensor.name: tensor for tensor in wanted})
+    if _kind(_checked(path)) != "npz":
+        raise InputError(f"{_file(path)} is no .npz, which holds inputs and labels together", hint=_SAVE)
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        inputs, label = _matched(list(members), reading.wanted, path)
+        reading.spare += [key for key in members if key not in inputs and key != label]
+        arrays = {}
+        for key in [*inputs, label]:
+            with archive.open(members[key]) as file:
+                arrays[key] = _read_array(reading, file, path, members[key].file_size)
+    reading.inputs.feeds |= {name: arrays[key] for key, name in inputs.items()}
+    _check_complete(reading)
+    labels = _label_column(arrays[label], path)
+    for name, array in reading.inputs.feeds.items():
+        if array.ndim and len(array) != len(labels):
+            raise InputError(f"{_file(path)} holds {len(labels)} labels for {len(array)} rows of {quoted(name)}")
+    return reading.inputs, labels
+
+
+def _matched(keys: Sequence[str], wanted: Mapping[str, TensorInfo], path: Path) -> tuple[dict[str, str], str]:
+    """Which array is which input, and which one holds the labels."""
+    inputs = {key: key for key in keys if key in wanted}
+    labels = [key for key in keys if key not in inputs and key.lower() in LABEL_NAMES]
+    if len(labels) != 1:
+        found = listed([quoted(key) for key in labels or keys]) or "nothing"
+        raise InputError(
+            f"{_file(path)} holds {found}: which are the labels is not clear",
+            hint=f"call them {' or '.join(LABEL_NAMES)}; to compare without labels, use --input",
+        )
+    others = [key for key in keys if key not in inputs and key.lower() in DATA_NAMES]
+    if not inputs and len(wanted) == 1 and len(others) == 1:
+        inputs = {others[0]: next(iter(wanted))}
+    return inputs, labels[0]
+
+
+def _label_column(labels: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
+    """Labels as (N,); whole numbers that are held as floats become integers."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
+        told = f"{labels.dtype} {shape_text(labels.shape)}"
+        raise InputError(f"the labels in {_file(path)} are {told}; one number or text a row is expected")
+    if labels.dtype.kind == "S":
+        decoded: npt.NDArray[Any] = np.char.decode(labels, "utf-8", "replace")
+        return decoded
+    if labels.dtype.kind != "f":
+        return labels
+    whole: npt.NDArray[Any] = np.nan_to_num(labels).astype(np.int64)
+    if not np.array_equal(whole, labels):
+        raise InputError(f"the labels in {_file(path)} are {labels.dtype} with fractions; classes are whole numbers")
+    return whole
+
+
 def _split(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str | None, Path]:
     """``NAME=FILE`` or ``FILE``. Both may hold a "="; a prefix that is an input's name is one."""
     for name in sorted(wanted, key=len, reverse=True):

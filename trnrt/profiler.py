@@ -8,6 +8,7 @@ from trnrt.backends.simulator import trace_plan
 from trnrt.cache import KernelCache
 from trnrt.nki.machine.program import Program
 from trnrt.nki.profiling import Profile, Step, profile_programs
+from trnrt.nki.tiles import StepTiles, tile_plan
 from trnrt.planner.plan import Plan
 
 
@@ -18,12 +19,26 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     ``KernelCache``. Raises KernelError where the module can't be traced or never ends, CacheError where the cache is
     not safe.
     """
-    cache = KernelCache(cache_dir)
-    path = cache.put(plan.name, plan.source)
-    return profile_traced(plan, trace_plan(plan, path, cache.read(path)))
+    return profile_traced(plan, _traced(plan, cache_dir))
 
 
 def profile_traced(plan: Plan, program: Program) -> Profile:
     """``profile_plan`` for a plan whose program is there already."""
-    steps = [Step(step.name, step.nodes, step.lines) for step in plan.steps]
-    return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch)
+    return profile_programs([program], steps=_steps(plan), dtype=plan.dtype, batch=plan.batch)
+
+
+def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles, ...]:
+    """The tile plan of each step of a plan, and what it holds of SBUF and PSUM; nothing is run or timed.
+
+    Raises what ``profile_plan`` raises.
+    """
+    return tile_plan(_traced(plan, cache_dir), _steps(plan))
+
+
+def _traced(plan: Plan, cache_dir: Path | None) -> Program:
+    path, source, _ = KernelCache(cache_dir).kernel(plan.name, plan.source)
+    return trace_plan(plan, path, source)
+
+
+def _steps(plan: Plan) -> list[Step]:
+    return [Step(step.name, step.nodes, step.lines) for step in plan.steps]

@@ -6,23 +6,29 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.backends import LoadedKernel, choose, device_target
-from trnrt.cache import KernelCache, write_whole
-from trnrt.errors import InputError, OptionError
+from trnrt.backends import choose, device_target
+from trnrt.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, Slice, check_buckets, cover, slices_note
+from trnrt.buckets import choose as choose_buckets
+from trnrt.cache import write_whole
+from trnrt.cache.entries import NEW_MODEL
+from trnrt.cache.plans import PlanCache, request_for
+from trnrt.errors import Blocker, InputError, OptionError, UnsupportedModelError
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.planner import Plan, make_plan
-from trnrt.planner.making import default_shapes
 from trnrt.planner.naming import identifier
+from trnrt.planner.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
+from trnrt.planner.sizes import default_shapes
+from trnrt.running import LoadedPartition
 
 Array = NDArray[Any]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -46,29 +52,14 @@ class NodeArg:
     type: str
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    plan: Plan
-    kernel: LoadedKernel
-    path: Path
-
-    @cached_property
-    def predicted_us(self) -> float | None:
-        """What one run costs on the device; None where the backend has no program that could be timed."""
-        from trnrt.backends.simulator import SimulatedKernel
-        from trnrt.profiler import profile_traced
-
-        program = self.kernel.program if isinstance(self.kernel, SimulatedKernel) else None
-        return None if program is None else profile_traced(self.plan, program).benchmark_us
-
-
 class InferenceSession:
     """A model, compiled for a target, that runs on the simulator or on a NeuronCore.
 
     ``model``: a file's path or its content. ``target``: "trn1", "trn2" or "trn3"; by default this machine's device,
-    else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). What a shape needs
-    is compiled once and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script
-    written for onnxruntime changes one import; they mean nothing here.
+    else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). ``fallback``:
+    "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such a model is
+    refused. What a shape needs is compiled once and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers``
+    are accepted so that a script written for onnxruntime changes one import; they mean nothing here.
     """
 
     def __init__(
@@ -80,15 +71,22 @@ class InferenceSession:
         target: str | None = None,
         dtype: str = "float32",
         backend: str = "auto",
+        fallback: str | None = None,
+        buckets: Sequence[int] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
         cache_dir: Path | None = None,
+        cache: bool = True,
     ) -> None:
         if dtype not in DTYPES:
             raise OptionError(f"unknown dtype {dtype!r}", hint=f"dtypes are {', '.join(DTYPES)}")
+        if fallback is not None and fallback not in FALLBACKS:
+            raise OptionError(f"unknown fallback {fallback!r}", hint=f"it is {', '.join(FALLBACKS)}, or None")
         choice = choose(backend)
         self.target = get_target(target or device_target() or DEFAULT_TARGET).name
         self.dtype = dtype
         self.backend = choice.backend.name
         self.backend_reason = choice.reason
+        self.fallback = fallback
         self._file = model
         self.model: ImportedModel = import_model(model)
         self.name = self.model.name
@@ -96,21 +94,32 @@ class InferenceSession:
         self.notes: list[str] = []
         self.kernel_path: Path | None = None
         self.last_plan: Plan | None = None
+        self.last_partition: Partition | None = None
         self._backend = choice.backend
-        self._cache = KernelCache(cache_dir)
-        self._compiled: dict[tuple[tuple[int, ...], ...], _Compiled] = {}
-        self._last: _Compiled | None = None
-        self._slices = 1
+        self.cache_notes: list[str] = []
+        self._cache = PlanCache(cache_dir, enabled=cache)
+        self._compiled: dict[tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]], LoadedPartition] = {}
+        self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
+        self._shapes = dict(shapes or {})
+        self._ran: list[LoadedPartition] = []
+        self._mixings: dict[tuple[tuple[int, ...], ...], str | None] = {}
 
     @property
     def predicted_us(self) -> float | None:
         """The predicted latency of the last ``run`` on the device, microseconds, as a benchmark would measure it.
 
-        Computed when it is asked for, so that ``run`` does not pay for it. A run in slices costs each of them: it is
-        one slice's latency times their number. None before the first run.
+        Computed when it is asked for, so that ``run`` does not pay for it. A run in slices costs the sum of theirs.
+        With a fallback it is that of the parts on the device and of the round trips between them; the CPU's own time is
+        not in it. None before the first run.
         """
-        one = None if self._last is None else self._last.predicted_us
-        return None if one is None else one * self._slices
+        times = [loaded.predicted_us for loaded in self._ran]
+        known = [time for time in times if time is not None]
+        return sum(known) if known and len(known) == len(times) else None
+
+    @property
+    def crossings_us(self) -> float:
+        """What of ``predicted_us`` are round trips to the CPU; 0 without a fallback."""
+        return sum(loaded.partition.crossings_us for loaded in self._ran)
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs."""
@@ -130,66 +139,105 @@ class InferenceSession:
     ) -> list[Array]:
         """The outputs called ``output_names`` (all where None) for these inputs, in the model's own dtypes.
 
-        A model with a fixed batch is run in slices of it, the last one padded; ``notes`` says so. Lists of numbers
+        The rows are run in slices of the model's fixed batch, or of one of the session's ``buckets`` where the batch is
+        open, the last one padded; ``notes`` says so. In one bucket a row's answer does not depend on its neighbours,
+        bit for bit. A model whose rows are not independent is compiled for the very number of rows. Lists of numbers
         are taken as arrays of the input's dtype. ``input_feed`` is what onnxruntime calls ``feeds``.
         """
         wanted = self._wanted(output_names)
         arrays = self._check({**(feeds or {}), **(input_feed or {})})
-        self.notes = []
-        batch, rows = self.model.batch, _rows(arrays)
-        if isinstance(batch, int) and rows != batch:
-            outputs, self._slices = self._run_slices(arrays, rows, batch), -(-rows // batch)
-        else:
-            outputs, self._slices = self._run_once(arrays), 1
+        self.notes, self.cache_notes = [], []
+        self._ran = []
+        outputs = self._run_slices(arrays, self._cover(arrays))
+        if self.last_partition is not None:
+            self.notes += fallback_notes(self.last_partition)
         return [outputs[name] for name in wanted]
 
     def plan_for(self, batch: int = 1) -> Plan:
         """The plan for ``batch`` rows."""
-        return make_plan(self.model, default_shapes(self.model, batch), target=self.target, dtype=self.dtype)
+        return make_plan(self.model, self.shapes_for(batch), target=self.target, dtype=self.dtype)
+
+    def choose_buckets(self, expected: Mapping[int, float], most: int = MOST_BUCKETS) -> tuple[int, ...]:
+        """The buckets with the least predicted latency for batches of these sizes and weights; at most ``most``.
+
+        OptionError where the model has no open batch, or its rows are not independent.
+        """
+        if not isinstance(self.model.batch, str):
+            raise OptionError("the model has no open batch, which buckets are for")
+        reason = self._mixing(self.random_inputs(2))
+        if reason is not None:
+            raise OptionError(f"the rows of the model are not independent: {reason}")
+        return choose_buckets(expected, self.predicted_for, most=most)
+
+    def predicted_for(self, batch: int) -> float:
+        """The predicted latency of a batch on the device, microseconds; nothing is run."""
+        values = {name: array for name, array in self.random_inputs(1).items() if name in self.model.parameters}
+        from trnrt.profiler import profile_plan
+
+        partition, _ = self._cached(self.shapes_for(batch), values)
+        on_device = sum(profile_plan(plan, self._cache.directory).benchmark_us for plan in partition.plans)
+        return on_device + partition.crossings_us
+
+    def shapes_for(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
+        """The inputs' shapes for ``batch`` rows; InputError where one is open and the session was not told it."""
+        return default_shapes(self.model, batch, self._shapes)
+
+    def partition_for(self, batch: int = 1) -> Partition:
+        """The parts for ``batch`` rows: one, the plan, unless there is a fallback and the model needs it."""
+        return self._partition(self.shapes_for(batch))
 
     def random_inputs(self, batch: int | None = None, seed: int = 0) -> dict[str, Array]:
         """A seeded random value for each input: floats in [0, 1), integers in [0, 10).
 
         ``batch``: how many rows; by default as many as the model fixes, else 1.
         """
+        self._check_kinds()
         generator = np.random.default_rng(seed)
         fixed = self.model.batch if isinstance(self.model.batch, int) else None
-        shapes = default_shapes(self.model, batch or 1)
+        shapes = self.shapes_for(batch or 1)
         arrays: dict[str, Array] = {}
         for info in self.model.inputs:
             shape = shapes[info.name] if fixed is None else (batch or fixed, *shapes[info.name][1:])
             if info.dtype == "str":
                 raise InputError(f"input {info.name!r} holds strings; no random value can be drawn for it")
+            if info.name in self.model.parameters:
+                raise InputError(
+                    f"input {info.name!r} says what an operator does (a shape, axes, a count): no random value will do",
+                    hint="give it with --input, or export the model with it as a constant",
+                )
             kind = as_numpy(info.dtype)
             drawn = generator.integers(0, 10, shape) if kind.kind in "iub" else generator.random(shape)
             arrays[info.name] = drawn.astype(kind)
         return arrays
 
-    def save(self, directory: Path, batch: int = 1, plan: Plan | None = None) -> list[Path]:
+    def save(self, directory: Path, batch: int = 1, partition: Partition | None = None) -> list[Path]:
         """Write the kernel module, its weights (.npz) and a summary of the plan (.json) into ``directory``.
 
-        ``plan``: the one to write, such as ``last_plan``; by default that for ``batch`` rows.
+        ``partition``: what to write, such as ``last_partition``; by default that for ``batch`` rows. Of several parts
+        each is written, those for the CPU as .onnx.
         """
-        plan = plan or self.plan_for(batch)
+        partition = partition or self.partition_for(batch)
         directory.mkdir(parents=True, exist_ok=True)
-        stem = identifier(plan.name)
-        module, weights, summary = (directory / f"{stem}{end}" for end in (".py", "_weights.npz", "_plan.json"))
-        # npz has no bfloat16: such weights are stored as the float32 numbers that they are.
-        arrays = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in plan.weights.items()}
-        packed = io.BytesIO()
-        np.savez(packed, allow_pickle=False, **arrays)
-        contents = (
-            plan.source.encode("utf-8"),
-            packed.getvalue(),
-            json.dumps(plan_summary(plan), indent=1).encode("utf-8"),
-        )
-        for path, content in zip((module, weights, summary), contents, strict=True):
-            write_whole(path, content, mode=0o644)
-        return [module, weights, summary]
+        written: list[Path] = []
+        for part in partition.parts:
+            if isinstance(part, CpuPart):
+                written.append(directory / f"{identifier(part.name)}.onnx")
+                write_whole(written[-1], part.model, mode=0o644)
+            else:
+                written += _save_plan(part.plan, directory)
+        return written
 
     def serialized(self) -> str | bytes:
         """What onnxruntime can load: the model's path, or its bytes."""
         return self._file if isinstance(self._file, bytes) else os.fspath(self._file)
+
+    def in_dtype(self, dtype: str) -> InferenceSession:
+        """A session of its own for the same model, with the same options, in another dtype."""
+        twin = copy(self)
+        twin.dtype = dtype
+        twin.notes, twin.cache_notes, twin._ran, twin._compiled = [], [], [], {}
+        twin.kernel_path = twin.last_plan = twin.last_partition = None
+        return twin
 
     def _wanted(self, output_names: Sequence[str] | None) -> list[str]:
         known = [info.name for info in self.model.outputs]
@@ -200,7 +248,15 @@ class InferenceSession:
                 raise InputError(f"the model has no output {name!r}", hint=f"its outputs are {', '.join(known)}")
         return list(output_names) if output_names else known
 
+    def _check_kinds(self) -> None:
+        """Refuse inputs that are sequences, maps or optional: there are no arrays for them."""
+        strange = [info for info in self.model.inputs if info.dtype.endswith(")")]
+        if strange:
+            blockers = [Blocker(info.name, "input", f"it is a {info.dtype}, not a tensor") for info in strange]
+            raise UnsupportedModelError(self.name, blockers)
+
     def _check(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        self._check_kinds()
         known = {info.name: info for info in self.model.inputs}
         for name in feeds:
             if name not in known:
@@ -211,47 +267,103 @@ class InferenceSession:
             raise InputError(f"missing input: {wanted}", hint=f"given were {', '.join(feeds) or 'none'}")
         arrays = {name: _as_array(array, known[name]) for name, array in feeds.items()}
         for name, info in known.items():
-            _check_array(arrays[name], info, self.model.batch)
-        rows = {a.shape[0] for a in arrays.values() if a.ndim}
+            is_parameter = name in self.model.parameters
+            _check_array(arrays[name], info, None if is_parameter else self.model.batch, may_be_empty=is_parameter)
+        rows = {a.shape[0] for name, a in arrays.items() if a.ndim and name not in self.model.parameters}
         if self.model.batch is not None and len(rows) > 1:
             raise InputError(f"the inputs have different numbers of rows: {sorted(rows)}")
         return arrays
 
-    def _run_slices(self, arrays: dict[str, Array], rows: int, batch: int) -> dict[str, Array]:
-        slices = range(0, rows, batch)
-        padding = -rows % batch
-        padded = f", the last one padded with {_counted(padding, 'row')}" if padding else ""
-        ran = f"{_counted(rows, 'row')} ran in {_counted(len(slices), 'slice')}{padded}"
-        self.notes.append(f"the model's batch is fixed at {batch}: {ran}")
+    def _rows(self, arrays: dict[str, Array]) -> int:
+        return next((a.shape[0] for name, a in arrays.items() if a.ndim and name not in self.model.parameters), 1)
+
+    def _cover(self, arrays: dict[str, Array]) -> list[Slice]:
+        """The slices that the rows are run in."""
+        batch, rows = self.model.batch, self._rows(arrays)
+        exact = [Slice(0, rows, rows)]
+        if batch is None:
+            return exact
+        slices = cover(rows, (batch,) if isinstance(batch, int) else self.buckets)
+        if slices == exact:
+            return exact
+        reason = self._mixing(arrays)
+        if reason is not None and isinstance(batch, int):
+            raise InputError(
+                f"{_counted(rows, 'row')} for a batch fixed at {batch}, whose rows are not independent: {reason}",
+                hint=f"give the model {_counted(batch, 'row')} at a time",
+            )
+        if reason is not None:
+            self.notes.append(f"compiled for {_counted(rows, 'row')}: the rows are not independent, {reason}")
+            return exact
+        fixed = f"the model's batch is fixed at {batch}" if isinstance(batch, int) else ""
+        self.notes.append(": ".join(part for part in (fixed, slices_note(slices)) if part))
+        return slices
+
+    def _mixing(self, arrays: dict[str, Array]) -> str | None:
+        """Why rows of a batch may depend on each other; None if they do not."""
+        from trnrt.importer.batching import mixing
+
+        values = {name: arrays[name] for name in self.model.parameters}
+        batch = self.model.batch
+        rows = max(2, batch) if isinstance(batch, int) else 2
+        if batch == 1:
+            return None
+        data = [name for name, array in arrays.items() if array.ndim and name not in values]
+        shapes = {name: (rows, *a.shape[1:]) if name in data else a.shape for name, a in arrays.items()}
+        key = tuple(shapes.values())
+        if key not in self._mixings:
+            try:
+                self._mixings[key] = mixing(self.model.bind(shapes, values).model.graph, data, rows)
+            except InputError:
+                # What the file calls a batch may be a length that an operator counts on, such as Split's.
+                self._mixings[key] = f"the model does not take {_counted(rows, 'row')}"
+        return self._mixings[key]
+
+    def _run_slices(self, arrays: dict[str, Array], slices: list[Slice]) -> dict[str, Array]:
+        if len(slices) == 1 and slices[0].rows == slices[0].bucket:
+            return self._run_once(arrays)
         parts = []
-        for start in slices:
-            part = {name: _pad(array[start : start + batch], batch) for name, array in arrays.items()}
-            parts.append(self._run_once(part))
-        return {name: np.concatenate([part[name] for part in parts])[:rows] for name in parts[0]}
+        for part in slices:
+            fed = {
+                name: array
+                if name in self.model.parameters or not array.ndim
+                else _pad(array[part.start : part.start + part.rows], part.bucket)
+                for name, array in arrays.items()
+            }
+            outputs = self._run_once(fed)
+            parts.append({name: output[: part.rows] for name, output in outputs.items()})
+        return {name: joined_rows([part[name] for part in parts]) for name in parts[0]}
 
     def _run_once(self, arrays: dict[str, Array]) -> dict[str, Array]:
         compiled = self._compile(arrays)
-        plan = compiled.plan
-        held = as_dtype(self.dtype).numpy
-        with np.errstate(all="ignore"):
-            inputs = [arrays[tensor.name].astype(held) for tensor in plan.inputs]
-        results = compiled.kernel.run(inputs)
-        self.kernel_path, self.last_plan, self._last = compiled.path, plan, compiled
-        values: dict[str, Array] = dict(arrays) | plan.constants
-        values |= {tensor.name: array for tensor, array in zip(plan.results, results, strict=True)}
-        for node in plan.host:
-            values[node.output] = node.compute(*(values[name] for name in node.inputs))
-        return {o.name: values[o.source].astype(o.dtype, copy=False).reshape(o.shape) for o in plan.outputs}
+        outputs = compiled.run(arrays)
+        self._ran.append(compiled)
+        self.last_partition = compiled.partition
+        only = compiled.plans[0] if len(compiled.parts) == len(compiled.plans) == 1 else None
+        self.kernel_path, self.last_plan = (None, None) if only is None else (only.path, only.plan)
+        return outputs
 
-    def _compile(self, arrays: dict[str, Array]) -> _Compiled:
-        key = tuple(arrays[info.name].shape for info in self.model.inputs)
+    def _compile(self, arrays: dict[str, Array]) -> LoadedPartition:
+        # Of some inputs the values matter, too: Reshape's shape, TopK's count.
+        values = {name: arrays[name] for name in self.model.parameters}
+        shapes = tuple(arrays[info.name].shape for info in self.model.inputs)
+        key = (shapes, tuple(array.tobytes() for array in values.values()))
         if key not in self._compiled:
-            shapes = {name: array.shape for name, array in arrays.items()}
-            plan = make_plan(self.model, shapes, target=self.target, dtype=self.dtype)
-            path = self._cache.put(plan.name, plan.source)
-            kernel = self._backend.load(plan, path, self._cache.read(path))
-            self._compiled[key] = _Compiled(plan, kernel, path)
+            partition, note = self._cached({name: array.shape for name, array in arrays.items()}, values)
+            # That a model is new, or that a run needs a second bucket, surprises nobody.
+            if note and note != NEW_MODEL and not (self._compiled and note.startswith("batch ")):
+                self.cache_notes.append(note)
+            self._compiled[key] = LoadedPartition(partition, self._backend, self._cache)
         return self._compiled[key]
+
+    def _cached(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[Partition, str]:
+        """The parts from the cache, or made now; and why they were made."""
+        request = request_for(self.model, shapes, values, target=self.target, dtype=self.dtype, fallback=self.fallback)
+        return self._cache.partition(request, lambda: self._partition(shapes, values))
+
+    def _partition(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array] | None = None) -> Partition:
+        fallback = self.fallback is not None
+        return make_partition(self.model, shapes, values, target=self.target, dtype=self.dtype, fallback=fallback)
 
 
 def as_numpy(dtype: str) -> np.dtype[Any]:
@@ -259,6 +371,24 @@ def as_numpy(dtype: str) -> np.dtype[Any]:
     if dtype == "str":
         return np.dtype(object)
     return as_dtype("bfloat16").numpy if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def _save_plan(plan: Plan, directory: Path) -> list[Path]:
+    """Write one plan: see ``InferenceSession.save``."""
+    stem = identifier(plan.name)
+    module, weights, summary = (directory / f"{stem}{end}" for end in (".py", "_weights.npz", "_plan.json"))
+    # npz has no bfloat16: such weights are stored as the float32 numbers that they are.
+    arrays = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in plan.weights.items()}
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, **arrays)
+    contents = (
+        plan.source.encode("utf-8"),
+        packed.getvalue(),
+        json.dumps(plan_summary(plan), indent=1).encode("utf-8"),
+    )
+    for path, content in zip((module, weights, summary), contents, strict=True):
+        write_whole(path, content, mode=0o644)
+    return [module, weights, summary]
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
@@ -274,6 +404,20 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "weights": [{"name": n, "shape": list(a.shape), "dtype": a.dtype.name} for n, a in plan.weights.items()],
         "host": [{"name": n.name, "op": n.op, "inputs": list(n.inputs), "output": n.output} for n in plan.host],
     }
+
+
+def as_matrix(output: Any) -> Array:
+    """An output as an array: a list of dicts (ZipMap) becomes a row for each of them, its values in their order."""
+    if isinstance(output, list):
+        return np.array([list(row.values()) for row in output], np.float32)
+    return np.asarray(output)
+
+
+def joined_rows(parts: Sequence[Any]) -> Any:
+    """The rows of several slices; an output that is a list has one item a row."""
+    if isinstance(parts[0], list):
+        return [item for part in parts for item in part]
+    return np.concatenate(parts)
 
 
 def _node_arg(info: TensorInfo) -> NodeArg:
@@ -292,7 +436,7 @@ def _as_array(given: Array | Sequence[object], info: TensorInfo) -> Array:
         raise InputError(f"input {info.name!r} is no array of {info.dtype}: {error}") from None
 
 
-def _check_array(array: Array, info: TensorInfo, batch: int | str | None) -> None:
+def _check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_be_empty: bool = False) -> None:
     """Dtype, rank and fixed dimensions; a fixed batch takes any number of rows (they are run in slices)."""
     expected = as_numpy(info.dtype)
     if array.dtype != expected and not (info.dtype == "str" and array.dtype.kind in "OUS"):
@@ -307,7 +451,7 @@ def _check_array(array: Array, info: TensorInfo, batch: int | str | None) -> Non
             hint="one row needs its batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
         )
     for d, (size, declared) in enumerate(zip(array.shape, info.shape, strict=True)):
-        if size == 0:
+        if size == 0 and not may_be_empty:
             raise InputError(
                 f"input {info.name!r} has shape {array.shape}: dimension {d} is 0, there is nothing to run"
             )
@@ -317,10 +461,6 @@ def _check_array(array: Array, info: TensorInfo, batch: int | str | None) -> Non
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _rows(arrays: dict[str, Array]) -> int:
-    return next((a.shape[0] for a in arrays.values() if a.ndim), 1)
 
 
 def _pad(array: Array, rows: int) -> Array:

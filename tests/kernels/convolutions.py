@@ -25,7 +25,7 @@ from calling import (
     windows,
 )
 
-from trnrt.kernels.conv2d import conv2d
+from trnrt.kernels.conv.conv2d import conv2d
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
 

@@ -21,6 +21,9 @@ SHAPES = [
     (3, 8),
     (3, 9),
     (130, 10),
+    (129, 1),
+    (5000, 3),
+    (300, 128),
     (257, 129),
     (2, CHUNK),
     (2, CHUNK + 1),
@@ -29,13 +32,13 @@ SHAPES = [
 ]
 
 
-def run(x: Array, in_sbuf: bool = False, target: str = "trn2", kernel: Kernel = argmax) -> Array:
+def run(x: Array, in_sbuf: bool = False, target: str = "trn2", kernel: Kernel = argmax, last: bool = False) -> Array:
     """The kernel's answer; the values with it must be those that stand there."""
     rows = x.shape[0]
 
     def body(x: Tensor) -> tuple[Tensor, Tensor]:
         dst, values = hbm((rows, 1), nl.uint32), hbm((rows, 1), x.dtype)
-        kernel(dst, rows_in_sbuf(x) if in_sbuf else x, rows, values)
+        kernel(dst, rows_in_sbuf(x) if in_sbuf else x, rows, values, last)
         return dst, values
 
     found, values = simulate(body, target)(x)
@@ -45,12 +48,14 @@ def run(x: Array, in_sbuf: bool = False, target: str = "trn2", kernel: Kernel = 
     return places[:, 0]
 
 
-def expected(x: Array, kernel: Kernel = argmax) -> Array:
-    """The first extreme; NaN never is one, and nothing is more extreme than a NaN that comes first."""
+def expected(x: Array, kernel: Kernel = argmax, last: bool = False) -> Array:
+    """The first extreme, or the last; NaN never is one, and nothing is more extreme than a NaN that comes first."""
     x = x.astype(np.float64)
     if kernel is argmin:
         x = -x
-    found: Array = np.where(np.isnan(x), -np.inf, x).argmax(axis=1)
+    most = np.where(np.isnan(x), -np.inf, x).max(axis=1, keepdims=True)
+    places = np.arange(x.shape[1])
+    found: Array = np.where(x == most, places, -1).max(axis=1) if last else (x == most).argmax(axis=1)
     return np.where(np.isnan(x[:, 0]), 0, found)
 
 
@@ -63,6 +68,14 @@ def test_every_place(shape: Pair, in_sbuf: bool, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("kernel", [argmax, argmin])
+@pytest.mark.parametrize("in_sbuf", [False, True], ids=["hbm", "sbuf"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_last_of_equals(shape: Pair, in_sbuf: bool, kernel: Kernel) -> None:
+    x = np.round(2 * drawn(shape, 0)).astype(np.float16 if in_sbuf else np.float32)
+    np.testing.assert_array_equal(run(x, in_sbuf, kernel=kernel, last=True), expected(x, kernel, last=True))
+
+
+@pytest.mark.parametrize("kernel", [argmax, argmin])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_targets_and_dtypes(target: str, dtype: str, kernel: Kernel) -> None:
@@ -72,29 +85,45 @@ def test_targets_and_dtypes(target: str, dtype: str, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "place"),
+    ("row", "place", "last_place"),
     [
-        ([1, 2, 2, 1, 2, 0, 0], 1),
-        ([0.0, -0.0], 0),
-        ([-0.0, 0.0], 0),
-        ([1, NAN, 3], 2),
-        ([3, NAN, 1], 0),
-        ([NAN, 1, 3], 0),
-        ([NAN, NAN], 0),
-        ([-INF, -INF, -INF], 0),
-        ([-INF, NAN, -INF], 0),
-        ([-INF, NAN, -3e38], 2),
-        ([5, INF, INF], 1),
-        ([NAN, INF], 0),
-        ([0] * 9 + [NAN], 0),
-        ([0] * 9 + [1e-45], 9),
+        ([1, 2, 2, 1, 2, 0, 0], 1, 4),
+        ([0.0, -0.0], 0, 1),
+        ([-0.0, 0.0], 0, 1),
+        ([1, NAN, 3], 2, 2),
+        ([3, NAN, 1], 0, 0),
+        ([3, 1, NAN], 0, 0),
+        ([NAN, 1, 3], 0, 0),
+        ([NAN, NAN], 0, 0),
+        ([-INF, -INF, -INF], 0, 2),
+        ([-INF, NAN, -INF], 0, 2),
+        ([-INF, -INF, NAN], 0, 1),
+        ([-INF, NAN, -3e38], 2, 2),
+        ([5, INF, INF], 1, 2),
+        ([NAN, INF], 0, 0),
+        ([0] * 9 + [NAN], 0, 8),
+        ([0] * 9 + [1e-45], 9, 9),
     ],
 )
 @pytest.mark.parametrize("in_sbuf", [False, True], ids=["hbm", "sbuf"])
-def test_ties_and_what_is_no_number(row: list[float], place: int, in_sbuf: bool) -> None:
+def test_ties_and_what_is_no_number(row: list[float], place: int, last_place: int, in_sbuf: bool) -> None:
     x = np.array([row], np.float32)
     assert run(x, in_sbuf).tolist() == [place]
     assert run(-x, in_sbuf, kernel=argmin).tolist() == [place]
+    assert run(x, in_sbuf, last=True).tolist() == [last_place]
+    assert run(-x, in_sbuf, kernel=argmin, last=True).tolist() == [last_place]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_ties_and_what_is_no_number_in_many_rows(target: str, dtype: str) -> None:
+    """Short rows stand side by side on a partition."""
+    draw = np.random.default_rng(0)
+    x = draw.choice(np.array([NAN, INF, -INF, 0.0, 1.0, 2.0]), (3000, 5)).astype(NUMPY[dtype])
+    for last in (False, True):
+        for kernel in (argmax, argmin):
+            got = run(x, target=target, kernel=kernel, last=last)
+            np.testing.assert_array_equal(got, expected(x, kernel, last))
 
 
 @pytest.mark.parametrize("in_sbuf", [False, True], ids=["hbm", "sbuf"])
@@ -112,6 +141,9 @@ def test_rows_longer_than_one_search(in_sbuf: bool) -> None:
     places = [3, CHUNK, 2 * CHUNK + 2, 0, 0, 0, CHUNK + 1]
     np.testing.assert_array_equal(run(x, in_sbuf), places)
     np.testing.assert_array_equal(run(-x, in_sbuf, kernel=argmin), places)
+    last_places = [CHUNK + 5, 2 * CHUNK + 2, 2 * CHUNK + 2, CHUNK - 1, 2 * CHUNK - 1, 0, 2 * CHUNK + 2]
+    np.testing.assert_array_equal(run(x, in_sbuf, last=True), last_places)
+    np.testing.assert_array_equal(run(-x, in_sbuf, kernel=argmin, last=True), last_places)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -123,9 +155,10 @@ def test_rows_longer_than_one_search(in_sbuf: bool) -> None:
     ),
     in_sbuf=st.booleans(),
     kernel=st.sampled_from([argmax, argmin]),
+    last=st.booleans(),
 )
-def test_any_rows(x: Array, in_sbuf: bool, kernel: Kernel) -> None:
-    np.testing.assert_array_equal(run(x, in_sbuf, kernel=kernel), expected(x, kernel))
+def test_any_rows(x: Array, in_sbuf: bool, kernel: Kernel, last: bool) -> None:
+    np.testing.assert_array_equal(run(x, in_sbuf, kernel=kernel, last=last), expected(x, kernel, last))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -134,11 +167,12 @@ def test_any_rows(x: Array, in_sbuf: bool, kernel: Kernel) -> None:
     levels=st.sampled_from([1, 2, 50, 60000]),
     dtype=st.sampled_from(DTYPES),
     kernel=st.sampled_from([argmax, argmin]),
+    last=st.booleans(),
 )
-def test_any_length(shape: Pair, levels: int, dtype: str, kernel: Kernel) -> None:
+def test_any_length(shape: Pair, levels: int, dtype: str, kernel: Kernel, last: bool) -> None:
     """Few levels are many ties."""
     x = np.round(levels * np.random.default_rng(0).random(shape)).astype(NUMPY[dtype])
-    np.testing.assert_array_equal(run(x, kernel=kernel), expected(x, kernel))
+    np.testing.assert_array_equal(run(x, kernel=kernel, last=last), expected(x, kernel, last))
 
 
 def test_an_index_that_float32_just_holds() -> None:

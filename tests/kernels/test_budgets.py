@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from calling import Tensor, hbm, sbuf_features
 
 from trnrt.kernels.argmax import argmax
-from trnrt.kernels.conv2d import conv2d
-from trnrt.kernels.elementwise import activate, binary, chain
+from trnrt.kernels.conv.conv2d import conv2d
+from trnrt.kernels.elementwise import compute
 from trnrt.kernels.linear import linear_features, linear_rows
+from trnrt.kernels.lrn import lrn
+from trnrt.kernels.normalize import CHUNK as NORMALIZED
+from trnrt.kernels.normalize import normalize_rows, normalize_rows_rms
 from trnrt.kernels.pool2d import avg_pool2d, max_pool2d
+from trnrt.kernels.reduce import reduce
 from trnrt.kernels.softmax import AHEAD_COLUMNS, CHUNK, KEPT_BYTES, WHOLE_COLUMNS, log_softmax, softmax
+from trnrt.kernels.topk import MOST, SEARCH_MAX, topk
 from trnrt.kernels.transpose import transpose_matrices
 from trnrt.nki import Spec, nl, trace
 from trnrt.nki.machine.program import Program
@@ -87,31 +93,15 @@ def softmax_of(kernel: Callable[..., None], columns: int) -> Case:
     return rows(kernel, (400, columns), (400, columns), nl.float32)
 
 
-def activation(shape: Shape) -> Case:
-    def body(x: Tensor) -> Tensor:
-        dst = hbm(shape, nl.float32)
-        activate(dst, x, "relu")
+def program(ops: tuple[tuple[Any, ...], ...], *shapes: Shape) -> Case:
+    """An element-wise program on tensors of these shapes; the first has the result's."""
+
+    def body(*given: Tensor) -> Tensor:
+        dst = hbm(shapes[0], nl.float32)
+        compute(dst, given, ops)
         return dst
 
-    return body, [shape]
-
-
-def addition(shape: Shape) -> Case:
-    def body(x: Tensor, y: Tensor) -> Tensor:
-        dst = hbm(shape, nl.float32)
-        binary(dst, x, y, "add", "relu")
-        return dst
-
-    return body, [shape, shape]
-
-
-def chained(shape: Shape) -> Case:
-    def body(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        dst = hbm(shape, nl.float32)
-        chain(dst, x, (y, z), ("add", "relu", "multiply", "tanh"))
-        return dst
-
-    return body, [shape, shape, (1, shape[1])]
+    return body, list(shapes)
 
 
 def transpose(shape: Shape) -> Case:
@@ -121,6 +111,43 @@ def transpose(shape: Shape) -> Case:
         return dst
 
     return body, [shape]
+
+
+def reduction(shape: Shape, after: str = "none") -> Case:
+    def body(x: Tensor) -> Tensor:
+        dst = hbm((shape[0], shape[2]), nl.float32)
+        reduce(dst, x, "add", "square", 1.0, after)
+        return dst
+
+    return body, [shape]
+
+
+def normalization(shape: Shape) -> Case:
+    def body(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        dst = hbm(shape, nl.float32)
+        normalize_rows(dst, x, scale, bias, 1e-5)
+        normalize_rows_rms(dst, x, scale, 1e-5)
+        return dst
+
+    return body, [shape, (1, shape[1]), (1, shape[1])]
+
+
+def response(shape: Shape, size: int) -> Case:
+    def body(x: Tensor) -> Tensor:
+        dst = hbm(shape, nl.float32)
+        lrn(dst, x, shape[1], size, 1.0, 0.75, 1.0)
+        return dst
+
+    return body, [shape]
+
+
+def best(columns: int, k: int) -> Case:
+    def body(x: Tensor) -> Any:
+        values, indices = hbm((200, k), nl.float32), hbm((200, k), nl.uint32)
+        topk(values, indices, x, k, True)
+        return values, indices
+
+    return body, [(200, columns)]
 
 
 CASES: dict[str, Case] = {
@@ -142,9 +169,24 @@ CASES: dict[str, Case] = {
     "softmax, rows that are kept": softmax_of(softmax, KEPT_BYTES // 4),
     "softmax, rows that are brought in twice": softmax_of(log_softmax, KEPT_BYTES // 4 + CHUNK),
     "argmax": rows(argmax, (200, 40000), (200, 1), nl.uint32),
-    "activate": activation((200, 5000)),
-    "binary": addition((1, 2, 200, 5000)),
-    "chain": chained((200, 5000)),
+    "the last argmax": rows(partial(argmax, last=True), (200, 40000), (200, 1), nl.uint32),
+    "sums of long rows": reduction((200, 40000, 1), "sqrt"),
+    "sums of many columns": reduction((200, 9, 40000), "log"),
+    "sums of many short rows": reduction((100_000, 9, 1), "log"),
+    "normalised rows": normalization((200, NORMALIZED)),
+    "normalised rows that are brought in twice": normalization((200, 3 * NORMALIZED)),
+    "responses of many channels": response((2, 3000, 500), 300),
+    "responses of large images": response((1, 128, 40000), 5),
+    "the best of whole rows": best(SEARCH_MAX, MOST),
+    "the best of chunks": best(SEARCH_MAX + 1, MOST // 3 // 8 * 8),
+    "compute of one": program((("relu", 0),), (1, 1, 200, 5000)),
+    "compute of two": program((("add", 0, 1), ("relu", 2)), (1, 2, 200, 5000), (1, 2, 200, 5000)),
+    "compute of many": program(
+        (("add", 0, 1), ("gelu", 3), ("multiply", 4, 2), ("divide", 5, 0), ("floor", 6)),
+        (1, 1, 200, 5000),
+        (1, 1, 200, 5000),
+        (1, 1, 1, 5000),
+    ),
     "transpose": transpose((2, 200, 5000)),
 }
 

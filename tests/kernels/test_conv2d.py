@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.conv2d import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, conv_fits
+from trnrt.kernels.conv.conv2d import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, conv_fits
 from trnrt.nki import nl
 from trnrt.nki.machine.program import Program
 

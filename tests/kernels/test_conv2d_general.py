@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels import conv2d
+from trnrt.kernels.conv import conv2d
 from trnrt.nki import Spec, nl, profile
 
 NO_PADS = (0, 0, 0, 0)

@@ -10,7 +10,7 @@ import pytest
 from trnrt.nki.sim.subset import check_api, check_source, load_api
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-FILES = sorted(KERNELS.glob("*.py"))
+FILES = sorted(KERNELS.rglob("*.py"))
 # What a kernel file may import besides trnrt.nki and its siblings: nothing that exists when the kernel runs.
 FOR_PYTHON_ONLY = {"__future__", "dataclasses", "enum", "math", "typing"}
 

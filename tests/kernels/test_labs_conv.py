@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.labs_conv import conv2d_bias_pool
+from trnrt.kernels.conv.labs_conv import conv2d_bias_pool
 from trnrt.nki import Spec, profile
 
 Shape = tuple[int, int, int, int]

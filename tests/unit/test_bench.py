@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from trnrt.bench import kernels, measuring, simulator, worker
+from trnrt.bench import kernels, measuring, networks, simulator, worker
 from trnrt.bench.fused import conv_kernel, prepared
 from trnrt.bench.measuring import Row, in_turns, ratio
 from trnrt.cli import app
@@ -125,6 +125,7 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, value: float | None, code: in
     for name in list(simulator.CASES)[1:]:
         monkeypatch.delitem(simulator.CASES, name)
     row = Row("the case", value, "x", 2.0, note="how")
+    monkeypatch.setattr(networks, "measure_networks", lambda **_: [])
     monkeypatch.setitem(simulator.CASES, "replay", simulator.Case(lambda effort: [row], 1))
     monkeypatch.setattr(worker, "can_limit_threads", lambda: True)
     monkeypatch.setattr(measuring, "can_limit_threads", lambda: False)

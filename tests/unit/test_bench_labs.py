@@ -164,6 +164,6 @@ def test_the_plot_is_an_image() -> None:
 
 def test_the_page_names_every_kernel_file() -> None:
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    for file in (ROOT / "kernels").glob("*.py"):
+    for file in (ROOT / "kernels").rglob("*.py"):
         assert file.name == "common.py" or f"`{file.name}`" in page, file.name
     assert (ROOT / "docs" / "kernels.svg").is_file()

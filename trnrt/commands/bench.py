@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
     """Measure the simulator; tell whether no bar was missed."""
+    from trnrt.bench.networks import measure_networks
     from trnrt.bench.simulator import CASES
     from trnrt.bench.worker import measure
 
@@ -24,6 +25,7 @@ def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
     for name in CASES:
         with working(f"measuring {name}"):
             rows += measure(name, quick=quick)
+    rows += measure_networks(quick=quick, working=lambda name: working(f"measuring {name}"))
     document = as_text(bench_document("simulator", rows, quick=quick))
     say(document if reporting.as_json else _text(rows))
     if reporting.json_out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,22 @@ from trnrt.report.files import write_text
 from trnrt.report.text import counted, escaped, shown
 
 if TYPE_CHECKING:
-    from trnrt.planner.plan import NodeReport, Plan
+    from trnrt.nki.tiles import StepTiles
+    from trnrt.planner.partition import Partition
+    from trnrt.planner.plan import NodeReport
     from trnrt.session import InferenceSession
 
 
-def inspect(model: Path, options: SessionOptions, stage: Stage, batch: int | None, reporting: Reporting) -> bool:
-    """Print what ``stage`` of the model looks like; tell whether trnrt can run it."""
+def inspect(
+    model: Path, options: SessionOptions, stage: Stage, batch: int | None, reporting: Reporting, *, tiles: bool
+) -> bool:
+    """Print what ``stage`` of the model looks like; tell whether trnrt can run it.
+
+    ``tiles``: trace the kernels as well, for what each step holds in memory and does.
+    """
     session = open_session(model, options)
+    from trnrt.planner.partition import fallback_notes
+
     rows = rows_to_plan(session, batch)
     if stage is not Stage.PLANNED:
         listing = _listing(session, stage, rows)
@@ -29,16 +39,32 @@ def inspect(model: Path, options: SessionOptions, stage: Stage, batch: int | Non
         return True
     try:
         with working("planning"):
-            plan = session.plan_for(rows)
+            partition = session.partition_for(rows)
     except UnsupportedModelError as error:
         nodes = _known_nodes(session, error)
         _deliver(unsupported_document(session.name, nodes, error.blockers), _refusal(error), reporting)
         count = counted(len(error.blockers), "reason")
-        complain(f"{shown(session.name)} can't run on the NeuronCore, for {count}")
+        hint = None if session.fallback else "--fallback onnxruntime shows what the CPU would run, and at what cost"
+        complain(f"{shown(session.name)} can't run on the NeuronCore, for {count}", hint)
         return False
     shown_batch = rows if session.model.batch is not None else None
-    _deliver(inspect_document(plan, shown_batch), _text(plan, shown_batch), reporting)
+    traced = _traced(partition) if tiles else None
+    told = fallback_notes(partition)
+    document = inspect_document(partition, shown_batch, traced, told)
+    _deliver(document, _text(partition, shown_batch, traced, told), reporting)
     return True
+
+
+def _traced(partition: Partition) -> dict[str, StepTiles]:
+    """The tile plan of every step, by its name."""
+    from trnrt.profiler import tiles_of_plan
+
+    found: dict[str, StepTiles] = {}
+    for number, plan in enumerate(partition.plans, 1):
+        which = f" of part {number} of {len(partition.plans)}" if len(partition.plans) > 1 else ""
+        with working(f"tracing {counted(len(plan.steps), 'step')}{which} (--no-tiles leaves this out)"):
+            found |= {step.name: step for step in tiles_of_plan(plan)}
+    return found
 
 
 def rows_to_plan(session: InferenceSession, batch: int | None) -> int:
@@ -64,9 +90,7 @@ def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
 
     if stage is Stage.IMPORTED:
         return describe(session.model.model)
-    from trnrt.planner.making import default_shapes
-
-    return describe(session.model.bind(default_shapes(session.model, rows)).model)
+    return describe(session.model.bind(session.shapes_for(rows)).model)
 
 
 def _stage_document(session: InferenceSession, stage: Stage, listing: str) -> Document:
@@ -74,19 +98,25 @@ def _stage_document(session: InferenceSession, stage: Stage, listing: str) -> Do
     return stage_document(session.name, stage.value, inputs=model.inputs, outputs=model.outputs, listing=listing)
 
 
-def _text(plan: Plan, batch: int | None) -> str:
+def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, told: Sequence[str]) -> str:
     from rich.text import Text
 
-    from trnrt.report.tables import nodes_table, steps_table
+    from trnrt.report.tables import blockers_table, nodes_table, parts_table, steps_table, tiles_table
 
     rows = "" if batch is None else f", planned for {counted(batch, 'row')}"
-    heading = f"{shown(plan.name)}: {plan.dtype} on {plan.target}{rows}"
-    counts = f"{counted(len(plan.nodes), 'node')} in {counted(len(plan.steps), 'step')}"
-    parts: list[Any] = [Text(f"{heading}; {counts}", "bold"), "", nodes_table(plan.nodes)]
-    if plan.steps:
-        parts += ["", steps_table(plan.steps)]
-    if plan.notes:
-        parts += ["", *(Text(f"- {escaped(told)}") for told in plan.notes)]
+    heading = f"{shown(partition.name)}: {partition.dtype} on {partition.target}{rows}"
+    steps = [step for plan in partition.plans for step in plan.steps]
+    counts = f"{counted(len(partition.nodes), 'node')} in {counted(len(steps), 'step')}"
+    parts: list[Any] = [Text(f"{heading}; {counts}", "bold"), ""]
+    if partition.blockers:
+        parts += [Text("not on the NeuronCore:", "bold"), blockers_table(partition.blockers), ""]
+        parts += [parts_table(partition), ""]
+    parts.append(nodes_table(partition.nodes))
+    if steps:
+        parts += ["", steps_table(steps)]
+        parts += [] if tiles is None else ["", tiles_table(tiles[step.name] for step in steps)]
+    if notes := [*partition.notes, *told]:
+        parts += ["", *(Text(f"- {escaped(note)}") for note in notes)]
     return render(parts)
 
 

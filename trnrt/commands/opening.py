@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.options import Color, Layout, read_numbers
 from trnrt.errors import InputError, OptionError
 from trnrt.images import ImageOptions
 from trnrt.inputs import LARGEST_INPUT, Inputs, read_inputs
@@ -31,6 +32,10 @@ class SessionOptions:
     target: str | None
     dtype: str
     backend: str
+    fallback: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    buckets: Sequence[int] | None = None
+    cache: bool = True
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,35 @@ class Feeding:
     seed: int
 
 
+def image_options(
+    layout: Layout | None, color: Color | None, scale: float | None, mean: str | None, std: str | None
+) -> ImageOptions:
+    """The flags that say how images become inputs."""
+    return ImageOptions(
+        layout and layout.value,
+        color and color.value,
+        scale,
+        None if mean is None else read_numbers(mean),
+        None if std is None else read_numbers(std),
+    )
+
+
 def open_session(model: Path, options: SessionOptions) -> InferenceSession:
     """Read the model, and choose target and backend."""
     with working("loading the runtime"):
         from trnrt.session import InferenceSession
 
     with working(f"reading {model}"):
-        return InferenceSession(str(model), target=options.target, dtype=options.dtype, backend=options.backend)
+        return InferenceSession(
+            str(model),
+            target=options.target,
+            dtype=options.dtype,
+            backend=options.backend,
+            fallback=options.fallback,
+            shapes=options.shapes,
+            buckets=options.buckets,
+            cache=options.cache,
+        )
 
 
 def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
@@ -81,7 +108,8 @@ def row_count(session: InferenceSession, inputs: Inputs) -> int:
     """Rows of these inputs; 1 for a model without a batch."""
     if session.model.batch is None:
         return 1
-    return next((array.shape[0] for array in inputs.feeds.values() if array.ndim), 1)
+    parameters = session.model.parameters
+    return next((a.shape[0] for name, a in inputs.feeds.items() if a.ndim and name not in parameters), 1)
 
 
 def batch_text(session: InferenceSession, rows: int) -> str:
@@ -97,7 +125,9 @@ def prediction_text(session: InferenceSession) -> str:
 
     compared = get_target(session.target).timing.compared
     doubt = "" if compared else f" ({session.target}'s model was never compared with a measurement)"
-    return f"; predicted for the device: {session.predicted_us:,.1f} us{doubt}"
+    crossings = session.crossings_us
+    cpu = f", {crossings:,.1f} us of it round trips to the CPU, whose own time is not in it" if crossings else ""
+    return f"; predicted for the device: {session.predicted_us:,.1f} us{cpu}{doubt}"
 
 
 @contextmanager

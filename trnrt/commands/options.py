@@ -30,6 +30,13 @@ class Backend(StrEnum):
     NEURON = "neuron"
 
 
+class Fallback(StrEnum):
+    """What runs the nodes that the device can't."""
+
+    NONE = "none"
+    ONNXRUNTIME = "onnxruntime"
+
+
 class Stage(StrEnum):
     """A stage of a model that can be looked at."""
 
@@ -134,6 +141,10 @@ TargetFlag = Annotated[
     ),
 ]
 BackendFlag = Annotated[Backend, typer.Option("--backend", help="What runs the model; auto takes a device if present.")]
+FallbackFlag = Annotated[
+    Fallback,
+    typer.Option("--fallback", help="What runs on the CPU the nodes that the device can't; none refuses such a model."),
+]
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random values.")]
 LayoutFlag = Annotated[
     Layout | None, typer.Option("--layout", help="Images: the order of the input's dimensions.", show_default=False)
@@ -227,6 +238,25 @@ PlanBatchFlag = Annotated[
         "--batch", min=1, metavar="N", help="Rows to plan for: 1, or the model's fixed batch.", show_default=False
     ),
 ]
+ShapeFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="[NAME=]3x224x224",
+        help="An input's open sizes, with the batch or without; repeatable.",
+        show_default=False,
+    ),
+]
+BucketsFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--buckets",
+        metavar="1,8,32",
+        help="Batch sizes to compile for; others are padded or cut. By default 1, 2, 4 ... 128.",
+        show_default=False,
+    ),
+]
+CacheFlag = Annotated[bool, typer.Option("--cache/--no-cache", help="Take plans from the cache, and keep new ones.")]
 SamplesFlag = Annotated[
     int | None,
     typer.Option(
@@ -259,6 +289,37 @@ AtolFlag = Annotated[
         show_default=False,
     ),
 ]
+LabelledFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="FILE.npz",
+        help="Inputs and labels (label, labels, y, target or targets), for the accuracy of both; instead of --input.",
+        show_default=False,
+    ),
+]
+LayersFlag = Annotated[
+    bool,
+    typer.Option(
+        "--layers",
+        help="Compare every tensor with onnxruntime's, each step alone; 4 random rows unless --samples says more.",
+    ),
+]
+BundleFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--bundle",
+        metavar="DIR",
+        help="With --layers: write the first step that fails as a model, its inputs and a pytest file.",
+        show_default=False,
+    ),
+]
+BundleStepFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--bundle-step", metavar="NAME", help="With --bundle: of this step or node instead.", show_default=False
+    ),
+]
 TopFlag = Annotated[
     int | None,
     typer.Option(
@@ -267,6 +328,19 @@ TopFlag = Annotated[
         metavar="K",
         help="Show the best K classes of the output that holds one number a class.",
         show_default=False,
+    ),
+]
+LogitsFlag = Annotated[bool, typer.Option("--logits", help="With --top: the numbers are logits; show their softmax.")]
+OutputFlag = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="OUT.npz", help="Write all outputs.", show_default=False)
+]
+RowsFlag = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help="Random rows to draw: 1.", show_default=False)
+]
+TilesFlag = Annotated[
+    bool,
+    typer.Option(
+        "--tiles/--no-tiles", help="Trace the kernels, which says each step's tiles and memory; it takes longer."
     ),
 ]
 KeepFlag = Annotated[

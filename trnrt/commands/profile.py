@@ -11,15 +11,16 @@ from trnrt import __version__
 from trnrt.commands.inspect import rows_to_plan
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
-from trnrt.errors import OptionError
+from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, say, working
-from trnrt.report.documents import Document, as_text, profile_document
+from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
 from trnrt.report.files import check_writable, write_or_keep
-from trnrt.report.text import quoted
+from trnrt.report.text import counted, quoted
 
 if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
+    from trnrt.planner.partition import Partition
 
 DEFAULT_REGRESS = 2.0
 """Percent."""
@@ -46,20 +47,53 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
         same = {"model": session.name, "target": session.target, "dtype": session.dtype, "batch": shown_rows}
         baseline.check_same(**same)
     with working("planning"):
-        plan = session.plan_for(rows)
-    with working("tracing and timing the kernel"):
-        from trnrt.profiler import profile_plan
-
-        predicted = profile_plan(plan)
-    document = profile_document(session.name, predicted, version=__version__)
+        partition = session.partition_for(rows)
+    profiles, document, told = _predicted(partition)
     comparisons = compare(baseline, document)
     files = Files()
     files.write_document(request, document)
-    files.write_views(request, [(session.name, predicted)])
-    say(as_text(document) if request.reporting.as_json else as_page([(session.name, predicted)], comparisons, baseline))
-    warn([predicted])
+    files.write_views(request, profiles, "part")
+    page = _overview(partition, document) + as_page(profiles, comparisons, baseline)
+    say(as_text(document) if request.reporting.as_json else page)
+    warn([predicted for _, predicted in profiles])
+    for line in told:
+        note(line)
     files.close()
     return not any(comparison.regressed for comparison in comparisons)
+
+
+def _predicted(partition: Partition) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
+    """The profile of each part on the device with its name, the document of them all, and what to say beside it.
+
+    UnsupportedModelError where there is nothing on the device that could be profiled.
+    """
+    from trnrt.planner.partition import DevicePart, fallback_notes
+    from trnrt.profiler import profile_plan
+
+    device = [part for part in partition.parts if isinstance(part, DevicePart)]
+    if not device:
+        raise UnsupportedModelError(partition.name, list(partition.blockers))
+    with working("tracing and timing the kernel"):
+        profiles = {part.name: profile_plan(part.plan) for part in device}
+    if not partition.cpu_parts:
+        (predicted,) = profiles.values()
+        return [(partition.name, predicted)], profile_document(partition.name, predicted, version=__version__), []
+    told = fallback_notes(partition)
+    document = parts_profile_document(partition, profiles, told, version=__version__)
+    return list(profiles.items()), document, told
+
+
+def _overview(partition: Partition, document: Document) -> str:
+    """What all parts of a model cost together; nothing for a model of one part."""
+    from rich.text import Text
+
+    from trnrt.report.tables import parts_table
+
+    if not partition.cpu_parts:
+        return ""
+    whole, crossings = document["predicted_us"]["benchmark"], partition.crossings_us
+    total = f"all parts: {whole:,.1f} us predicted, {crossings:,.1f} us of it round trips to the CPU"
+    return render([Text(total, "bold"), parts_table(partition), Text()])
 
 
 def prepare(request: ProfileRequest, kind: str) -> Baseline | None:
@@ -125,7 +159,7 @@ class Files:
     def __init__(self) -> None:
         self._problems: list[str] = []
 
-    def write_views(self, request: ProfileRequest, profiles: Sequence[tuple[str, Profile]]) -> None:
+    def write_views(self, request: ProfileRequest, profiles: Sequence[tuple[str, Profile]], noun: str = "call") -> None:
         """Write ``--html`` and ``--trace``; of several profiles into numbered files, which a note names."""
         for number, (name, predicted) in enumerate(profiles, 1):
             if request.html is not None:
@@ -141,7 +175,9 @@ class Files:
         if len(profiles) > 1:
             for path in filter(None, (request.html, request.trace)):
                 first, last = numbered(path, 1, profiles), numbered(path, len(profiles), profiles)
-                note(f"{len(profiles)} calls: wrote {quoted(str(first))} to {quoted(str(last))}, in their order")
+                note(
+                    f"{counted(len(profiles), noun)}: wrote {quoted(str(first))} to {quoted(str(last))}, in their order"
+                )
 
     def write_document(self, request: ProfileRequest, document: Document) -> None:
         """Write ``--json-out``."""

@@ -74,26 +74,29 @@ def run(model: Path, options: SessionOptions, request: RunRequest) -> None:
             note(told)
     if request.keep is not None:
         with writing_into(request.keep):
-            files = session.save(request.keep, plan=session.last_plan)
+            files = session.save(request.keep, partition=session.last_partition)
         note(f"kept {', '.join(quoted(str(file)) for file in files)}")
 
 
 def _run(session: InferenceSession, request: RunRequest, classifier: str | None) -> _Result:
+    from trnrt.session import as_matrix
+
     inputs = feed(session, request.feeding)
     for told in inputs.notes:
         note(told)
     names = [output.name for output in session.model.outputs]
     start = time.perf_counter()
     with working(f"compiling and running on the {session.backend}"):
-        outputs = dict(zip(names, session.run(None, inputs.feeds), strict=True))
+        outputs = dict(zip(names, map(as_matrix, session.run(None, inputs.feeds)), strict=True))
     wall_ms = (time.perf_counter() - start) * 1000
-    for told in session.notes:
+    notes = [*(f"compiled anew: {why}" for why in session.cache_notes), *session.notes]
+    for told in notes:
         note(told)
     top = None
     if classifier is not None and request.top is not None:
         labels = labels_of(session.metadata) or looked_up_labels(session.model)
         top = best_classes(classifier, outputs[classifier], request.top, labels=labels, softmax=request.logits)
-    return _Result(outputs, top, row_count(session, inputs), wall_ms, [*inputs.notes, *session.notes])
+    return _Result(outputs, top, row_count(session, inputs), wall_ms, [*inputs.notes, *notes])
 
 
 def _text(session: InferenceSession, result: _Result) -> str:

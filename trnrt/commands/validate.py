@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.opening import (
     Feeding,
@@ -15,81 +17,184 @@ from trnrt.commands.opening import (
     fixed_batch,
     open_session,
     prediction_text,
+    writing_into,
 )
 from trnrt.commands.options import Reporting
+from trnrt.errors import OptionError
 from trnrt.images import ImageOptions
-from trnrt.inputs import Inputs
+from trnrt.inputs import Inputs, read_labelled
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, validate_document
 from trnrt.report.files import write_text
-from trnrt.report.text import counted, shown
+from trnrt.report.text import counted, error_text, escaped, listed, quoted, shown
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+    from rich.console import RenderableType
+
     from trnrt.session import InferenceSession
-    from trnrt.validate import ValidationReport
+    from trnrt.validate import LayersReport, ValidationReport
 
 DEFAULT_SAMPLES = 64
+LAYERS_SAMPLES = 4
+"""Random rows with --layers: each step is run twice, and what it holds is held in float32 as well."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user says about inputs: files, or a file with labels, or nothing: random rows."""
+
+    files: list[str]
+    data: Path | None
+    images: ImageOptions
+    samples: int | None
+    seed: int
 
 
 @dataclass(frozen=True)
 class ValidateRequest:
     """What the user asks of a validation; a tolerance of None is the default of the dtype."""
 
-    files: list[str]
-    images: ImageOptions
-    samples: int | None
-    seed: int
+    given: Given
     rtol: float | None
     atol: float | None
+    layers: bool
+    bundle: Path | None
+    bundle_step: str | None
     reporting: Reporting
 
 
 def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> bool:
     """Compare, print how far apart the two are, and tell whether that is within the tolerances."""
+    _check(request)
     session = open_session(model, options)
-    inputs = _inputs(session, request)
+    inputs, labels = _inputs(session, request)
     for told in inputs.notes:
         note(told)
+    # Before the whole run, which keeps all tensors.
+    layers = _layers(session, inputs, request) if request.layers else None
     with working(f"running on the {session.backend} and with onnxruntime"):
         from trnrt.validate import validate as compare
 
-        report = compare(session, inputs.feeds, rtol=request.rtol, atol=request.atol)
-    for told in session.notes:
+        report = compare(session, inputs.feeds, rtol=request.rtol, atol=request.atol, labels=labels)
+    anew = [f"compiled anew: {why}" for why in session.cache_notes]
+    notes = [*anew, *session.notes, *(layers.notes if layers is not None else ())]
+    for told in notes:
         note(told)
-    document = validate_document(session, report, [*inputs.notes, *session.notes])
-    say(as_text(document) if request.reporting.as_json else _text(session, report))
+    document = validate_document(session, report, [*inputs.notes, *notes], layers)
+    say(as_text(document) if request.reporting.as_json else _text(session, report, layers))
     if request.reporting.json_out is not None:
         write_text(request.reporting.json_out, as_text(document))
-    return report.passed
+    return report.passed and (layers is None or layers.passed)
 
 
-def _inputs(session: InferenceSession, request: ValidateRequest) -> Inputs:
-    check_rows(session, request.samples, "--samples")
-    rows = request.samples or fixed_batch(session) or DEFAULT_SAMPLES
-    inputs = feed(session, Feeding(request.files, request.images, rows, request.seed))
-    if request.files and request.samples is not None:
-        feeds = {name: array[: request.samples] if array.ndim else array for name, array in inputs.feeds.items()}
-        return Inputs(feeds, inputs.notes)
-    return inputs
+def _check(request: ValidateRequest) -> None:
+    """OptionError for flags that mean nothing together."""
+    given = request.given
+    if given.data is not None and given.files:
+        raise OptionError("--data and --input both say what the inputs are", hint="--data has the labels, too")
+    if given.data is not None and given.images != ImageOptions():
+        raise OptionError("--layout, --color, --scale, --mean and --std are for images; --data holds arrays")
+    if request.bundle is not None and not request.layers:
+        raise OptionError("--bundle is written by --layers", hint="add --layers")
+    if request.bundle_step is not None and request.bundle is None:
+        raise OptionError("--bundle-step says what is in a bundle, and not where", hint="add --bundle DIR")
 
 
-def _text(session: InferenceSession, report: ValidationReport) -> str:
+def _inputs(session: InferenceSession, request: ValidateRequest) -> tuple[Inputs, npt.NDArray[Any] | None]:
+    """The rows to compare, and their labels if there are any."""
+    given = request.given
+    check_rows(session, given.samples, "--samples")
+    labels = None
+    if given.data is not None:
+        inputs, labels = read_labelled(given.data, session.model.inputs)
+    else:
+        rows = given.samples or fixed_batch(session) or (LAYERS_SAMPLES if request.layers else DEFAULT_SAMPLES)
+        inputs = feed(session, Feeding(given.files, given.images, rows, given.seed))
+    if (given.files or given.data is not None) and given.samples is not None:
+        feeds = {name: array[: given.samples] if array.ndim else array for name, array in inputs.feeds.items()}
+        return Inputs(feeds, inputs.notes), None if labels is None else labels[: given.samples]
+    return inputs, labels
+
+
+def _layers(session: InferenceSession, inputs: Inputs, request: ValidateRequest) -> LayersReport:
+    from trnrt.validate import BundleRequest, validate_layers
+
+    bundle = None if request.bundle is None else BundleRequest(request.bundle, request.bundle_step)
+    # A directory that can't be written is known before an hour's work.
+    with writing_into(request.bundle or Path()):
+        if request.bundle is not None:
+            request.bundle.mkdir(parents=True, exist_ok=True)
+        with _progress() as progress:
+            return validate_layers(session, inputs.feeds, bundle=bundle, progress=progress)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on a terminal; nothing elsewhere."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, step: bar.update(task, completed=done, total=total, description=escaped(step)[:40])
+
+
+def _text(session: InferenceSession, report: ValidationReport, layers: LayersReport | None) -> str:
     from rich.text import Text
 
-    from trnrt.report.tables import comparison_table
+    from trnrt.report.tables import comparison_table, split_table
 
-    verdict = Text("PASS", "bold green") if report.passed else Text("FAIL", "bold red")
-    headline = Text.assemble(verdict, f" {shown(session.name)}: {', '.join(_findings(session, report))}")
+    passed = report.passed and (layers is None or layers.passed)
+    verdict = Text("PASS", "bold green") if passed else Text("FAIL", "bold red")
+    headline = Text.assemble(verdict, f" {shown(session.name)}: {', '.join(_findings(session, report, layers))}")
     where = f"{session.backend}, target {session.target}, {session.dtype}, against onnxruntime"
     within = f"allowed: |difference| <= {report.atol:g} + {report.rtol:g} * |onnxruntime's|"
-    return render([headline, "", comparison_table(report), "", Text(within), Text(where + prediction_text(session))])
+    parts: list[RenderableType] = [headline, "", comparison_table(report), ""]
+    if any(output.split is not None for output in report.outputs):
+        parts += [split_table(report), ""]
+    if layers is not None:
+        parts += [*_layers_text(layers), ""]
+    return render([*parts, Text(within), Text(where + prediction_text(session))])
 
 
-def _findings(session: InferenceSession, report: ValidationReport) -> list[str]:
+def _layers_text(layers: LayersReport) -> list[RenderableType]:
+    from rich.text import Text
+
+    from trnrt.report.layers import layers_table
+
+    first = layers.first_failure
+    compared = [layer for layer in layers.layers if layer.isolated is not None]
+    if first is None:
+        told = f"{counted(len(compared), 'step')} compared one by one: all within what rounding explains"
+    else:
+        failed = sum(not layer.passed for layer in compared)
+        nodes = listed([quoted(name) for name in first.nodes])
+        told = f"{failed} of {counted(len(compared), 'step')} beyond what rounding explains, the first one: {nodes}"
+    bundle = [Text(f"bundle: pytest {shown(str(path))}") for path in layers.bundle if path.suffix == ".py"]
+    return [Text(told), layers_table(layers), *bundle]
+
+
+def _findings(session: InferenceSession, report: ValidationReport, layers: LayersReport | None) -> list[str]:
+    """The headline: decisions first, where the model makes any, then the error."""
     findings = [batch_text(session, report.samples)]
     if report.changed_decisions is not None:
-        findings.append(f"{counted(report.changed_decisions, 'decision')} changed")
+        findings = [f"{report.changed_decisions:,} of {counted(report.samples, 'decision')} changed"]
+    if report.accuracy is not None:
+        both = (f"{100 * share:.2f} %" for share in (report.accuracy.ours, report.accuracy.reference))
+        findings.append("accuracy {}, onnxruntime's {}".format(*both))
+    floats = [output.max_abs for output in report.outputs if output.dtype.startswith(("float", "bfloat"))]
+    if floats:
+        findings.append(f"largest error {error_text(max(floats))}")
     failed = sum(not output.passed for output in report.outputs)
     outputs = counted(len(report.outputs), "output")
     findings.append(f"{failed} of {outputs} beyond the tolerance" if failed else "all outputs within the tolerance")
+    if layers is not None and layers.first_failure is not None:
+        findings.append(f"step {quoted(layers.first_failure.step)} is wrong")
     return findings

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
+from trnrt.importer.cleaning.older import renew_opset_6
 from trnrt.importer.folding import Folder
 from trnrt.importer.model import GraphView, ImportedModel, TensorInfo
 from trnrt.importer.naming import listed, name_nodes, one_line, quoted, root_cause
+from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import undisturbed
 from trnrt.importer.rewriting import apply_rules
+from trnrt.importer.sizes import out_of_proportion
+
+# Enough to see what is too large; a chain of a thousand would say it a thousand times.
+_MOST_BLOCKERS = 8
 
 
-def bind(imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> GraphView:
+def bind(
+    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
+) -> GraphView:
     """See ``ImportedModel.bind``."""
     bound, symbols = check_shapes(imported, shapes)
+    constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
     try:
         with undisturbed():
-            return _prepared(imported, bound, symbols)
+            return _prepared(imported, bound, symbols, constants)
     except TrnrtError:
         raise
     except Exception as error:
@@ -28,17 +40,27 @@ def bind(imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> Grap
         raise ModelFileError(f"{one_line(imported.name)}: the model can't be prepared ({root_cause(error)})") from error
 
 
-def _prepared(imported: ImportedModel, shapes: dict[str, tuple[int, ...]], symbols: dict[str, int]) -> GraphView:
+def _prepared(
+    imported: ImportedModel,
+    shapes: dict[str, tuple[int, ...]],
+    symbols: dict[str, int],
+    constants: dict[str, NDArray[Any]],
+) -> GraphView:
     model = imported.model.clone()
     for value in model.graph.inputs:
         value.shape = ir.Shape(shapes[value.name or ""])
+    bind_values(model.graph, constants)
     folder = Folder(model, symbols)
     notes = folder.settle()
+    renew_opset_6(model)
     while more := apply_rules(model):
         notes += more + folder.settle()
     name_nodes(model.graph)
     _check_outputs(imported, model)
-    return GraphView(model, tuple(notes), tuple(_unresolved(imported, shapes, folder)))
+    unresolved = tuple(_unresolved(imported, shapes, folder))
+    if blockers := list(islice(out_of_proportion(model.graph), _MOST_BLOCKERS)):
+        raise UnsupportedModelError(imported.name, blockers)
+    return GraphView(model, tuple(notes), unresolved)
 
 
 def check_shapes(
@@ -61,11 +83,11 @@ def check_shapes(
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
             raise InputError(f"input {quoted(name)}: there is no shape for it", hint=f"Expected {_shown(info)}.")
-        bound[name] = _fitted(info, shapes[name], symbols)
+        bound[name] = _fitted(info, shapes[name], symbols, smallest=0 if name in imported.parameters else 1)
     return bound, symbols
 
 
-def _fitted(info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int]) -> tuple[int, ...]:
+def _fitted(info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int], smallest: int) -> tuple[int, ...]:
     start = f"input {quoted(info.name)}: expected shape {_shown(info)}, got {tuple(shape)}"
     try:
         dims = tuple(operator.index(dim) for dim in shape)
@@ -74,7 +96,7 @@ def _fitted(info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int]) -
     if len(dims) != len(info.shape):
         raise InputError(f"{start}: it has {len(dims)} dimensions, not {len(info.shape)}")
     for axis, (dim, expected) in enumerate(zip(dims, info.shape, strict=True)):
-        if dim < 1:
+        if dim < smallest:
             raise InputError(f"{start}: dimension {axis} is {dim}, so there is nothing to compute")
         if isinstance(expected, int) and dim != expected:
             raise InputError(f"{start}: dimension {axis} must be {expected}")

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.importer.limits import MOST_NODES
+from trnrt.importer.limits import MOST_NODES, MOST_VALUES
 from trnrt.importer.naming import listed, one_line, quoted
 from trnrt.importer.protos import all_graphs, all_nodes, all_tensors, every_node, reads
 
@@ -38,12 +38,18 @@ def check_versions(model: onnx.ModelProto, where: str) -> None:
     newest["ai.onnx.ml"] = max(row[3] for row in onnx.helper.VERSION_TABLE)
     if model.ir_version > onnx.IR_VERSION:
         raise _too_new(where, f"version {model.ir_version} of the file format", onnx.IR_VERSION)
-    seen = set()
+    if not model.opset_import:
+        raise ModelFileError(f"{where}: the model doesn't say which operator sets it uses", hint="Export it again.")
+    seen: dict[str, int] = {}
     for opset in model.opset_import:
         domain = "" if opset.domain in _STANDARD_DOMAINS else opset.domain
-        if domain in seen:
+        # skl2onnx says the same version twice.
+        if seen.get(domain, opset.version) != opset.version:
             raise ModelFileError(f"{where}: the model names two versions of the operator set {quoted(domain)}")
-        seen.add(domain)
+        seen[domain] = opset.version
+        if opset.version < 1:
+            what = f"version {opset.version} of the operator set {quoted(domain or 'ai.onnx')}"
+            raise ModelFileError(f"{where}: the model uses {what}, and the first one is 1", hint="Export it again.")
         if opset.version > newest.get(domain, opset.version):
             what = f"version {opset.version} of the operator set {quoted(domain or 'ai.onnx')}"
             raise _too_new(where, what, newest[domain])
@@ -72,6 +78,12 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
         # What is no function of the model is a plain operator.
         size[key] = sum(size[callee] for callee in calls[key]) if key in functions else 1
     total = sum(size.get((n.domain, n.op_type, n.overload), 1) for n in all_nodes(model.graph.node))
+    for node in every_node(model):
+        count = max(len(node.input), len(node.output))
+        if count > MOST_VALUES:
+            raise ModelFileError(
+                f"{where}: {_shown(node)} reads or makes {count} tensors; trnrt takes nodes of up to {MOST_VALUES}"
+            )
     if total > MOST_NODES:
         raise ModelFileError(f"{where}: the model has {total} nodes; trnrt takes models of up to {MOST_NODES}")
 
@@ -148,6 +160,17 @@ def check_graph(model: onnx.ModelProto, where: str) -> None:
         )
 
 
+def check_counts(model: onnx.ModelProto, where: str) -> None:
+    """Refuse a Split into more parts than it has outputs: onnx would make room for all of them."""
+    for node in every_node(model):
+        parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
+        if node.op_type == "Split" and parts != len(node.output):
+            raise ModelFileError(
+                f"{where}: {_shown(node)} has {len(node.output)} outputs and num_outputs={parts}",
+                hint="Export the model again.",
+            )
+
+
 def check_tensors(model: onnx.ModelProto, where: str) -> None:
     """Refuse shapes that no tensor has."""
     for tensor in all_tensors(model):
@@ -168,6 +191,8 @@ def settle_tensors(model: ir.Model, where: str) -> None:
             array = tensor.numpy()
         except Exception as error:
             raise _broken_tensor(where, value.name, error) from error
+        # What else the file says about its shape and type is not to be believed.
+        value.shape, value.type = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
         if tensor.dtype != ir.DataType.STRING:
             value.const_value = ir.Tensor(array, dtype=tensor.dtype, name=tensor.name)
     for node in model.graph.all_nodes():

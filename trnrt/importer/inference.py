@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from trnrt.importer.consistency import contradiction
 from trnrt.importer.naming import one_line, quoted, titled
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
 from trnrt.importer.windows import WINDOWED
@@ -41,10 +42,18 @@ def why_unknown(model: ir.Model) -> Iterator[Reason]:
     for node in model.graph:
         if reason := _mismatch(node):
             yield reason
+        elif _makes_list(node):
+            continue
         elif any(not is_resolved(value) for value in named_outputs(node)):
             yield _reason(node, model)
         elif any(static_size(value) == 0 for value in named_outputs(node)):
             yield Reason(f"{titled(node)}: its output is empty")
+
+
+def _makes_list(node: ir.Node) -> bool:
+    """Whether an output of the model is a list of dicts, of which nothing more needs to be known."""
+    is_zip_map = node.domain == "ai.onnx.ml" and node.op_type == "ZipMap"
+    return is_zip_map and all(value is not None and is_resolved(value) for value in node.inputs)
 
 
 # -- onnx's own inference ---------------------------------------------------------------------------
@@ -130,19 +139,53 @@ def _regressed(node: ir.Node) -> Kind | None:
     return ir.DataType.FLOAT, (math.prod(shape[:-1]), node.attributes.get_int("targets", 1))
 
 
+def _encoded(node: ir.Node) -> Kind | None:
+    """LabelEncoder gives a label for each element, of the type of its values."""
+    shape = static_shape(node.inputs[0])
+    kinds = {
+        "values_int64s": ir.DataType.INT64,
+        "values_floats": ir.DataType.FLOAT,
+        "values_strings": ir.DataType.STRING,
+    }
+    dtype = next((kind for name, kind in kinds.items() if name in node.attributes), None)
+    if "values_tensor" in node.attributes:
+        dtype = node.attributes["values_tensor"].as_tensor().dtype
+    return None if shape is None or dtype is None else (dtype, shape)
+
+
+def _classified(node: ir.Node) -> dict[str, Kind]:
+    """LinearClassifier gives a label and a row of scores for each row, one a class."""
+    shape, (label, scores) = static_shape(node.inputs[0]), node.outputs
+    texts, numbers = (
+        node.attributes.get_strings("classlabels_strings", ()),
+        node.attributes.get_ints("classlabels_ints", ()),
+    )
+    if not shape:
+        return {}
+    rows, kind = math.prod(shape[:-1]), ir.DataType.STRING if texts else ir.DataType.INT64
+    return {label.name or "": (kind, (rows,)), scores.name or "": (ir.DataType.FLOAT, (rows, len(texts or numbers)))}
+
+
 _FOREIGN: dict[str, Callable[[ir.Node], Kind | None]] = {
     "ArrayFeatureExtractor": _extracted,
     "Binarizer": _same_shape(None),
     "FeatureVectorizer": _side_by_side,
     "Imputer": _same_shape(None),
+    "LabelEncoder": _encoded,
     "LinearRegressor": _regressed,
     "Normalizer": _same_shape(ir.DataType.FLOAT),
     "Scaler": _same_shape(ir.DataType.FLOAT),
 }
 
 
+# Operators of onnx's own that are functions, whose results its inference leaves open.
+_FUNCTIONS = {"GroupNormalization": _same_shape(None), "MeanVarianceNormalization": _same_shape(None)}
+
+
 def _of_foreign(node: ir.Node) -> dict[str, Kind]:
-    rule = _FOREIGN.get(node.op_type) if node.domain == "ai.onnx.ml" else None
+    if node.op_type == "LinearClassifier" and node.domain == "ai.onnx.ml" and len(node.outputs) == 2 and node.inputs:
+        return _classified(node)
+    rule = {"ai.onnx.ml": _FOREIGN, "": _FUNCTIONS}.get(node.domain, {}).get(node.op_type)
     if rule is None or not node.inputs or any(value is None for value in node.inputs):
         return {}
     kind = rule(node)
@@ -185,6 +228,15 @@ def _mismatch(node: ir.Node) -> Reason | None:
     if smallest < (1 if node.op_type in WINDOWED else 0):
         text = f"{titled(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
         return Reason(text, is_contradiction=True)
+    if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) > 1 and "kernel_shape" in node.attributes:
+        kernel, weight = tuple(node.attributes["kernel_shape"].as_ints()), static_shape(node.inputs[1])
+        if weight is not None and weight[2:] != kernel:
+            text = f"{titled(node)} has the kernel_shape {kernel}, and weights of shape {weight}"
+            return Reason(text, is_contradiction=True)
+    if node.op_type == "LRN" and node.attributes.get_int("size", 1) < 1:
+        return Reason(f"{titled(node)} has the size {node.attributes.get_int('size', 1)}", is_contradiction=True)
+    if (told := contradiction(node)) is not None:
+        return Reason(f"{titled(node)} contradicts its inputs: {told}", is_contradiction=True)
     before, after = static_size(source), static_size(made)
     if node.op_type not in _RESHAPING or before is None or after is None or before == after:
         return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class ImportedModel:
     an int only if the inputs have rank 2 or more and every output starts with the same dimension, as
     otherwise dimension 0 counts something else. It is None if the model has no batch. ``opset`` is the
     version of ONNX's own operators. ``model`` is the graph as read: share it, don't change it.
+    ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: ``bind`` needs their
+    values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external data.
     """
 
     name: str
@@ -57,15 +60,21 @@ class ImportedModel:
     batch: int | str | None
     opset: int
     model: ir.Model = field(repr=False)
+    parameters: tuple[str, ...] = ()
+    digest: str = ""
 
-    def bind(self, shapes: Mapping[str, tuple[int, ...]]) -> GraphView:
+    def bind(
+        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]] | None = None
+    ) -> GraphView:
         """The graph for these input shapes, one for each input: all of it static, folded and cleaned up.
 
+        ``values`` has those of the ``parameters`` (others in it are not looked at), which become constants.
+
         Raises:
-            InputError: if a shape is missing, or doesn't fit what the model declares.
+            InputError: if a shape or a parameter's value is missing, or doesn't fit what the model declares.
             ModelFileError: if the graph contradicts itself.
             UnsupportedModelError: if an input is no tensor.
         """
         from trnrt.importer.binding import bind
 
-        return bind(self, shapes)
+        return bind(self, shapes, values or {})

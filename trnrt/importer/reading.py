@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -15,7 +17,8 @@ from trnrt.importer import checking, external, signature
 from trnrt.importer.limits import LARGEST_MODEL, in_words
 from trnrt.importer.model import ImportedModel
 from trnrt.importer.naming import name_nodes, one_line, root_cause
-from trnrt.importer.protos import name_standard_domain
+from trnrt.importer.parameters import find_parameters
+from trnrt.importer.protos import all_tensors, name_standard_domain
 from trnrt.importer.quiet import undisturbed
 from trnrt.importer.sniffing import guess
 
@@ -34,8 +37,8 @@ def read_model(source: str | os.PathLike[str] | bytes, name: str | None) -> Impo
 def _import(data: bytes, folder: Path | None, name: str, where: str) -> ImportedModel:
     try:
         with undisturbed():
-            proto = _checked(data, folder, where)
-            return _imported(proto, name, where)
+            proto, is_whole = _checked(data, folder, where)
+            return _imported(proto, name, where, _digest(data, () if is_whole else all_tensors(proto)))
     except ModelFileError:
         raise
     except Exception as error:
@@ -44,22 +47,32 @@ def _import(data: bytes, folder: Path | None, name: str, where: str) -> Imported
         raise ModelFileError(problem, hint=_EXPORT_AGAIN) from error
 
 
-def _checked(data: bytes, folder: Path | None, where: str) -> onnx.ModelProto:
-    """The model in the file, with all its data, in topological order."""
+def _digest(data: bytes, tensors: Iterable[onnx.TensorProto]) -> str:
+    """SHA-256 over the file and the data of ``tensors``, in hexadecimal."""
+    digest = hashlib.sha256(data)
+    for tensor in tensors:
+        digest.update(tensor.raw_data)
+    return digest.hexdigest()
+
+
+def _checked(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelProto, bool]:
+    """The model in the file, with all its data, in topological order; and whether all of it stood in the file."""
     proto = parse(data, where)
     checking.check_names(proto, where)
     checking.check_versions(proto, where)
     checking.check_size(proto, where)
     checking.check_tensors(proto, where)
+    checking.check_counts(proto, where)
+    is_whole = external.load(proto, folder, where, LARGEST_MODEL - len(data))
     is_as_read = [
+        is_whole,
         name_standard_domain(proto),
-        external.load(proto, folder, where, LARGEST_MODEL - len(data)),
         checking.sort_nodes(proto, where),
         signature.shape_outputs(proto),
     ]
     checking.check_model(data if all(is_as_read) else proto.SerializeToString(), where)
     checking.check_graph(proto, where)
-    return proto
+    return proto, is_whole
 
 
 def _content(path: Path, where: str) -> bytes:
@@ -100,20 +113,24 @@ def parse(data: bytes, where: str) -> onnx.ModelProto:
     raise ModelFileError(f"{where}: not an ONNX model", hint=_EXPORT_AGAIN)
 
 
-def _imported(proto: onnx.ModelProto, name: str, where: str) -> ImportedModel:
+def _imported(proto: onnx.ModelProto, name: str, where: str, digest: str) -> ImportedModel:
     initialized = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(signature.tensor_info(info) for info in proto.graph.input if info.name not in initialized)
     outputs = tuple(signature.tensor_info(info) for info in proto.graph.output)
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
     model = _graph(proto, where)
+    parameters = find_parameters(model.graph)
+    data = [info for info in inputs if info.name not in parameters]
     return ImportedModel(
         name=name,
         inputs=inputs,
         outputs=outputs,
         metadata=metadata,
-        batch=signature.batch_of(inputs, outputs),
+        batch=signature.batch_of(data, outputs),
         opset=model.opset_imports[""],
         model=model,
+        parameters=parameters,
+        digest=digest,
     )
 
 

@@ -1,6 +1,6 @@
-"""The rewrite rules of onnxscript, applied with the checks that they lack, and put into words.
+"""The rules that clean a graph up: those of onnxscript, with the checks that they lack and in words, and our own.
 
-``_TABLE`` says which rules, where they may be used, and what a note about them says. The rules match
+``_TABLE`` says which of theirs, where they may be used, and what a note about them says. The rules match
 and build; this module decides, applies and names, since the rules' own driver gives new constants names
 that a model may already use for something else, and doesn't tell what it did.
 """
@@ -14,29 +14,17 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.rewriter.rules import common as rules
 
+from trnrt.importer.cleaning.editing import Editor
+from trnrt.importer.cleaning.flattening import name_reshapes, order_weights
+from trnrt.importer.cleaning.older import fill_masks, spread_normalizations
+from trnrt.importer.cleaning.padding import fold_padding
+from trnrt.importer.cleaning.scales import fold_scales
+from trnrt.importer.cleaning.splitting import split_variadic
+from trnrt.importer.cleaning.transposes import cancel_transposes, merge_transposes
 from trnrt.importer.naming import titled, unique
 from trnrt.importer.values import static_shape
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
-
-
-def _reads_pads_as_input(conv: ir.Node) -> bool:
-    """The rule doesn't know Pad of opsets before 11, with its pads as attribute."""
-    pad = _maker(conv, 0)
-    return pad is not None and pad.op_type == "Pad" and len(pad.inputs) > 1
-
-
-def _is_inference_of_one_type(norm: ir.Node) -> bool:
-    """In training, statistics are of the batch; of mixed types, the folded weights would have the wider one."""
-    opset = norm.graph.opset_imports[""] if norm.graph is not None else 0
-    attributes = norm.attributes
-    if attributes.get_int("training_mode", 0) or not attributes.get_int("spatial", 1):
-        return False
-    if opset < 7 and not attributes.get_int("is_test", 0):
-        return False
-    inner = _maker(norm, 0)
-    values = [*norm.inputs, *(inner.inputs if inner is not None else ())]
-    return len({value.dtype for value in values if value is not None}) == 1 and None not in values
 
 
 def _is_linear_layer(add: ir.Node) -> bool:
@@ -76,17 +64,6 @@ class _Rewrite:
 
 _TABLE: tuple[_Rewrite, ...] = (
     _Rewrite(
-        "Conv", "Conv", "{other} folded into {kept}", [rules.fuse_pad_into_conv_rule], _reads_pads_as_input, since=11
-    ),
-    *(
-        _Rewrite("BatchNormalization", op, "{root} folded into {kept}", [rule], _is_inference_of_one_type)
-        for op, rule in (
-            ("Conv", rules.fuse_batchnorm_into_conv_rule),
-            ("ConvTranspose", rules.fuse_batchnorm_into_conv_transpose_rule),
-            ("Gemm", rules.fuse_batchnorm_into_gemm_rule),
-        )
-    ),
-    _Rewrite(
         "Add",
         "MatMul",
         "{kept} and {root} made one Gemm",
@@ -94,13 +71,32 @@ _TABLE: tuple[_Rewrite, ...] = (
         _is_linear_layer,
         since=7,
     ),
-    _Rewrite("Transpose", "Transpose", "{root} merged with {other}", [rules.transpose_transpose_rule]),
     _Rewrite("Reshape", "Reshape", "{root} merged with {other}", [rules.reshape_reshape_rule], since=5),
+)
+
+
+_OWN: tuple[Callable[[Editor], list[str]], ...] = (
+    fill_masks,
+    spread_normalizations,
+    fold_padding,
+    merge_transposes,
+    cancel_transposes,
+    order_weights,
+    fold_scales,
+    split_variadic,
 )
 
 
 def apply_rules(model: ir.Model) -> list[str]:
     """Apply every rule wherever it fits; returns what was done, in words."""
+    notes = _apply_table(model)
+    for rule in _OWN:
+        notes += rule(Editor(model))
+    # Last, as the other rules know Transposes better than Reshapes.
+    return notes or name_reshapes(Editor(model))
+
+
+def _apply_table(model: ir.Model) -> list[str]:
     opset = model.opset_imports[""]
     taken = {value.name or "" for value in _values(model.graph)}
     return [

@@ -54,7 +54,8 @@ def batch_of(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int
     first = firsts.pop()
     if not isinstance(first, int):
         return first or "batch"
-    in_every_output = all(info.shape[:1] == (first,) for info in outputs)
+    # A list of dicts (ZipMap) has one for each row.
+    in_every_output = all(info.shape[:1] == (first,) for info in outputs if not info.dtype.startswith("seq(map("))
     return first if in_every_output and all(len(shape) > 1 for shape in shapes) else None
 
 

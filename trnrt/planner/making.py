@@ -2,47 +2,74 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.errors import Blocker, InputError, UnsupportedModelError
+from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
 from trnrt.planner import ops as ops  # registers the lowering functions
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
-from trnrt.planner.naming import printable
+from trnrt.planner.merging import merge_steps
 from trnrt.planner.placing import Placed, place
-from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport
+from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
+from trnrt.planner.refusals import summed_up
 from trnrt.planner.rendering import KernelModule, render
+from trnrt.planner.sizes import default_shapes
+
+# Names in notes are as ``repr`` writes them.
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
-def make_plan(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], *, target: str, dtype: str) -> Plan:
-    """The plan of a model for concrete input shapes.
+def make_plan(
+    model: ImportedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Array] | None = None,
+    *,
+    target: str,
+    dtype: str,
+) -> Plan:
+    """The plan of a model for concrete input shapes, and for the ``values`` of the inputs that are its parameters.
 
     Raises UnsupportedModelError with every blocking node, InputError where the shapes do not fit the model.
     """
-    view = model.bind(shapes)
-    lowering = Lowering(view.model.graph)
+    view = model.bind(shapes, values)
+    return plan_view(model, view, batch=rows_of(model, shapes), target=target, dtype=dtype)
+
+
+def rows_of(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    """The rows that these input shapes have; None for a model without a batch."""
+    data = (shape for name, shape in shapes.items() if shape and name not in model.parameters)
+    return None if model.batch is None else next((shape[0] for shape in data), None)
+
+
+def plan_view(model: ImportedModel, view: GraphView, *, batch: int | None, target: str, dtype: str) -> Plan:
+    """``make_plan`` for a graph that is bound already."""
+    lowering = Lowering(view.model.graph, dtype)
     lowering.walk()
+    lowering.settle_outputs()
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
     if blockers:
-        raise UnsupportedModelError(model.name, blockers)
+        raise UnsupportedModelError(model.name, summed_up(view.model.graph, blockers))
+    merge_steps(lowering, _leaving(lowering))
     inputs = _kernel_inputs(lowering, dtype)
     results = _kernel_results(lowering, dtype)
+    read = _read_on_device(lowering)
+    constants = {name: array for name, array in lowering.tensors.items() if name in read}
     placed = place(
         lowering.steps,
-        {tensor.name: tensor.shape for tensor in inputs},
+        {tensor.name: tensor.shape for tensor in inputs} | {name: array.shape for name, array in constants.items()},
         {tensor.name for tensor in results},
         get_target(target),
         as_dtype(dtype).itemsize,
     )
     heading = _heading(model, target, dtype, inputs)
-    module = render(model.name, lowering.steps, inputs, results, placed, dtype, heading)
-    batch = None if model.batch is None else next((shape[0] for shape in shapes.values() if shape), None)
+    module = render(model.name, lowering.steps, inputs, constants, results, placed, dtype, heading)
     return _assemble(model, view, lowering, placed, module, inputs, results, target=target, dtype=dtype, batch=batch)
 
 
@@ -56,32 +83,6 @@ def explain(
 ) -> Plan:
     """The plan for ``shapes``, or for ``batch`` rows where none are given; nothing is run."""
     return make_plan(model, shapes or default_shapes(model, batch), target=target, dtype=dtype)
-
-
-def default_shapes(model: ImportedModel, batch: int) -> dict[str, tuple[int, ...]]:
-    """Each input's shape with ``batch`` in the place of the symbolic batch; InputError for other open dimensions.
-
-    A batch that the model fixes stays what it is.
-    """
-    shapes = {}
-    for info in model.inputs:
-        sizes = tuple(_sized(d, k, model.batch, batch) for k, d in enumerate(info.shape))
-        open_dims = [printable(d or "?") for d in sizes if not isinstance(d, int)]
-        if open_dims:
-            raise InputError(
-                f"input {printable(info.name)!r} has the open dimension{'s' if len(open_dims) > 1 else ''} "
-                f"{', '.join(open_dims)}",
-                hint="run and validate take sizes from --input; the other verbs need a model with fixed ones",
-            )
-        shapes[info.name] = tuple(d for d in sizes if isinstance(d, int))
-    return shapes
-
-
-def _sized(dim: int | str | None, position: int, symbol: int | str | None, batch: int) -> int | str | None:
-    """A declared dimension, with ``batch`` where it is the model's batch."""
-    if isinstance(dim, int):
-        return dim
-    return batch if dim == symbol or (dim is None and position == 0) else dim
 
 
 def _read_on_device(lowering: Lowering) -> set[str]:
@@ -98,10 +99,15 @@ def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
     ]
 
 
-def _kernel_results(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
-    """Results of steps that leave the device: model outputs, and what boundary nodes read."""
+def _leaving(lowering: Lowering) -> set[str]:
+    """Values that leave the device: model outputs, and what boundary nodes read."""
     wanted = {lowering.root(value) for value in lowering.graph.outputs}
-    wanted |= {name for node in lowering.host for name in node.inputs}
+    return wanted | {name for node in lowering.host for name in node.inputs}
+
+
+def _kernel_results(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
+    """Results of steps that leave the device."""
+    wanted = _leaving(lowering)
     return [DeviceTensor(s.output, s.shape, s.dtype or dtype) for s in lowering.steps if s.output in wanted]
 
 
@@ -127,6 +133,7 @@ def _assemble(
     dtype: str,
     batch: int | None,
 ) -> Plan:
+    held = lowering.held([step.output for step in lowering.steps])
     steps = tuple(
         StepReport(
             name=step.name,
@@ -138,6 +145,9 @@ def _assemble(
             layout=placed.layout(step.output).value,
             reason=placed.reasons[step.output],
             lines=lines,
+            sources=tuple(_stored(source.value, placed, module) for source in step.sources),
+            holds=held[step.output][0],
+            order=held[step.output][1],
         )
         for step, kernel, lines in zip(lowering.steps, module.kernels, module.lines, strict=True)
     )
@@ -154,16 +164,20 @@ def _assemble(
         host=tuple(lowering.host),
         constants=lowering.constants,
         steps=steps,
-        nodes=_node_reports(model, view.notes, lowering, steps),
+        nodes=node_reports(model, view.notes, _planned_nodes(lowering, steps)),
         notes=(*view.notes, *lowering.notes),
         source=module.source,
     )
 
 
+def _stored(value: str, placed: Placed, module: KernelModule) -> StoredTensor:
+    return StoredTensor(value, module.identifiers[value], placed.shape(value), placed.layout(value).value)
+
+
 def _cast_weights(module: KernelModule, dtype: str) -> dict[str, Array]:
     """Weights in the session's dtype, rounded once here; biases in float32."""
     held = as_dtype(dtype).numpy
-    return {n: a if n in module.biases else a.astype(held) for n, a in module.weights.items()}
+    return {n: a if n in module.biases else a.astype(held, copy=False) for n, a in module.weights.items()}
 
 
 def _outputs(lowering: Lowering, graph: ir.Graph) -> tuple[PlanOutput, ...]:
@@ -172,39 +186,61 @@ def _outputs(lowering: Lowering, graph: ir.Graph) -> tuple[PlanOutput, ...]:
         constant = lowering.constant(value)
         if constant is not None:
             lowering.constants[value_name(value)] = constant
+        if lowering.is_list(value):
+            outputs.append(PlanOutput(value_name(value), value_name(value), (), np.dtype(object), is_list=True))
+            continue
         assert value.dtype is not None
         dtype = np.dtype(object) if value.dtype is ir.DataType.STRING else value.dtype.numpy()
         outputs.append(PlanOutput(value_name(value), lowering.root(value), lowering.shape(value), dtype))
     return tuple(outputs)
 
 
-def _node_reports(
-    model: ImportedModel, notes: tuple[str, ...], lowering: Lowering, steps: tuple[StepReport, ...]
-) -> tuple[NodeReport, ...]:
-    """One report for every node of the file, with its operator there: what was planned, and what the clean-up did."""
+def _planned_nodes(lowering: Lowering, steps: tuple[StepReport, ...]) -> dict[str, NodeReport]:
+    """Node name -> its report: with the kernel of its step, and why it was not fused where it could have been."""
     kernels = {step.name: step.kernel for step in steps}
-    planned = {
-        name: replace(report, kernel=kernels.get(report.step) if report.step else None)
-        for name, report in lowering.reports.items()
-    }
-    reports: list[NodeReport] = []
+    notes = {note.partition(" is not fused")[0]: note for note in lowering.notes if " is not fused" in note}
+    reports = {}
+    for name, report in lowering.reports.items():
+        unfused = notes.get(f"{report.op} {name!r}", "")
+        reason = "; ".join(part for part in (report.reason, unfused) if part)
+        reports[name] = replace(report, kernel=kernels.get(report.step) if report.step else None, reason=reason)
+    return reports
+
+
+def node_reports(
+    model: ImportedModel, notes: tuple[str, ...], reports: Mapping[str, NodeReport]
+) -> tuple[NodeReport, ...]:
+    """One report for every node of the file, with its operator there: what was planned, and what the clean-up did.
+
+    ``reports`` are those of the nodes that the clean-up left, which did what ``notes`` say.
+    """
+    planned, found = dict(reports), list[NodeReport]()
+    of_steps = {repr(report.name): report for report in planned.values() if report.step}
+    first_notes = {name: note for note in reversed(notes) for name in _QUOTED.findall(note)}
     for node in model.model.graph:
         name, op = node_name(node), operator_name(node)
-        told = next((note for note in notes if repr(name) in note), "")
+        told = first_notes.get(repr(name), "")
         if name not in planned:
-            reports.append(_folded(name, op, told, [*reports, *planned.values()]))
-            continue
-        report = planned.pop(name)
-        unfused = next((note for note in lowering.notes if note.startswith(f"{op} {name!r} is not fused")), "")
-        why = [report.reason, told if report.op != op else "", unfused]
-        reports.append(replace(report, op=op, reason="; ".join(part for part in why if part)))
-    return (*reports, *planned.values())
+            report = _folded(name, op, told, of_steps)
+        else:
+            report = planned.pop(name)
+            why = [report.reason, told if report.op != op else ""]
+            report = replace(report, op=op, reason="; ".join(part for part in why if part))
+        found.append(report)
+        if report.step:
+            of_steps[repr(name)] = report
+    return (*found, *planned.values())
 
 
-def _folded(name: str, op: str, told: str, others: list[NodeReport]) -> NodeReport:
-    """The report of a node that the clean-up took away: with the step of the node it was merged into, if any."""
+def _folded(name: str, op: str, told: str, others: Mapping[str, NodeReport]) -> NodeReport:
+    """The report of a node that the clean-up took away: with the step of the node it was merged into, if any.
+
+    ``others`` are reports of nodes in steps, by their quoted names.
+    """
     if "made one" in told or "folded into" in told:
-        merged = next((other for other in others if other.step and repr(other.name) in told), None)
+        merged = next((others[name] for name in _QUOTED.findall(told) if name in others), None)
         if merged is not None:
             return replace(merged, name=name, op=op, reason=told)
-    return NodeReport(name, op, None, None, "folded", told or "constant: computed when the plan was made")
+    what, _, nodes = told.partition(": ")
+    reason = what if repr(name) in nodes else told  # of a list of nodes this one is enough
+    return NodeReport(name, op, None, None, "folded", reason or "constant: computed when the plan was made")

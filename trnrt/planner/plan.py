@@ -31,8 +31,8 @@ class Layout(Enum):
 class NodeReport:
     """What became of one ONNX node.
 
-    ``place``: "core" (arithmetic on the NeuronCore), "host" (a boundary node), "view" (moves nothing),
-    "folded" (gone before planning). ``reason`` says why, or why a fusion was not made.
+    ``place``: "core" (arithmetic on the NeuronCore), "dma" (elements are only moved), "host" (a boundary node), "view"
+    (moves nothing), "folded" (gone before planning). ``reason`` says why, or why a fusion was not made.
     """
 
     name: str
@@ -44,9 +44,24 @@ class NodeReport:
 
 
 @dataclass(frozen=True)
+class StoredTensor:
+    """A tensor between steps: the value's name, the identifier it has in the kernel module, and how it is stored."""
+
+    name: str
+    identifier: str
+    shape: tuple[int, ...]
+    layout: str
+
+
+@dataclass(frozen=True)
 class StepReport:
-    """One kernel call: the nodes it covers, and where its result lives and why. ``lines`` are the first and last
-    line of the call in the kernel module."""
+    """One kernel call: the nodes it covers, the values it reads, and where its result lives and why.
+
+    ``sources`` are names of stored tensors, each with its stored shape and layout. ``lines`` are the first and last
+    line of the call in the kernel module; the line before is the allocation of the result. ``holds`` is the value of
+    the graph that the result is, empty where it is none, and ``order`` says which of its dimensions stands where:
+    stored dimension d is dimension ``order[d]``.
+    """
 
     name: str
     kernel: str
@@ -57,6 +72,9 @@ class StepReport:
     layout: str
     reason: str
     lines: tuple[int, int] = (0, 0)
+    sources: tuple[StoredTensor, ...] = ()
+    holds: str = ""
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,12 +99,16 @@ class HostNode:
 
 @dataclass(frozen=True)
 class PlanOutput:
-    """An output of the model: the value it comes from (device, host, input or constant), and what it must look like."""
+    """An output of the model: the value it comes from (device, host, input or constant), and what it must look like.
+
+    ``is_list``: it is a list, one item a row, as the host makes it.
+    """
 
     name: str
     source: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    is_list: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing import Placed, tile_shape
 from trnrt.planner.plan import Array, DeviceTensor, Layout
-from trnrt.planner.steps import Call, Operand, Step, WeightName
+from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
 _OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main"}
@@ -21,7 +21,7 @@ _LINE_LIMIT = 120
 class KernelModule:
     """The rendered text, its entry function, and its weight arguments in order (biases keep float32).
 
-    ``lines`` are the first and last line of each step's call.
+    ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors.
     """
 
     source: str
@@ -30,6 +30,7 @@ class KernelModule:
     biases: set[str]
     lines: list[tuple[int, int]]
     kernels: list[str]
+    identifiers: dict[str, str]
 
 
 @dataclass
@@ -44,12 +45,9 @@ class _Writer:
     spans: list[tuple[int, int]] = field(default_factory=list)
     weights: dict[str, Array] = field(default_factory=dict)
     biases: set[str] = field(default_factory=set)
-    calls: list[Call] = field(default_factory=list)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: Step, call: Call) -> None:
         """A comment, the result's memory, and the call."""
-        call = step.call(self.placed)
-        self.calls.append(call)
         layout = self.placed.layout(step.output)
         title = printable(" + ".join(step.title))
         shapes = ", ".join(str(source.shape) for source in step.sources)
@@ -72,10 +70,18 @@ class _Writer:
         for key, array in call.biases.items():
             names[key] = self._weight(step, key, array)
             self.biases.add(names[key])
-        args = [self._destination(step)]
-        args += [self._source(step, position, source) for position, source in enumerate(step.sources)]
-        args += [names[a.key] if isinstance(a, WeightName) else _literal(a) for a in call.args]
-        args += [f"{option}={_literal(value)}" for option, value in call.options.items()]
+        sources = [self._source(step, position, source) for position, source in enumerate(step.sources)]
+
+        def argument(value: Any) -> str:
+            if isinstance(value, WeightName):
+                return names[value.key]
+            if isinstance(value, SourceName):
+                return sources[value.position]
+            return _tuple([argument(v) for v in value]) if isinstance(value, tuple) else _literal(value)
+
+        args = [self._destination(step), *([] if _names_sources(call.args) else sources)]
+        args += [argument(value) for value in call.args]
+        args += [f"{option}={argument(value)}" for option, value in call.options.items()]
         line = f"{call.kernel}({', '.join(args)})"
         if len(line) + 4 <= _LINE_LIMIT:
             return [line]
@@ -102,7 +108,13 @@ class _Writer:
 
 def _literal(value: Any) -> str:
     """A compile-time value as source text; nothing but numbers, words of ours and tuples of them gets here."""
+    if isinstance(value, float) and not isfinite(value):
+        return f'float("{value}")'
     return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _names_sources(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, SourceName) or (isinstance(a, tuple) and _names_sources(a)) for a in args)
 
 
 def _reshaped(name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> str:
@@ -118,25 +130,34 @@ def render(
     name: str,
     steps: list[Step],
     inputs: list[DeviceTensor],
+    constants: dict[str, Array],
     results: list[DeviceTensor],
     placed: Placed,
     dtype: str,
     heading: list[str],
 ) -> KernelModule:
-    """The module of a plan. ``heading`` are lines about it for the docstring; names are escaped here."""
-    kernels = {step.call(placed).kernel for step in steps}
+    """The module of a plan. ``heading`` are lines about it for the docstring; names are escaped here.
+
+    ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
+    """
+    calls = [step.call(placed) for step in steps]
+    kernels = {call.kernel for call in calls}
     entry = Names(_OWN_NAMES | kernels).of(name)
     names = Names(_OWN_NAMES | kernels | {entry})
     parameters = [names.of(tensor.name) for tensor in inputs]
-    writer = _Writer(placed, dtype, names, {r.name: r for r in results})
-    for step in steps:
-        writer.step(step)
+    weights = {names.of(constant): array for constant, array in constants.items()}
+    writer = _Writer(placed, dtype, names, {r.name: r for r in results}, weights=weights)
+    for step, call in zip(steps, calls, strict=True):
+        writer.step(step, call)
     returned = [names.of(result.name) for result in results]
-    head = _head(entry, writer.calls, parameters + list(writer.weights), heading)
+    head = _head(entry, calls, parameters + list(writer.weights), heading)
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {_tuple(returned)}"]]
     source = "\n".join([*head, *body]) + "\n"
     lines = [(first + len(head), last + len(head)) for first, last in writer.spans]
-    return KernelModule(source, entry, writer.weights, writer.biases, lines, [call.kernel for call in writer.calls])
+    stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
+    identifiers = {value: names.of(value) for value in stored}
+    called = [call.kernel for call in calls]
+    return KernelModule(source, entry, writer.weights, writer.biases, lines, called, identifiers)
 
 
 def _tuple(names: list[str]) -> str:

@@ -22,9 +22,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel call. ``args`` follow dst and the sources: names of weights, or compile-time values.
+    """A kernel call. ``args`` follow dst and the sources: names of weights, compile-time values, or tuples of those.
 
-    ``weights`` take the session's dtype; ``biases`` stay float32, as the engines want them.
+    Sources that are named in ``args`` (SourceName) are not put before them. ``weights`` take the session's dtype;
+    ``biases`` stay float32, as the engines want them.
     """
 
     module: str
@@ -40,6 +41,13 @@ class WeightName:
     """An argument that is a weight: rendered as its identifier, never as text."""
 
     key: str
+
+
+@dataclass(frozen=True)
+class SourceName:
+    """An argument that is the step's source ``position``, for kernels that take their sources as a tuple."""
+
+    position: int
 
 
 class Tensors(Protocol):

@@ -24,8 +24,10 @@ def _blocked(array: Array) -> Array:
     """(C, ...) -> (P, B, ...): row b*128 + p at [p, b]; what is missing in the last block is zero."""
     rows = array.shape[0]
     blocks, parts = blocks_of(rows), min(rows, PARTITIONS)
-    padded = np.zeros((blocks * parts, *array.shape[1:]), array.dtype)
-    padded[:rows] = array
+    padded = array
+    if rows < blocks * parts:
+        padded = np.zeros((blocks * parts, *array.shape[1:]), array.dtype)
+        padded[:rows] = array
     return np.ascontiguousarray(padded.reshape(blocks, parts, *array.shape[1:]).swapaxes(0, 1))
 
 
@@ -70,3 +72,10 @@ def columns(bias: Array, each: int = 0) -> Array:
 def row(bias: Array) -> Array:
     """(O,) -> (1, O) float32."""
     return np.ascontiguousarray(bias.astype(np.float32).reshape(1, -1))
+
+
+def conv_transpose_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
+    """(C, O of a group, KH, KW) -> (P, B, KH*KW, O) for conv_transpose2d; groups as in ``conv_weight``."""
+    channels, outputs, rows, columns = weight.shape
+    by_group = weight.reshape(groups, channels // groups, outputs, rows, columns).swapaxes(1, 2)
+    return conv_weight(by_group.reshape(groups * outputs, channels // groups, rows, columns), groups, together)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from trnrt.importer import TensorInfo
     from trnrt.nki.checking import CheckedCall, Report
     from trnrt.nki.profiling import Profile
-    from trnrt.planner.plan import NodeReport, Plan
+    from trnrt.nki.tiles import StepTiles
+    from trnrt.planner.partition import Part, Partition
+    from trnrt.planner.plan import NodeReport
     from trnrt.report.top import Choice, Top
     from trnrt.session import InferenceSession
-    from trnrt.validate import ValidationReport
+    from trnrt.validate import LayersReport, ValidationReport
 
 SCHEMA_VERSION = 1
 
@@ -66,6 +68,7 @@ def run_document(
     return header(session) | {
         "wall_ms": wall_ms,
         "predicted_us": session.predicted_us,
+        "parts": parts_of(session),
         "outputs": {name: _output(array, full) for name, array in outputs.items()},
         "top": None if top is None else [[_choice(choice) for choice in row] for row in top.rows],
         "top_output": None if top is None else top.output,
@@ -74,11 +77,62 @@ def run_document(
     }
 
 
-def validate_document(session: InferenceSession, report: ValidationReport, notes: Iterable[str]) -> Document:
-    """``validate``: an output's error that is not finite is null, so is a tolerance that does not exist."""
+def validate_document(
+    session: InferenceSession, report: ValidationReport, notes: Iterable[str], layers: LayersReport | None = None
+) -> Document:
+    """``validate``: an output's error that is not finite is null, so is a tolerance that does not exist.
+
+    ``layers`` is null without ``--layers``; ``passed`` is that of the outputs and of the layers together.
+    """
     outputs = [asdict(output) for output in report.outputs]
     compared = asdict(report) | {"outputs": outputs}
-    return header(session) | compared | {"predicted_us": session.predicted_us, "notes": list(notes)}
+    compared["passed"] = report.passed and (layers is None or layers.passed)
+    rest = {"predicted_us": session.predicted_us, "parts": parts_of(session), "notes": list(notes)}
+    return header(session) | compared | {"layers": None if layers is None else layers_document(layers)} | rest
+
+
+def layers_document(report: LayersReport) -> Document:
+    """``validate --layers``: the steps in order; ``first_failure`` is the name of one, or null.
+
+    ``isolated`` and ``cumulative`` are distances: ``error`` and ``tolerance`` are those of the ``element`` where their
+    ``ratio`` is the largest. A tensor that is no value of the model has no tolerance, and ``isolated`` is null.
+    """
+    first = report.first_failure
+    return {
+        "passed": report.passed,
+        "rows": report.rows,
+        "first_failure": None if first is None else first.step,
+        "first_failure_nodes": [] if first is None else list(first.nodes),
+        "steps": [asdict(layer) for layer in report.layers],
+        "bundle": [str(path) for path in report.bundle],
+    }
+
+
+def parts_of(session: InferenceSession) -> list[Document]:
+    """The parts of a session's last run."""
+    return [] if session.last_partition is None else [part_document(part) for part in session.last_partition.parts]
+
+
+def part_document(part: Part) -> Document:
+    """A part of a model: ``place`` is "core" or "cpu"; what crosses is null for the former. ``reasons`` is node -> why.
+
+    ``to_host_bytes`` leave the device for the part, ``to_device_bytes`` come back, and ``crossing_us`` is the cost.
+    """
+    from trnrt.planner.partition import CpuPart
+
+    nodes = part.nodes if isinstance(part, CpuPart) else part.plan.nodes
+    crossing = part.crossing if isinstance(part, CpuPart) else None
+    return {
+        "name": part.name,
+        "place": "core" if crossing is None else "cpu",
+        "nodes": [node.name for node in nodes],
+        "reasons": {} if crossing is None else {node.name: node.reason for node in nodes},
+        "inputs": list(part.inputs),
+        "outputs": list(part.outputs),
+        "to_host_bytes": None if crossing is None else crossing.to_host,
+        "to_device_bytes": None if crossing is None else crossing.to_device,
+        "crossing_us": None if crossing is None else crossing.predicted_us,
+    }
 
 
 def check_document(report: Report) -> Document:
@@ -96,7 +150,41 @@ def check_document(report: Report) -> Document:
 def profile_document(model: str, profile: Profile, *, version: str) -> Document:
     """``profile``: the prediction of a model's kernel, by this ``version`` of trnrt; what ``--baseline`` reads."""
     head = {"schema_version": SCHEMA_VERSION, "trnrt_version": version, "model": model}
-    return head | _prediction(profile) | {"comparison": None}
+    return head | _prediction(profile) | {"parts": [], "comparison": None}
+
+
+def parts_profile_document(
+    partition: Partition, profiles: Mapping[str, Profile], notes: Iterable[str], *, version: str
+) -> Document:
+    """``profile`` of a model in parts: its times are those of the parts on the device (``profiles``, by part) and of
+    the round trips, which are steps, too; ``parts`` have the rest."""
+    parts, steps = [], list[Document]()
+    for part in partition.parts:
+        document = part_document(part)
+        if part.name in profiles:
+            document |= _prediction(profiles[part.name])
+            steps += document["steps"]
+        elif document["crossing_us"]:
+            steps.append({"name": f"round trip of {part.name}", "time_us": document["crossing_us"]})
+        parts.append(document)
+    crossings = partition.crossings_us
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "trnrt_version": version,
+        "model": partition.name,
+        "target": partition.target,
+        "dtype": partition.dtype,
+        "batch": partition.batch,
+        "predicted_us": {
+            "benchmark": sum(profile.benchmark_us for profile in profiles.values()) + crossings,
+            "profiler": sum(profile.profiler_us for profile in profiles.values()) + crossings,
+        },
+        "crossings_us": crossings,
+        "steps": steps,
+        "parts": parts,
+        "notes": list(notes),
+        "comparison": None,
+    }
 
 
 def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, Profile]], *, version: str) -> Document:
@@ -156,20 +244,39 @@ def bench_document(benchmark: str, rows: Iterable[Row], *, quick: bool) -> Docum
     }
 
 
-def inspect_document(plan: Plan, batch: int | None) -> Document:
-    """``inspect`` of a model that can run; ``batch`` is null for a model that has none."""
+def inspect_document(
+    partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, notes: Iterable[str]
+) -> Document:
+    """``inspect`` of a model that can run; ``batch`` is null for a model that has none.
+
+    ``supported``: whether all of it runs on the NeuronCore; else ``blockers`` say why not, and ``parts`` what the CPU
+    does. A step's ``tiles``, ``sbuf_bytes`` and ``psum_bytes`` (of one partition, the most while it runs) are null
+    where kernels were not traced.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": plan.name,
-        "target": plan.target,
-        "dtype": plan.dtype,
+        "model": partition.name,
+        "target": partition.target,
+        "dtype": partition.dtype,
         "batch": batch,
-        "supported": True,
-        "nodes": [asdict(node) for node in plan.nodes],
-        "steps": [asdict(step) for step in plan.steps],
-        "blockers": [],
-        "notes": list(plan.notes),
+        "supported": not partition.blockers,
+        "nodes": [asdict(node) for node in partition.nodes],
+        "steps": [
+            asdict(step) | _tiles(None if tiles is None else tiles.get(step.name))
+            for plan in partition.plans
+            for step in plan.steps
+        ],
+        "parts": [part_document(part) for part in partition.parts],
+        "blockers": [asdict(blocker) for blocker in partition.blockers],
+        "notes": [*partition.notes, *notes],
     }
+
+
+def _tiles(found: StepTiles | None) -> Document:
+    if found is None:
+        return {"sbuf_bytes": None, "psum_bytes": None, "tiles": None}
+    tiles = [asdict(tile) for tile in found.tiles]
+    return {"sbuf_bytes": found.sbuf_bytes, "psum_bytes": found.psum_bytes, "tiles": tiles}
 
 
 def unsupported_document(model: str, nodes: Iterable[NodeReport], blockers: Iterable[Blocker]) -> Document:
@@ -180,6 +287,7 @@ def unsupported_document(model: str, nodes: Iterable[NodeReport], blockers: Iter
         "supported": False,
         "nodes": [asdict(node) for node in nodes],
         "steps": [],
+        "parts": [],
         "blockers": [asdict(blocker) for blocker in blockers],
         "notes": [],
     }
@@ -204,9 +312,11 @@ def stage_document(
     }
 
 
-def compile_document(session: InferenceSession, batch: int | None, files: Iterable[str]) -> Document:
+def compile_document(
+    session: InferenceSession, batch: int | None, parts: list[Document], files: Iterable[str]
+) -> Document:
     """``compile``: what was compiled, and the files that were written."""
-    return header(session) | {"batch": batch, "files": list(files)}
+    return header(session) | {"batch": batch, "parts": parts, "files": list(files)}
 
 
 def _output(array: npt.NDArray[Any], full: bool) -> Document:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import dtype_name
-from trnrt.report.text import aligned_number, error_text, escaped, escaped_lines, number_text, shape_text, shown
+from trnrt.report.text import (
+    aligned_number,
+    error_text,
+    escaped,
+    escaped_lines,
+    number_text,
+    shape_text,
+    shown,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,6 +28,8 @@ if TYPE_CHECKING:
     from trnrt.errors import Blocker
     from trnrt.nki.checking import CheckedCall
     from trnrt.nki.sim.subset_source import Finding
+    from trnrt.nki.tiles import StepTiles
+    from trnrt.planner.partition import Partition
     from trnrt.planner.plan import NodeReport, StepReport
     from trnrt.report.top import Top
     from trnrt.validate import ValidationReport
@@ -66,6 +78,23 @@ def comparison_table(report: ValidationReport) -> Table:
     return plain_table(("output", "dtype", "max abs", "max rel", "rtol needed", "verdict"), rows, right=(2, 3, 4))
 
 
+def split_table(report: ValidationReport) -> Table:
+    """A line for each output of 16 bits: what of its error is there in float32 already, and what rounding adds."""
+    rows = [
+        (
+            shown(output.name),
+            error_text(output.max_abs),
+            error_text(output.split.float32_max_abs),
+            error_text(output.split.rounding_max_abs),
+            Text("rounding", "green") if output.split.float32_passed else Text("float32 is off, too", "bold red"),
+        )
+        for output in report.outputs
+        if output.split is not None
+    ]
+    columns = ("output", "max abs", "float32 path", "16 bits from float32", "its error is")
+    return plain_table(columns, rows, right=(1, 2, 3))
+
+
 def nodes_table(nodes: Iterable[NodeReport]) -> Table:
     """A line for each ONNX node: the step and the kernel it went to, and why."""
     rows = [
@@ -97,6 +126,62 @@ def steps_table(steps: Iterable[StepReport]) -> Table:
         for step in steps
     ]
     return plain_table(("step", "kernel", "output", "shape", "place", "layout", "why"), rows)
+
+
+TILES_SHOWN = 5
+"""Kinds of instructions of a step that its table shows."""
+
+
+def tiles_table(tiles: Iterable[StepTiles]) -> Table:
+    """A line for each step: the memory that is held while it runs, and the instructions that it is made of."""
+    rows = [(shown(step.name), _amount(step.sbuf_bytes), _amount(step.psum_bytes), _tile_plan(step)) for step in tiles]
+    return plain_table(("step", "SBUF", "PSUM", "tile plan (bytes are of one partition)"), rows, right=(1, 2))
+
+
+def _tile_plan(step: StepTiles) -> Items:
+    counts: dict[str, int] = {}
+    for tile in step.tiles:  # those of several engines together: which engine it is, JSON has
+        counts[tile.text] = counts.get(tile.text, 0) + tile.count
+    kinds = [f"{count:,} {text}" for text, count in sorted(counts.items(), key=lambda entry: -entry[1])]
+    rest = len(kinds) - TILES_SHOWN
+    return Items([*kinds[:TILES_SHOWN], *([f"{rest} kinds more"] if rest > 0 else [])])
+
+
+class Items:
+    """A list in a cell of a table: lines are broken between its items, not within them."""
+
+    def __init__(self, items: Sequence[str]) -> None:
+        self._items = [*(f"{item}," for item in items[:-1]), *items[-1:]]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """The widest item at least, all of them in one line at most."""
+        return Measurement(max(map(len, self._items), default=0), len(" ".join(self._items)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """As many items a line as fit."""
+        lines: list[str] = []
+        for item in self._items:
+            if lines and len(lines[-1]) + 1 + len(item) <= options.max_width:
+                lines[-1] += f" {item}"
+            else:
+                lines.append(item)
+        yield from (Text(line, overflow="fold") for line in lines or [""])
+
+
+def parts_table(partition: Partition) -> Table:
+    """A line for each part of a model: where it runs, and what the round trip costs."""
+    from trnrt.planner.partition import CpuPart
+
+    rows: list[tuple[str, ...]] = []
+    for part in partition.parts:
+        if isinstance(part, CpuPart):
+            c = part.crossing
+            cost = (f"{c.to_host:,}", f"{c.to_device:,}", f"{c.predicted_us:,.1f}")
+            rows.append((shown(part.name), "cpu", f"{len(part.nodes):,}", *cost))
+        else:
+            rows.append((shown(part.name), "core", f"{len(part.plan.nodes):,}", "", "", ""))
+    columns = ("part", "place", "nodes", "bytes to the CPU", "bytes back", "round trip us")
+    return plain_table(columns, rows, right=(2, 3, 4, 5))
 
 
 def blockers_table(blockers: Iterable[Blocker]) -> Table:
@@ -153,7 +238,10 @@ def _amount(number: int | None) -> str:
 
 
 def plain_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[int] = (), whole: Sequence[int] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text | Items]],
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (),
 ) -> Table:
     """A table without lines; the columns ``right`` are aligned to the right, ``whole`` ones keep their lines whole."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

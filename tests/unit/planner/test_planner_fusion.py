@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from planning import compare, drawn, modelled, steps
 
-from trnrt.kernels import conv2d, pool2d
+from trnrt.kernels import pool2d
+from trnrt.kernels.conv import conv2d
 from trnrt.planner import Plan
 
 CONV = "c = Conv<pads=[1,1,1,1]>(x, w)"
@@ -136,10 +137,7 @@ def test_bias_and_activation_of_a_product_are_one_step() -> None:
         (
             "a = Relu(x) s = Add(a, x) y = Relu(s) z = Tanh(s)",
             "y z",
-            [
-                "Relu 'Relu_2' is not fused into Add 'Add_1': 's' is read by 2 nodes",
-                "Tanh 'Tanh_3' is not fused into Add 'Add_1': 's' is read by 2 nodes",
-            ],
+            [],
         ),
     ],
     ids=["the sum is an output", "two readers", "a bias and another reader", "after an addition"],
@@ -150,12 +148,12 @@ def test_what_is_not_fused_into_rows_has_a_reason(nodes: str, outputs: str, note
 
 def test_what_is_added_to_both_sides_is_no_bias() -> None:
     plan = rows("m = MatMul(x, v) y = Add(m, m)")
-    assert [s.kernel for s in plan.steps] == ["linear_rows", "binary"] and plan.notes == ()
+    assert [s.kernel for s in plan.steps] == ["linear_rows", "compute"] and plan.notes == ()
 
 
 def test_add_takes_the_activation_along() -> None:
     plan = rows("a = Tanh(x) s = Add(a, x) y = Relu(s)")
-    assert steps(plan) == {"activate": ("Tanh_0",), "binary": ("Add_1", "Relu_2")}
+    assert steps(plan) == {"compute": ("Tanh_0", "Add_1", "Relu_2")}
 
 
 def test_a_view_ends_a_fusion() -> None:
@@ -163,7 +161,7 @@ def test_a_view_ends_a_fusion() -> None:
     nodes = "g = Gemm(x, v, b) f = Unsqueeze(g, one) h = Relu(f) y = Squeeze(h, one)"
     graph = f"(float[N,4] x) => (float[N,5] y) {{ one = Constant<value_ints=[1]>() {nodes} }}"
     plan = compare(modelled(graph, {"v": drawn(4, 5), "b": drawn(5)}), {"x": drawn(6, 4)})
-    assert set(steps(plan)) == {"linear_rows", "activate"}
+    assert set(steps(plan)) == {"linear_rows", "compute"}
 
 
 def test_the_node_itself_says_why_it_was_not_fused() -> None:

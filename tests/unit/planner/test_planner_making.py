@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from planning import Array, drawn, modelled, planned
 
-from trnrt.errors import InputError
+from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.importer import ImportedModel, import_model
 from trnrt.planner import explain, weights
-from trnrt.planner.making import default_shapes
+from trnrt.planner.sizes import default_shapes, parse_shape
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,9 +40,42 @@ def test_default_shapes(inputs: str, shapes: dict[str, tuple[int, ...]]) -> None
 def test_open_dimensions_have_no_default() -> None:
     with pytest.raises(InputError, match="'x' has the open dimensions h, w") as caught:
         default_shapes(imported("float[N,3,h,w] x"), 7)
-    assert caught.value.hint == (
-        "run and validate take sizes from --input; the other verbs need a model with fixed ones"
-    )
+    assert caught.value.hint == "name the sizes, as in --shape x=3x224x224, or give --input"
+
+
+@pytest.mark.parametrize("given", [{"x": (3, 20, 30)}, {"": (3, 20, 30)}, {"x": (7, 3, 20, 30)}], ids=str)
+def test_open_dimensions_are_bound_by_name(given: dict[str, tuple[int, ...]]) -> None:
+    assert default_shapes(imported("float[N,3,h,w] x"), 7, given) == {"x": (7, 3, 20, 30)}
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"x": (4, 20, 30)}, "shape 4x20x30 for input 'x', which is Nx3xhxw: dimension 1 is 3"),
+        ({"x": (20, 30)}, "shape 20x30 for input 'x', which is Nx3xhxw: 4 sizes"),
+        ({"y": (3, 20, 30)}, "a shape for 'y', which is no input"),
+    ],
+)
+def test_shapes_that_do_not_fit(given: dict[str, tuple[int, ...]], reason: str) -> None:
+    with pytest.raises(TrnrtError, match=reason):
+        default_shapes(imported("float[N,3,h,w] x"), 7, given)
+
+
+def test_a_shape_without_a_name_needs_one_input() -> None:
+    with pytest.raises(OptionError, match="without a name"):
+        default_shapes(imported("float[N,h] x, float[N,h] z"), 7, {"": (3,)})
+
+
+@pytest.mark.parametrize("text", ["", "x=", "x=a", "x=3x0", "x=3x-1", "x=3,4"])
+def test_what_is_no_shape(text: str) -> None:
+    with pytest.raises(OptionError, match="shape"):
+        parse_shape(text)
+
+
+def test_shapes_are_parsed() -> None:
+    assert parse_shape("image=3x224X224") == ("image", (3, 224, 224))
+    assert parse_shape("8") == ("", (8,))
+    assert parse_shape("a=b=2x2") == ("a=b", (2, 2))
 
 
 def test_the_plan_knows_its_batch() -> None:

@@ -140,7 +140,7 @@ def check_body(function: ast.FunctionDef) -> None:
     assert len(arguments) == len(set(arguments))
 
 
-KERNELS = {"conv2d", "activate", "max_pool2d", "linear_rows", "linear_features", "binary", "softmax", "argmax"}
+KERNELS = {"conv2d", "compute", "max_pool2d", "linear_rows", "linear_features", "softmax", "argmax"}
 VALUES = ["image", "c", "r", "m", "f", "g", "s", "p", "i", "label", "w", "b", "u", "v", "k"]
 NODES = [f"n{index}" for index in range(1, 10)]
 

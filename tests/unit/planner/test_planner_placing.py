@@ -95,9 +95,7 @@ def test_an_activation_stays_in_sbuf_with_its_source() -> None:
         "c": "channels", "r": "channels", "t": "channels", "p": "channels", "q": "channels", "a": "hbm", "b": "hbm",
         "y": "",
     }  # fmt: skip
-    assert {s.reason for s in plan.steps if s.output in "ab"} == {
-        "no layout in SBUF suits its producer and all its readers"
-    }
+    assert {s.reason for s in plan.steps if s.output in "ab"} == {"step Add_9 wants source and result in one memory"}
 
 
 def test_readers_that_want_different_layouts() -> None:

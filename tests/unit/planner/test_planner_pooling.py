@@ -1,12 +1,15 @@
-"""AveragePool, the global pools, and windows that SBUF does not hold, against onnxruntime."""
+"""AveragePool, LpPool, the global pools, rows of pixels, and windows that SBUF does not hold, against onnxruntime."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from planning import compare, drawn, modelled, steps
+
+from trnrt.errors import UnsupportedModelError
 
 IMAGE = (2, 3, 9, 10)
 ATTRIBUTES = [
@@ -88,3 +91,87 @@ def test_any_average(
     assume(all(image[2 + d] + pads[d] + pads[2 + d] >= kernel[d] for d in (0, 1)))
     given = f"kernel_shape={list(kernel)}, strides={list(stride)}, pads={list(pads)}, count_include_pad={include}"
     compare(pool("AveragePool", given, image), {"x": drawn(*image)})
+
+
+# -- rows of pixels, norms, whole numbers, every opset ---------------------------------------------------
+
+
+def pooled(op: str, attributes: str, image: tuple[int, ...], opset: int = 19) -> onnx.ModelProto:
+    """A pool of a computed tensor of any rank, and a step that reads it."""
+    given = f"<{attributes}>" if attributes else ""
+    dims, result = ", ".join(map(str, image[1:])), ", ".join("abcde"[: len(image)])
+    graph = f"(float[N,{dims}] x) => (float[{result}] y) {{ r = Tanh(x) p = {op}{given}(r) y = Neg(p) }}"
+    return modelled(graph, opset=opset)
+
+
+ROWS = [
+    "kernel_shape=[3]",
+    "kernel_shape=[3], strides=[2], pads=[1,2]",
+    "kernel_shape=[4], strides=[3], ceil_mode=1, pads=[0,1]",
+    "kernel_shape=[3], strides=[2], dilations=[3], pads=[2,1]",
+    'kernel_shape=[4], strides=[3], auto_pad="SAME_UPPER"',
+    'kernel_shape=[4], strides=[3], auto_pad="SAME_LOWER"',
+]
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("attributes", ROWS)
+def test_rows_of_pixels(attributes: str, op: str) -> None:
+    compare(pooled(op, attributes, (2, 3, 20)), {"x": drawn(2, 3, 20)})
+    if op == "AveragePool":
+        compare(pooled(op, attributes + ", count_include_pad=1", (2, 3, 20)), {"x": drawn(2, 3, 20)})
+
+
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
+@pytest.mark.parametrize("image", [(2, 3, 20), (2, 3, 4, 5), (2, 3, 4, 5, 6), (2, 130, 1, 7)], ids=str)
+def test_global_pools_of_any_rank(op: str, image: tuple[int, ...]) -> None:
+    compare(pooled(op, "", image), {"x": drawn(*image)})
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "kernel_shape=[2,3]",
+        "kernel_shape=[3,3], strides=[2,2], pads=[1,2,0,1]",
+        "kernel_shape=[2,2], dilations=[2,3]",
+        "kernel_shape=[3,2], strides=[2,2], ceil_mode=1",
+    ],
+)
+def test_norms(attributes: str, p: int) -> None:
+    compare(pooled("LpPool", f"{attributes}, p={p}", IMAGE), {"x": drawn(*IMAGE)})
+
+
+def test_norms_are_refused_below_one() -> None:
+    with pytest.raises(UnsupportedModelError, match="p=0; norms of 1 and more"):
+        compare(pooled("LpPool", "kernel_shape=[2,2], p=0", IMAGE), {"x": drawn(*IMAGE)})
+
+
+@pytest.mark.parametrize("opset", [7, 8, 10, 11, 12, 18, 19, 21, 22, 26])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_every_opset(op: str, opset: int) -> None:
+    compare(pooled(op, "kernel_shape=[3,2], strides=[2,2], pads=[1,0,2,1]", IMAGE, opset), {"x": drawn(*IMAGE)})
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("opset", [10, 19, 22])
+@pytest.mark.parametrize(
+    ("width", "kernel", "stride", "pads"),
+    [(10, 3, 2, (1, 1)), (10, 2, 2, (1, 0)), (7, 3, 3, (0, 1)), (4, 2, 3, (1, 1))],
+)
+def test_ceil_mode(width: int, kernel: int, stride: int, pads: tuple[int, int], opset: int, op: str) -> None:
+    """Windows that end beyond the padding; in opset 22 those that start in it are none."""
+    attributes = f"kernel_shape=[{kernel}], strides=[{stride}], pads=[{pads[0]},{pads[1]}], ceil_mode=1"
+    windows = -(-(width + sum(pads) - kernel) // stride) + 1
+    if opset < 22 and (windows - 1) * stride >= width + pads[0]:
+        with pytest.raises(UnsupportedModelError, match="the last window would start beyond the image"):
+            compare(pooled(op, attributes, (2, 3, width), opset), {"x": drawn(2, 3, width)})
+    else:
+        compare(pooled(op, attributes, (2, 3, width), opset), {"x": drawn(2, 3, width)})
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_maxima_of_whole_numbers(kind: str) -> None:
+    graph = f"({kind}[N,2,6,6] x) => ({kind}[a,b,c,d] y) {{ y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }}"
+    x = np.random.default_rng(0).integers(-100 if kind == "int8" else 0, 127, (2, 2, 6, 6)).astype(kind)
+    compare(modelled(graph), {"x": x})

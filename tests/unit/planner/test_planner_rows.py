@@ -13,7 +13,7 @@ from planning import Array, compare, drawn, modelled, steps
 def test_activation_alone(op: str, shape: tuple[int, ...]) -> None:
     declared = f"[{','.join(map(str, shape))}]" if shape else ""
     plan = compare(modelled(f"(float{declared} x) => (float{declared} y) {{ y = {op}(x) }}"), {"x": drawn(*shape)})
-    assert set(steps(plan)) == {"activate"}
+    assert set(steps(plan)) == {"compute"}
 
 
 SHAPES = [(7,), (2, 7), (2, 3, 7), (2, 3, 4, 7), (2, 1), (130, 10)]
@@ -65,6 +65,72 @@ def test_argmax_of_equals_is_the_first(op: str) -> None:
     x[2, 8] = 1
     x[3] = [np.nan, 5, 5, 1, 1, 1, 1, 1, 1]
     compare(modelled(graph), {"x": x if op == "ArgMax" else -x})
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("shape", [(5, 1), (2, 7), (2, 3, 4), (2, 3, 4, 5), (1, 3, 1, 5)], ids=str)
+@pytest.mark.parametrize("axis", [0, 1, -2])
+def test_softmax_along_any_axis(shape: tuple[int, ...], axis: int, op: str) -> None:
+    declared = ",".join(map(str, shape))
+    graph = f"(float[{declared}] x) => (float[{declared}] y) {{ y = {op}<axis={axis}>(x) }}"
+    compare(modelled(graph), {"x": drawn(*shape)})
+
+
+def test_transposes_about_a_softmax_cancel() -> None:
+    graph = """(float[2,5,6,3] x) => (float[2,5,6,3] y) {
+        t = Transpose<perm=[0,3,1,2]>(x)  s = Softmax<axis=1>(t)  u = Transpose<perm=[0,2,3,1]>(s)  y = Relu(u) }"""
+    plan = compare(modelled(graph), {"x": drawn(2, 5, 6, 3)})
+    assert set(steps(plan)) == {"softmax", "compute"}
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((7,), 0), ((2, 7), 0), ((2, 3, 4), 1), ((2, 3, 4), -3), ((2, 9), 1)], ids=str
+)
+def test_argmax_along_any_axis(shape: tuple[int, ...], axis: int, keepdims: int, last: int, op: str) -> None:
+    made = [1 if d == axis % len(shape) else n for d, n in enumerate(shape) if keepdims or d != axis % len(shape)]
+    result = f"[{','.join(map(str, made))}]" if made else ""
+    graph = f"""(float[{",".join(map(str, shape))}] x) => (int64{result} y) {{
+        y = {op}<axis={axis}, keepdims={keepdims}, select_last_index={last}>(x) }}"""
+    compare(modelled(graph), {"x": np.round(2 * drawn(*shape))})
+
+
+TOPK = "y, i = TopK<axis={axis}, largest={largest}>(x, k)"
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "axis", "k"),
+    [((9,), 0, 9), ((3, 20), 1, 11), ((3, 20), 0, 2), ((2, 5, 4), 1, 3), ((2, 5, 4), -3, 1), ((2, 20000), 1, 5)],
+    ids=str,
+)
+def test_topk(shape: tuple[int, ...], axis: int, k: int, largest: int) -> None:
+    result = ",".join(str(k if d == axis % len(shape) else n) for d, n in enumerate(shape))
+    graph = f"""(float[{",".join(map(str, shape))}] x) => (float[{result}] y, int64[{result}] i) {{
+        {TOPK.format(axis=axis, largest=largest)} }}"""
+    compare(modelled(graph, {"k": np.array([k])}), {"x": np.round(4 * drawn(*shape)) if k < 10 else drawn(*shape)})
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11, 20])
+def test_topk_of_each_opset(opset: int) -> None:
+    node = "TopK<axis=1, k=3>(x)" if opset < 10 else "TopK<axis=1>(x, k)"
+    graph = f"(float[4,9] x) => (float[4,3] y, int64[4,3] i) {{ y, i = {node} }}"
+    compare(modelled(graph, {} if opset < 10 else {"k": np.array([3])}, opset=opset), {"x": drawn(4, 9)})
+
+
+@pytest.mark.parametrize("wanted", ["float[4,3] y", "int64[4,3] i"])
+def test_one_result_of_a_topk_is_one_search(wanted: str) -> None:
+    graph = f"(float[4,9] x) => ({wanted}) {{ y, i = TopK(x, k) }}"
+    plan = compare(modelled(graph, {"k": np.array([3])}), {"x": drawn(4, 9)})
+    assert set(steps(plan)) == {"topk_values" if "y" in wanted else "topk_indices"}
+
+
+def test_the_values_of_a_topk_are_computed_with() -> None:
+    graph = """(float[4,9] x) => (float[4,3] z, int32[4,3] j) {
+        y, i = TopK(x, k)  z = Relu(y)  j = Cast<to=6>(i) }"""
+    compare(modelled(graph, {"k": np.array([3])}), {"x": drawn(4, 9)})
 
 
 @pytest.mark.parametrize("to", ["INT32", "INT64", "FLOAT", "DOUBLE", "FLOAT16", "UINT8", "BOOL"])

@@ -63,7 +63,7 @@ def test_reshape_to_a_shape_that_is_computed_from_the_input() -> None:
         s = Shape(x)  n = Gather<axis=0>(s, zero)  m = Constant<value_ints=[-1]>()
         t = Concat<axis=0>(n, m)  r = Relu(x)  y = Reshape(r, t) }"""
     plan = compare(modelled(graph, {"zero": np.array([0])}), {"x": drawn(5, 2, 3)})
-    assert set(steps(plan)) == {"activate"}
+    assert set(steps(plan)) == {"compute"}
 
 
 @pytest.mark.parametrize(("axes", "result"), [([0], (3, 1, 4)), ([2], (1, 3, 4)), ([0, -2], (3, 4)), (None, (3, 4))])
@@ -147,7 +147,7 @@ def test_outputs_on_the_way() -> None:
         c = Conv(x, v)  r = Relu(c)  m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r)
         f = Flatten(m)  y = Gemm(f, w) }"""
     plan = compare(modelled(graph, {"v": drawn(2, 1, 3, 3), "w": drawn(8, 3)}), {"x": drawn(2, 1, 6, 6)})
-    assert [s.kernel for s in plan.steps] == ["conv2d", "activate", "max_pool2d", "linear_rows"]
+    assert [s.kernel for s in plan.steps] == ["conv2d", "compute", "max_pool2d", "linear_rows"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 from trnrt.bench.labs import entries
 from trnrt.bench.labs.cases import FLEET_FACTOR, FLEET_SHARE, LARGE, Array, Case, Clock, Tolerance
 from trnrt.bench.shapes.entries import addition, convolution
-from trnrt.kernels.labs_conv import conv2d_bias_pool
+from trnrt.kernels.conv.labs_conv import conv2d_bias_pool
 from trnrt.kernels.matmul import matmul, matmul_blocked
 from trnrt.nki.machine.dtypes import as_dtype
 

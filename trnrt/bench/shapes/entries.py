@@ -6,7 +6,7 @@ from typing import Any
 
 from trnrt.kernels.addition import add
 from trnrt.kernels.argmax import argmax
-from trnrt.kernels.conv2d import conv2d
+from trnrt.kernels.conv.conv2d import conv2d
 from trnrt.kernels.linear import linear_rows
 from trnrt.kernels.softmax import softmax
 from trnrt.kernels.transpose import transpose_matrices

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.planner.lowering import FLOATS, Blocked, Lowering, attribute, lowers
+from trnrt.errors import ModelFileError
+from trnrt.planner.host import host_function
+from trnrt.planner.lowering import FLOATS, INTEGERS, Blocked, Lowering, attribute, lowers
+from trnrt.planner.ops.elementwise import add_cast
+from trnrt.planner.ops.movement import add_take
 from trnrt.planner.plan import Array
 
 
@@ -21,31 +25,50 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
     source = node.inputs[0]
     assert source is not None
     target = ir.DataType(attribute(node, "to", 1))
+    held = {*FLOATS, ir.DataType.BOOL}
     if lowering.on_host(source):
         lowering.to_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
-    elif lowering.is_input(source) and target in FLOATS and source.dtype is not ir.DataType.STRING:
-        lowering.view(node, source, "the host converts the input to the session's dtype")
-    elif source.dtype in FLOATS and target in FLOATS:
-        lowering.view(node, source, "floats are the session's dtype throughout")
+    elif ir.DataType.STRING in (source.dtype, target):
+        raise Blocked(
+            "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
+        )
+    elif target in FLOATS and (lowering.is_input(source) or source.dtype in held | INTEGERS):
+        lowering.view(node, source, "the session's dtype holds it as it is")
+    elif source.dtype in held and target in INTEGERS | {ir.DataType.BOOL}:
+        add_cast(lowering, node, target)
     else:
         kinds = f"{source.dtype.name if source.dtype else '?'} to {target.name}"
         raise Blocked(f"a cast from {kinds} between computed tensors")
 
 
+@host_function
 def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
     return values.astype(dtype)
 
 
 @lowers("ArrayFeatureExtractor", domain="ai.onnx.ml")
 def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
-    """A label look-up: columns of a constant table by final indices."""
-    table = lowering.constant(node.inputs[0])
+    """Columns: of a constant table by final indices (a label look-up), or of a tensor by constant indices."""
+    table, picks = lowering.constant(node.inputs[0]), lowering.constant(node.inputs[1])
+    if table is None and picks is not None:
+        view = lowering.view_of(node.inputs[0])
+        if len(view.shape) == 1:
+            view = view.broadcast((1, *view.shape))
+        add_take(lowering, node, view, len(view.shape) - 1, picks.reshape(-1), "constant columns: access patterns")
+        return
     if table is None or not lowering.on_host(node.inputs[1]):
-        raise Blocked("only the look-up of a constant by a final index (ArgMax) is supported")
+        raise Blocked("only the look-up of a constant by a final index (ArgMax), or of constant columns, is supported")
     lowering.to_host(node, _extract, "looks labels up on the host")
 
 
+@host_function
 def _extract(table: Array, indices: Array) -> Array:
     """ONNX-ML: columns of the last dimension; a one-dimensional table gives one row."""
     rows = table.reshape(1, -1) if table.ndim == 1 else table
+    if indices.size and not 0 <= indices.min() <= indices.max() < rows.shape[-1]:
+        wrong = indices.max() if indices.min() >= 0 else indices.min()
+        raise ModelFileError(
+            f"the model looks up number {wrong} in a table of {rows.shape[-1]} labels",
+            hint="Its table of labels is of another model: export it again.",
+        )
     return rows[..., indices.reshape(-1)]

@@ -1,20 +1,23 @@
-"""Conv over images and rows, with the activation and pooling that follow it."""
+"""Conv and ConvTranspose over images and rows, with the activation and pooling that follow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels import conv2d
+from trnrt.kernels.conv import conv2d, conv_transpose
 from trnrt.planner import weights
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.ops.arranging import arranged, named
 from trnrt.planner.ops.fusing import next_activation
 from trnrt.planner.ops.pool import read_pool
-from trnrt.planner.ops.windows import Window, read_window
+from trnrt.planner.ops.windows import Window, read_pair, read_window
 from trnrt.planner.plan import Array, Layout
-from trnrt.planner.steps import Call, Step, Tensors, WeightName
+from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 _NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
@@ -34,23 +37,46 @@ _DEFAULTS = {
 
 
 @dataclass(kw_only=True)
-class ConvStep(Step):
-    """``pool(act(conv(source, weight) + bias))``; ``size`` is the convolution's (rows, columns) before pooling.
+class ImagesStep(Step):
+    """A convolution of either kind; ``weight`` and ``bias`` are prepared, or tensors that are computed and prepared.
 
     A row of pixels (N, C, W) is an image of one row, in HBM.
     """
 
-    weight: Array
-    bias: Array
+    weight: Array | Operand
+    bias: Array | Operand
+    channels: int
     window: Window
-    size: tuple[int, int]
     act: str
-    pool: Window
-    pool_op: str
     groups: int
 
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        shape = super().hbm_view(position)
+        return (*shape[:2], 1, shape[2]) if not position and len(shape) == 3 else shape
+
+    def _called(self, module: str, kernel: str, given: dict[str, Any]) -> Call:
+        """The call, with the options that are not the kernel's own defaults."""
+        weight, bias = named(self, "w", self.weight), named(self, "b", self.bias)
+        return Call(
+            module=module,
+            kernel=kernel,
+            args=(SourceName(0), weight, bias),
+            options={key: value for key, value in given.items() if value != _DEFAULTS.get(key)},
+            weights={} if isinstance(self.weight, Operand) else {"w": self.weight},
+            biases={} if isinstance(self.bias, Operand) else {"b": self.bias},
+        )
+
+
+@dataclass(kw_only=True)
+class ConvStep(ImagesStep):
+    """``pool(act(conv(source, weight) + bias))``; ``size`` is the convolution's (rows, columns) before pooling."""
+
+    size: tuple[int, int]
+    pool: Window
+    pool_op: str
+
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
-        same = shapes.shape(self.sources[0].value) == self.sources[0].shape
+        same = position == 0 and shapes.shape(self.sources[0].value) == self.sources[0].shape
         return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
 
     def writes(self) -> tuple[Layout, ...]:
@@ -60,14 +86,10 @@ class ConvStep(Step):
         """Whether the kernel can have its images in SBUF."""
         return self.groups == 1 and len(self.shape) == 4
 
-    def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        shape = super().hbm_view(position)
-        return shape if len(shape) == 4 else (*shape[:2], 1, shape[2])
-
     def call(self, tensors: Tensors) -> Call:
         window, pool = self.window, self.pool
         given = {
-            "channels": self.weight.shape[1] * self.groups,
+            "channels": self.channels,
             "size": self.size,
             "kernel": window.kernel,
             "stride": window.stride,
@@ -81,20 +103,25 @@ class ConvStep(Step):
             "pool_op": self.pool_op,
             "groups": self.groups,
         }
-        together = _together(self.weight, self.groups)
-        return Call(
-            module="conv2d",
-            kernel="conv2d",
-            args=(WeightName("w"), WeightName("b")),
-            options={key: value for key, value in given.items() if value != _DEFAULTS.get(key)},
-            weights={"w": weights.conv_weight(self.weight, self.groups, together)},
-            biases={"b": weights.columns(self.bias, together * len(self.bias) // self.groups)},
-        )
+        return self._called("conv.conv2d", "conv2d", given)
 
 
-def _together(weight: Array, groups: int) -> int:
-    """How many groups the kernel computes as one convolution; ``weight`` is (O, channels of a group, KH, KW)."""
-    return int(conv2d.groups_together(weight.shape[1] * groups, weight.shape[0], groups))
+@dataclass(kw_only=True)
+class ConvTransposeStep(ImagesStep):
+    """``act(transposed convolution of source with weight + bias)``."""
+
+    def call(self, tensors: Tensors) -> Call:
+        window = self.window
+        given = {
+            "channels": self.channels,
+            "kernel": window.kernel,
+            "stride": window.stride,
+            "pads": window.pads,
+            "dilation": window.dilation,
+            "act": self.act,
+            "groups": self.groups,
+        }
+        return self._called("conv.conv_transpose", "conv_transpose2d", given)
 
 
 def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) -> bool:
@@ -103,36 +130,76 @@ def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) ->
     return bool(conv2d.conv_fits(shape, ("max", pool.kernel, pool.stride, pool.pads, pool.dilation)))
 
 
-def _weights(lowering: Lowering, node: ir.Node) -> tuple[Array, Array]:
-    """Weight (O, C, KH, KW) and bias (O,), both float32."""
-    weight = lowering.constant(node.inputs[1])
-    if weight is None:
-        raise Blocked("the weight is computed; the kernel needs a constant", "export the weights as initializers")
-    if weight.ndim not in (3, 4):
-        raise Blocked(f"a convolution over {weight.ndim - 2} dimensions; images (N, C, H, W) and rows are supported")
-    weight = weight if weight.ndim == 4 else weight[:, :, None]
-    bias = lowering.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-    if bias is None and len(node.inputs) > 2 and node.inputs[2] is not None:
-        raise Blocked("the bias is computed; the kernel needs a constant")
-    zeros = np.zeros(weight.shape[0], np.float32)
-    return weight.astype(np.float32), zeros if bias is None else bias.astype(np.float32)
+@dataclass(frozen=True)
+class _Layer:
+    """The sizes of a convolution; ``together`` groups are computed as one."""
+
+    channels: int
+    outputs: int
+    kernel: tuple[int, int]
+    groups: int
+
+    @property
+    def together(self) -> int:
+        return int(conv2d.groups_together(self.channels, self.outputs, self.groups))
+
+    @property
+    def seen(self) -> int:
+        """Channels that are on the partitions, or in their blocks, at once."""
+        return self.channels // self.groups * self.together
+
+
+def _layer(lowering: Lowering, node: ir.Node, transposed: bool) -> _Layer:
+    """The sizes that the shapes of a node's source and weight (O, C, KH, KW), or (C, O, KH, KW), give."""
+    source, weight = node.inputs[0], node.inputs[1]
+    assert source is not None and weight is not None
+    shape, seen = lowering.shape(weight), lowering.shape(source)
+    groups = int(attribute(node, "group", 1))
+    if len(shape) not in (3, 4):
+        what = "over volumes (3-D)" if len(shape) == 5 else f"over {len(shape) - 2} dimensions"
+        raise Blocked(f"a convolution {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
+    kernel = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
+    outputs = shape[1] * groups if transposed else shape[0]
+    inner = shape[0] // groups if transposed else shape[1]
+    if seen[1] != inner * groups or outputs % groups:
+        raise Blocked(f"{groups} groups of {seen[1]} channels, with weights of shape {shape}")
+    return _Layer(seen[1], outputs, kernel, groups)
+
+
+def _parameters(
+    lowering: Lowering, node: ir.Node, layer: _Layer, transposed: bool
+) -> tuple[Array | Operand, Array | Operand]:
+    """Weight and bias as the kernels want them: constants, or tensors that a movement step makes."""
+
+    def prepared(weight: Array) -> Array:
+        images = weight if weight.ndim == 4 else weight[:, :, None]
+        made = weights.conv_transpose_weight if transposed else weights.conv_weight
+        return made(images, layer.groups, layer.together)
+
+    value = node.inputs[1]
+    assert value is not None
+    weight = arranged(lowering, node, value, prepared, "weight")
+    columns = partial(weights.columns, each=layer.together * layer.outputs // layer.groups)
+    added = node.inputs[2] if len(node.inputs) > 2 else None
+    if added is None:
+        return weight, columns(np.zeros(layer.outputs, np.float32))
+    return weight, arranged(lowering, node, added, columns, "bias", "float32")
 
 
 @lowers("Conv")
 def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     """A convolution; a following activation and pooling are computed in the same pass."""
-    weight, bias = _weights(lowering, node)
-    groups = int(attribute(node, "group", 1))
+    layer = _layer(lowering, node, False)
     source = lowering.operand(node.inputs[0])
     shape = lowering.shape(node.outputs[0])
-    window = read_window(node, (weight.shape[2], weight.shape[3]), source.shape[2:], shape[2:])
+    window = read_window(node, layer.kernel, source.shape[2:], shape[2:])
     size = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
-    channels = weight.shape[1] * _together(weight, groups)
-    if not _fits(channels, size, window, _NO_POOL):
-        raise Blocked(f"the input of one result, {channels} channels under a kernel of {window.kernel}, exceeds SBUF")
+    if not _fits(layer.seen, size, window, _NO_POOL):
+        raise Blocked(*_too_large(layer, window))
+    weight, bias = _parameters(lowering, node, layer, False)
     act, activation = next_activation(lowering, node.outputs[0], node)
     nodes = [node, *activation]
-    pool_op, pool, pooling = _following_pool(lowering, nodes, channels, size, window)
+    pool_op, pool, pooling = _following_pool(lowering, nodes, layer.seen, size, window)
     nodes += pooling
     if pooling and act == "none" and pool_op == "max":
         # Every activation here is monotonic: the largest of the activated is the activated largest.
@@ -141,19 +208,79 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     step = ConvStep(
         name=node_name(node),
         nodes=[node_name(n) for n in nodes],
-        sources=[source],
+        sources=[source, *(p for p in (weight, bias) if isinstance(p, Operand))],
         output=value_name(nodes[-1].outputs[0]),
         shape=lowering.shape(nodes[-1].outputs[0]),
         weight=weight,
         bias=bias,
+        channels=layer.channels,
         window=window,
         size=size,
         act=act,
         pool=pool,
         pool_op=pool_op,
-        groups=groups,
+        groups=layer.groups,
     )
     lowering.add(step, nodes, "a convolution on the tensor engine")
+
+
+def _too_large(layer: _Layer, window: Window) -> tuple[str, str]:
+    """The reason, and a way out."""
+    dilated = f" with dilation {window.dilation}" if window.dilation != (1, 1) else ""
+    seen = f"{layer.seen} channels under a kernel of {window.kernel}{dilated}"
+    return f"the input of one result, {seen}, exceeds SBUF", "use fewer channels (groups), or a smaller kernel"
+
+
+@lowers("ConvTranspose")
+def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
+    """A transposed convolution; a following activation is computed in the same pass."""
+    layer = _layer(lowering, node, True)
+    source = lowering.operand(node.inputs[0])
+    window = _transposed_window(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
+    taps = (window.kernel, window.stride, window.pads, window.dilation)
+    if not conv_transpose.transpose_fits(layer.seen, taps):
+        raise Blocked(*_too_large(layer, window))
+    weight, bias = _parameters(lowering, node, layer, True)
+    act, activation = next_activation(lowering, node.outputs[0], node)
+    nodes = [node, *activation]
+    step = ConvTransposeStep(
+        name=node_name(node),
+        nodes=[node_name(n) for n in nodes],
+        sources=[source, *(p for p in (weight, bias) if isinstance(p, Operand))],
+        output=value_name(nodes[-1].outputs[0]),
+        shape=lowering.shape(nodes[-1].outputs[0]),
+        weight=weight,
+        bias=bias,
+        channels=layer.channels,
+        window=window,
+        act=act,
+        groups=layer.groups,
+    )
+    lowering.add(step, nodes, "a convolution on the tensor engine for each remainder of row and column by the stride")
+
+
+def _transposed_window(
+    node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]
+) -> Window:
+    """The window of a ConvTranspose; its pads say how many results are cut off before the first.
+
+    Where output_shape or auto_pad say how large the result is, what is too many is cut off on both sides, one more
+    at the end with SAME_UPPER, else at the beginning.
+    """
+    dimensions = len(image)
+    stride, dilation = read_pair(node, "strides", dimensions), read_pair(node, "dilations", dimensions)
+    extra = attribute(node, "output_padding", (0,) * dimensions)
+    auto = attribute(node, "auto_pad", "NOTSET")
+    begins = tuple(int(p) for p in attribute(node, "pads", (0,) * (2 * dimensions))[:dimensions])
+    if dimensions == 1:
+        image, result, extra, begins = (1, *image), (1, *result), (0, *extra), (0, *begins)
+    if "output_shape" in node.attributes or auto in ("SAME_UPPER", "SAME_LOWER"):
+        whole = [(image[d] - 1) * stride[d] + (kernel[d] - 1) * dilation[d] + 1 + int(extra[d]) for d in (0, 1)]
+        totals = [max(0, whole[d] - result[d]) for d in (0, 1)]
+        begins = tuple(total // 2 if auto == "SAME_UPPER" else total - total // 2 for total in totals)
+    elif auto == "VALID":
+        begins = (0, 0)
+    return Window(kernel, stride, dilation, (begins[0], begins[1]))
 
 
 def _following_pool(

@@ -1,4 +1,4 @@
-"""Gemm and MatMul with constant weights."""
+"""Gemm and MatMul: by the linear kernels where the weights are constant, else by that of two computed factors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import onnx_ir as ir
 from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.planner import weights
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
-from trnrt.planner.ops.elementwise import add_sum
+from trnrt.planner.ops.elementwise import Program, Register, add_compute, term
 from trnrt.planner.ops.fusing import next_activation
+from trnrt.planner.ops.matmul import product_step
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
+from trnrt.planner.views import View
 
 
 @dataclass(kw_only=True)
@@ -68,15 +70,6 @@ class LinearStep(Step):
         )
 
 
-def _constant_matrix(lowering: Lowering, value: ir.Value | None, what: str) -> Array:
-    matrix = lowering.constant(value)
-    if matrix is None:
-        raise Blocked(f"{what} is computed; the kernel needs a constant matrix", "export the weights as initializers")
-    if matrix.ndim != 2:
-        raise Blocked(f"{what} has {matrix.ndim} dimensions; the kernel needs 2")
-    return matrix.astype(np.float32)
-
-
 def _bias_row(bias: Array, outputs: int) -> Array | None:
     """A bias that is one number an output, as (O,); None for any other shape."""
     if bias.size == 1:
@@ -88,36 +81,93 @@ def _bias_row(bias: Array, outputs: int) -> Array | None:
 
 @lowers("Gemm")
 def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
-    """Y = alpha * A @ B + beta * C with B constant; a C that is no row of numbers is added in a step of its own."""
-    if attribute(node, "transA", 0):
-        raise Blocked("transA=1", "transpose the input before the Gemm, or export the model without transA")
-    weight = _constant_matrix(lowering, node.inputs[1], "B")
-    weight = (weight.T if attribute(node, "transB", 0) else weight) * np.float32(attribute(node, "alpha", 1.0))
-    weight = np.ascontiguousarray(weight)
-    source, added = lowering.operand(node.inputs[0]), node.inputs[2] if len(node.inputs) > 2 else None
-    if added is None:
-        _add_linear(lowering, [node], source, weight, np.zeros(weight.shape[1], np.float32))
-        return
-    beta = attribute(node, "beta", 1.0)
-    constant = lowering.constant(added)
-    row = _bias_row(constant, weight.shape[1]) if constant is not None else None
-    if row is not None:
-        _add_linear(lowering, [node], source, weight, row * np.float32(beta))
-    elif constant is not None:
-        _add_linear_and_sum(lowering, node, source, weight, [], constant.astype(np.float32) * np.float32(beta))
-    elif beta == 1.0:
-        _add_linear_and_sum(lowering, node, source, weight, [lowering.operand(added)], None)
+    """Y = alpha * A @ B + beta * C; what the product's kernel can't add is added in a step of its own."""
+    alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
+    left = _matrix(lowering, node, 0, "transA")
+    added = node.inputs[2] if len(node.inputs) > 2 else None
+    constant, factor = lowering.constant(node.inputs[1]), lowering.constant(added)
+    row = None
+    if constant is not None:
+        weight = (constant.T if attribute(node, "transB", 0) else constant).astype(np.float32, copy=False)
+        # Half a gigabyte in a large net: not copied for nothing.
+        weight = weight if alpha == 1.0 else weight * np.float32(alpha)
+        row = np.zeros(weight.shape[1], np.float32) if added is None else None
+        if factor is not None:
+            row = _bias_row(factor.astype(np.float32) * np.float32(beta), weight.shape[1])
+        if row is not None:
+            _add_linear(lowering, [node], lowering.operand_of(left), weight, row)
+            return
+        product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
+        row = np.zeros(weight.shape[1], np.float32)
+        step: Step = linear_step([node], lowering.operand_of(left), product, weight, row, "none")
+        alpha = 1.0
     else:
-        raise Blocked(f"C is computed and beta={beta}", "multiply C before the Gemm, and leave beta at 1")
+        right = _matrix(lowering, node, 1, "transB")
+        if added is None and alpha == 1.0:
+            _add_product(lowering, node, left, right)
+            return
+        product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
+        step = product_step(lowering, node_name(node), left, right, product, (left.shape[0], right.shape[1]))
+    step.nodes = [node_name(node)]
+    lowering.add(step, [node], "")
+    _add_scaled(lowering, node, Operand(product, lowering.shape(node.outputs[0])), alpha, added, beta)
+    name = lowering.reports[node_name(node)].step
+    why = f"a matrix product on the tensor engine; step {name} scales it, or adds what is no constant row"
+    lowering.report(node, "core", why, step=step.name)
+
+
+def _matrix(lowering: Lowering, node: ir.Node, position: int, turned: str) -> View:
+    """A or B of a Gemm, turned if the attribute says so."""
+    view = lowering.view_of(node.inputs[position])
+    if len(view.shape) != 2:
+        raise Blocked(f"{'AB'[position]} has {len(view.shape)} dimensions; Gemm takes matrices")
+    return view.permute((1, 0)) if attribute(node, turned, 0) else view
+
+
+def _add_scaled(
+    lowering: Lowering, node: ir.Node, product: Operand, alpha: float, added: ir.Value | None, beta: float
+) -> None:
+    """Append the step that makes the node's output alpha * product + beta * added."""
+    program = Program()
+    total = program.source(product)
+    if alpha != 1.0 or added is None:
+        total = program.apply("multiply", total, alpha)
+    if added is not None:
+        other = term(lowering, program, added)
+        if beta != 1.0:
+            other = program.apply("multiply", other, beta) if isinstance(other, Register) else other * beta
+        program.apply("add", total, other)
+    add_compute(lowering, node, program, name=lowering.spare_name(f"{node_name(node)}.sum"))
 
 
 @lowers("MatMul")
 def lower_matmul(lowering: Lowering, node: ir.Node) -> None:
-    """A @ B with B a constant matrix; a following Add of a constant row becomes the bias."""
-    weight = _constant_matrix(lowering, node.inputs[1], "the right side")
-    source = lowering.operand(node.inputs[0])
-    bias, adding = _following_bias(lowering, node, weight.shape[1])
-    _add_linear(lowering, [node, *adding], source, weight, bias)
+    """A @ B. With B a constant matrix a following Add of a constant row becomes the bias."""
+    weight = lowering.constant(node.inputs[1])
+    if weight is not None and lowering.constant(node.inputs[0]) is None and prod(weight.shape[:-2]) == 1:
+        matrix = weight.reshape(weight.shape[-2:]) if weight.ndim > 1 else weight[:, None]
+        matrix = matrix.astype(np.float32)
+        source = lowering.operand(node.inputs[0])
+        bias, adding = _following_bias(lowering, node, matrix.shape[1])
+        _add_linear(lowering, [node, *adding], source, matrix, bias)
+        return
+    left, right = lowering.view_of(node.inputs[0]), lowering.view_of(node.inputs[1])
+    # A vector on the left is a row, one on the right a column.
+    if len(left.shape) == 1:
+        left = left.broadcast((1, *left.shape))
+    if len(right.shape) == 1:
+        right = right.broadcast((1, *right.shape)).permute((1, 0))
+    _add_product(lowering, node, left, right)
+
+
+def _add_product(lowering: Lowering, node: ir.Node, left: View, right: View) -> None:
+    """The step of a product of two computed tensors, and of the activation that follows it."""
+    act, activation = next_activation(lowering, node.outputs[0], node)
+    nodes = [node, *activation]
+    made = nodes[-1].outputs[0]
+    step = product_step(lowering, node_name(node), left, right, value_name(made), lowering.shape(made), act)
+    step.nodes = [node_name(n) for n in nodes]
+    lowering.add(step, nodes, "products of matrices on the tensor engine")
 
 
 def _following_bias(lowering: Lowering, node: ir.Node, outputs: int) -> tuple[Array, list[ir.Node]]:
@@ -150,26 +200,12 @@ def _added_row(lowering: Lowering, node: ir.Node, product: ir.Value, outputs: in
 def _add_linear(lowering: Lowering, nodes: list[ir.Node], source: Operand, weight: Array, bias: Array) -> None:
     act, more = next_activation(lowering, nodes[-1].outputs[0], nodes[0])
     nodes = nodes + more
-    step = _linear_step(nodes, source, value_name(nodes[-1].outputs[0]), weight, bias, act)
+    step = linear_step(nodes, source, value_name(nodes[-1].outputs[0]), weight, bias, act)
     lowering.add(step, nodes, "a matrix product on the tensor engine")
 
 
-def _add_linear_and_sum(
-    lowering: Lowering, node: ir.Node, source: Operand, weight: Array, terms: list[Operand], constant: Array | None
-) -> None:
-    """The product of a Gemm, and to it what the linear kernels can't add."""
-    product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
-    step = _linear_step([node], source, product, weight, np.zeros(weight.shape[1], np.float32), "none")
-    lowering.add(step, [node], "")
-    name = lowering.spare_name(f"{node_name(node)}.sum")
-    add_sum(lowering, node, name, [Operand(product, step.shape), *terms], constant, "")
-    why = f"a matrix product on the tensor engine; C is no row of numbers: step {name} adds it"
-    lowering.report(node, "core", why, step=step.name)
-
-
-def _linear_step(
-    nodes: list[ir.Node], source: Operand, output: str, weight: Array, bias: Array, act: str
-) -> LinearStep:
+def linear_step(nodes: list[ir.Node], source: Operand, output: str, weight: Array, bias: Array, act: str) -> LinearStep:
+    """The step that makes ``output`` of the rows of ``source`` by a constant weight."""
     if weight.shape[0] > MAX_FEATURES:
         raise Blocked(f"rows of {weight.shape[0]} features; the kernel holds {MAX_FEATURES}")
     return LinearStep(

@@ -1,29 +1,42 @@
-"""Pooling over images: MaxPool, AveragePool, and both over whole images."""
+"""Pooling over images and rows: MaxPool, AveragePool, LpPool, and all of them over whole images."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import onnx_ir as ir
 
-from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.ops.elementwise import Program, add_compute, add_program
 from trnrt.planner.ops.windows import Window, read_window
 from trnrt.planner.plan import Layout
-from trnrt.planner.steps import Call, Step, Tensors
+from trnrt.planner.steps import Call, Operand, Step, Tensors
+
+Pair = tuple[int, int]
 
 
 @dataclass(kw_only=True)
 class PoolStep(Step):
-    """The maxima of windows."""
+    """The maxima of windows over images of ``image`` (rows, columns); ``size`` is the result's.
+
+    A row of pixels (N, C, W) is an image of one row, in HBM; so is any other rank's whole.
+    """
 
     window: Window
+    image: Pair
+    size: Pair
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
-        same = shapes.shape(self.sources[0].value) == self.sources[0].shape
+        source = self.sources[0]
+        same = shapes.shape(source.value) == source.shape == (*source.shape[:2], *self.image)
         return (Layout.CHANNELS, Layout.HBM) if same else (Layout.HBM,)
 
     def writes(self) -> tuple[Layout, ...]:
-        return (Layout.CHANNELS, Layout.HBM)
+        return (Layout.CHANNELS, Layout.HBM) if len(self.shape) == 4 else (Layout.HBM,)
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return (*self.shape[:2], *(self.size if position is None else self.image))
 
     def call(self, tensors: Tensors) -> Call:
         window = self.window
@@ -45,7 +58,7 @@ class PoolStep(Step):
 class AveragePoolStep(PoolStep):
     """The averages of windows; ``ends`` is the padding (bottom, right)."""
 
-    ends: tuple[int, int]
+    ends: Pair
     count_include_pad: bool
 
     def call(self, tensors: Tensors) -> Call:
@@ -55,14 +68,21 @@ class AveragePoolStep(PoolStep):
 
 
 def read_pool(lowering: Lowering, node: ir.Node) -> Window:
-    """The window of a MaxPool or AveragePool node; blocks what the kernels do not do."""
-    shape = _image_shape(lowering, node)
+    """The window of a pooling node; blocks what the kernels do not do."""
+    shape = _source_shape(lowering, node)
+    dimensions = len(shape) - 2
+    if dimensions not in (1, 2):
+        what = "over volumes (3-D)" if dimensions == 3 else f"over {dimensions} dimensions"
+        raise Blocked(f"{node.op_type} {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
     if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
         raise Blocked("the output Indices", "export the model without return_indices")
-    kernel = attribute(node, "kernel_shape", ())
+    kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
+    if len(kernel) != dimensions:
+        raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected")
     result = lowering.shape(node.outputs[0])[2:]
-    window = read_window(node, (int(kernel[0]), int(kernel[1])), shape[2:], result)
-    for size, count, stride, pad in zip(shape[2:], result, window.stride, window.pads, strict=True):
+    window = read_window(node, (kernel[0], kernel[1]) if dimensions == 2 else (1, kernel[0]), shape[2:], result)
+    pixels = zip(_pixels(shape), _pixels(lowering.shape(node.outputs[0])), window.stride, window.pads, strict=True)
+    for size, count, stride, pad in pixels:
         if (count - 1) * stride - pad >= size:
             # ONNX's operators up to opset 21 don't say whether such windows count; onnxruntime leaves them out.
             raise Blocked(
@@ -72,13 +92,14 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
     return window
 
 
-def _image_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
+def _source_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
     """The shape of what a node pools."""
     source = node.inputs[0]
-    assert source is not None
+    if source is None:
+        raise Blocked("the input is left out")
     shape = lowering.shape(source)
-    if len(shape) != 4:
-        raise Blocked(f"{node.op_type} over {len(shape) - 2} dimensions; only images (N, C, H, W) are supported")
+    if len(shape) < 2:
+        raise Blocked(f"{node.op_type} of a tensor of {len(shape)} dimensions; images (N, C, H, W) are expected")
     return shape
 
 
@@ -92,8 +113,7 @@ def lower_max_pool(lowering: Lowering, node: ir.Node) -> None:
 def lower_average_pool(lowering: Lowering, node: ir.Node) -> None:
     """The averages of sliding windows, with or without the padding."""
     window = read_pool(lowering, node)
-    ends = _ends(node, window, _image_shape(lowering, node)[2:], lowering.shape(node.outputs[0])[2:])
-    _add_average(lowering, node, window, ends, bool(attribute(node, "count_include_pad", 0)))
+    _add_average(lowering, node, window, _ends(lowering, node, window), bool(attribute(node, "count_include_pad", 0)))
 
 
 @lowers("GlobalMaxPool")
@@ -108,18 +128,40 @@ def lower_global_average_pool(lowering: Lowering, node: ir.Node) -> None:
     _add_average(lowering, node, _whole(lowering, node), (0, 0), True)
 
 
+@lowers("LpPool")
+def lower_lp_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The p-norms of sliding windows."""
+    _add_norms(lowering, node, read_pool(lowering, node))
+
+
+@lowers("GlobalLpPool")
+def lower_global_lp_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The p-norm of each channel."""
+    _add_norms(lowering, node, _whole(lowering, node))
+
+
 def _whole(lowering: Lowering, node: ir.Node) -> Window:
-    """The window that is all of an image."""
-    _, _, height, width = _image_shape(lowering, node)
-    return Window((height, width), (1, 1), (1, 1), (0, 0))
+    """The window that is all of an image, of any rank."""
+    shape = _source_shape(lowering, node)
+    return Window(_pixels(shape), (1, 1), (1, 1), (0, 0))
 
 
-def _ends(node: ir.Node, window: Window, image: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, int]:
+def _pixels(shape: tuple[int, ...]) -> Pair:
+    """(rows, columns) of images (N, C, ...) of any rank: what is not two dimensions is one row."""
+    return (shape[2], shape[3]) if len(shape) == 4 else (1, prod(shape[2:]))
+
+
+def _ends(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     """The padding (bottom, right): as it is given, or what auto_pad adds."""
-    auto = attribute(node, "auto_pad", "NOTSET")
-    if auto == "NOTSET":
-        pads = attribute(node, "pads", (0, 0, 0, 0))
-        return int(pads[2]), int(pads[3])
+    if attribute(node, "auto_pad", "NOTSET") != "NOTSET":
+        return _needed(lowering, node, window)
+    pads = attribute(node, "pads", (0,) * (2 * (len(_source_shape(lowering, node)) - 2)))
+    return (int(pads[2]), int(pads[3])) if len(pads) == 4 else (0, int(pads[1]))
+
+
+def _needed(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
+    """The padding (bottom, right) that the last windows see."""
+    image, result = _pixels(_source_shape(lowering, node)), _pixels(lowering.shape(node.outputs[0]))
     ends = [
         (result[d] - 1) * window.stride[d] + (window.kernel[d] - 1) * window.dilation[d] + 1 - image[d] - window.pads[d]
         for d in (0, 1)
@@ -128,30 +170,72 @@ def _ends(node: ir.Node, window: Window, image: tuple[int, ...], result: tuple[i
 
 
 def _add_pool(lowering: Lowering, node: ir.Node, window: Window) -> None:
-    """A step of maxima."""
+    """A step of maxima, of whole numbers as well."""
+    source, shape = lowering.operand(node.inputs[0], short_integers=True), lowering.shape(node.outputs[0])
     step = PoolStep(
         name=node_name(node),
         nodes=[node_name(node)],
-        sources=[lowering.operand(node.inputs[0])],
+        sources=[source],
         output=value_name(node.outputs[0]),
-        shape=lowering.shape(node.outputs[0]),
+        shape=shape,
         window=window,
+        image=_pixels(source.shape),
+        size=_pixels(shape),
     )
     lowering.add(step, [node], "window maxima on the vector engine")
+    if node.outputs[0].dtype in INTEGERS:
+        lowering.mark_whole_numbers(node.outputs[0])
 
 
-def _add_average(
-    lowering: Lowering, node: ir.Node, window: Window, ends: tuple[int, int], count_include_pad: bool
-) -> None:
+def _add_average(lowering: Lowering, node: ir.Node, window: Window, ends: Pair, count_include_pad: bool) -> None:
     """A step of averages."""
-    step = AveragePoolStep(
-        name=node_name(node),
+    source = lowering.operand(node.inputs[0])
+    step = _average(lowering, node, source, window, ends, count_include_pad)
+    step.name, step.output = node_name(node), value_name(node.outputs[0])
+    lowering.add(step, [node], "window sums on the vector engine, divided by how many elements count")
+
+
+def _average(
+    lowering: Lowering, node: ir.Node, source: Operand, window: Window, ends: Pair, count_include_pad: bool
+) -> AveragePoolStep:
+    shape = lowering.shape(node.outputs[0])
+    return AveragePoolStep(
+        name="",
         nodes=[node_name(node)],
-        sources=[lowering.operand(node.inputs[0])],
-        output=value_name(node.outputs[0]),
-        shape=lowering.shape(node.outputs[0]),
+        sources=[source],
+        output="",
+        shape=shape,
         window=window,
+        image=_pixels(source.shape),
+        size=_pixels(shape),
         ends=ends,
         count_include_pad=count_include_pad,
     )
-    lowering.add(step, [node], "window sums on the vector engine, divided by how many elements count")
+
+
+def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
+    """Steps of powers, of their averages with all padding counted, and of the root of as many times that."""
+    p = int(attribute(node, "p", 2))
+    if p < 1:
+        raise Blocked(f"p={p}; norms of 1 and more are supported")
+    source, made = lowering.operand(node.inputs[0]), value_name(node.outputs[0])
+    before = Program()
+    value = before.source(source)
+    if p == 2:
+        before.apply("square", value)
+    else:
+        magnitude = before.apply("abs", value)
+        if p > 1:
+            before.apply("power", magnitude, float(p))
+    powers = add_program(lowering, node, before, lowering.spare_name(f"{made}.powers"), source.shape)
+    averages = _average(lowering, node, powers, window, _needed(lowering, node, window), True)
+    averages.output = lowering.spare_name(f"{made}.averages")
+    averages.name = lowering.spare_name(f"{averages.output}.step")
+    lowering.add(averages, [node], "window sums on the vector engine")
+    after = Program()
+    total = after.apply("multiply", after.source(Operand(averages.output, averages.shape)), float(prod(window.kernel)))
+    if p == 2:
+        after.apply("sqrt", total)
+    elif p > 1:
+        after.apply("power", total, 1.0 / p)
+    add_compute(lowering, node, after, "norms of windows: powers, sums and roots")

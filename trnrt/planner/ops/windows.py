@@ -24,7 +24,7 @@ class Window:
         return self.kernel != (1, 1) or self.stride != (1, 1)
 
 
-def _pair(node: ir.Node, name: str, dimensions: int) -> tuple[int, int]:
+def read_pair(node: ir.Node, name: str, dimensions: int) -> tuple[int, int]:
     """Strides or dilations, 1 where there are none; those of a row of pixels move along it only."""
     values = attribute(node, name, (1,) * dimensions)
     if len(values) != dimensions:
@@ -39,8 +39,8 @@ def read_window(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], 
     and ceil_mode need no further care.
     """
     dimensions = len(image)
-    stride = _pair(node, "strides", dimensions)
-    dilation = _pair(node, "dilations", dimensions)
+    stride = read_pair(node, "strides", dimensions)
+    dilation = read_pair(node, "dilations", dimensions)
     pads = attribute(node, "pads", (0, 0, 0, 0))
     if dimensions == 1:
         image, result, pads = (1, *image), (1, *result), (0, pads[0])

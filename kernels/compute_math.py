@@ -1,0 +1,214 @@
+"""Element-wise functions that take several instructions: quotients, remainders, rounding, logarithms, sines.
+
+Values are those of ``values.py``. Destinations have the shape of the result and are none of the arguments.
+"""
+
+import math
+from typing import Any
+
+from trnrt.kernels.values import apply, as_float32, column, fresh, is_number, settle, wide
+from trnrt.nki import nisa, nl
+
+# From here on every float32 is a whole number.
+WHOLE = 8388608.0
+# Sign, exponent and the 11 leading bits of the fraction of a float32: products of two such are exact. -4096 is its
+# pattern, 0xFFFFF000, as an integer.
+LEADING_BITS = -4096
+# The scalar engine's logarithm holds from 2**-64 to 2**64; numbers beyond 2**-63 and 2**63 are brought inside.
+LEAST_LOG, MOST_LOG = math.pow(2.0, -63.0), math.pow(2.0, 63.0)
+UP, DOWN = math.pow(2.0, 86.0), math.pow(2.0, -64.0)
+LN_2 = 0.6931471805599453
+# 2 * pi in three parts; products of the first two with whole numbers up to 2**15 are exact.
+TURN = (6.28125, 0.001934051513671875, 1.2556658930407139e-06)
+INVERSE_TURN = 0.15915494309189535
+PI = 3.1415927410125732
+# Adding and subtracting it rounds what is smaller than 2**22 to a whole number.
+ROUNDER = 12582912.0
+
+
+def leading(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
+    """dst = x without the 12 last bits of its fraction; both float32."""
+    bits, source = dst.view(nl.int32), x.view(nl.int32)
+    nisa.tensor_scalar(dst=bits, data=source, op0=nl.bitwise_and, operand0=LEADING_BITS)
+
+
+def halves(x: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """Two tiles of 12 bits each whose sum is the float32 tile x."""
+    high_sb, low_sb = fresh(x.shape), fresh(x.shape)
+    leading(high_sb, x)
+    nisa.tensor_tensor(dst=low_sb, data1=x, data2=high_sb, op=nl.subtract)
+    return high_sb, low_sb
+
+
+def take_product(rest_sb: nl.NkiTensor, x: Any, quotient: nl.NkiTensor, y_high: Any, y_low: Any) -> None:
+    """rest_sb = x - quotient * (y_high + y_low), exactly, where the quotient is nearly x / y."""
+    high_sb, low_sb = halves(quotient)
+    product_sb = fresh(quotient.shape)
+    apply(product_sb, high_sb, y_high, nl.multiply)
+    apply(rest_sb, x, product_sb, nl.subtract)
+    apply(product_sb, high_sb, y_low, nl.multiply)
+    apply(rest_sb, rest_sb, product_sb, nl.subtract)
+    apply(product_sb, low_sb, y_high, nl.multiply)
+    apply(rest_sb, rest_sb, product_sb, nl.subtract)
+    apply(product_sb, low_sb, y_low, nl.multiply)
+    apply(rest_sb, rest_sb, product_sb, nl.subtract)
+
+
+def is_power_of_two(number: float) -> bool:
+    """Whether the reciprocal of a number is exact, and neither is near the ends of float32."""
+    if number == 0.0 or abs(number) < 1e-30 or abs(number) > 1e30:
+        return False
+    return math.pow(2.0, math.floor(math.log2(abs(number)) + 0.5)) == abs(number)
+
+
+def divide(dst: nl.NkiTensor, x: Any, y: Any) -> None:
+    """dst = x / y, rounded as a division is where y and the quotient are normal numbers.
+
+    x * (1 / y) is two roundings off; what it leaves of x, computed exactly, over y mends it. That is NaN or infinite
+    where the quotient is, or y is: there the first product is right.
+    """
+    if is_number(y) and is_power_of_two(y):
+        nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=1.0 / y)
+    else:
+        x = column(x, dst) if is_number(x) else x
+        y = column(y, dst) if is_number(y) else as_float32(y)
+        inverse_sb = fresh(y.shape)
+        nisa.reciprocal(dst=inverse_sb, data=y)
+        apply(dst, x, inverse_sb, nl.multiply)
+        # Two roundings of float32 are far below one of 16 bits.
+        if dst.dtype == nl.float32:
+            _mend(dst, x, y, inverse_sb)
+
+
+def _mend(quotient_sb: nl.NkiTensor, x: Any, y: nl.NkiTensor, inverse_sb: nl.NkiTensor) -> None:
+    """quotient_sb = x / y where it is nearly that already, ``inverse_sb`` being 1 / y."""
+    rest_sb = fresh(quotient_sb.shape)
+    y_high_sb, y_low_sb = halves(y)
+    take_product(rest_sb, x, quotient_sb, y_high_sb, y_low_sb)
+    finite_sb = nl.ndarray(quotient_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    infinity = float("inf")
+    nisa.tensor_scalar(dst=finite_sb, data=rest_sb, op0=nl.abs, operand0=0.0, op1=nl.less, operand1=infinity)
+    apply(rest_sb, rest_sb, inverse_sb, nl.multiply)
+    apply(rest_sb, rest_sb, quotient_sb, nl.add)
+    nisa.tensor_copy_predicated(dst=quotient_sb, src=rest_sb, predicate=finite_sb)
+
+
+def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
+    """dst = what division leaves: with the sign of x (C's fmod), or of y (Python's %).
+
+    Exact where the quotient is below 2**24.
+    """
+    x = column(x, dst) if is_number(x) else as_float32(x)
+    y = column(y, dst) if is_number(y) else as_float32(y)
+    size_sb, by_sb = fresh(x.shape), fresh(y.shape)
+    nisa.activation(dst=size_sb, op=nl.abs, data=x)
+    nisa.activation(dst=by_sb, op=nl.abs, data=y)
+    quotient_sb, whole_sb, rest_sb = fresh(dst.shape), fresh(dst.shape), fresh(dst.shape)
+    divide(quotient_sb, size_sb, by_sb)
+    rounded(whole_sb, quotient_sb, "floor")
+    high_sb, low_sb = halves(by_sb)
+    take_product(rest_sb, size_sb, whole_sb, high_sb, low_sb)
+    # A quotient that was rounded up to a whole number leaves less than nothing.
+    nisa.tensor_scalar(dst=quotient_sb, data=rest_sb, op0=nl.less, operand0=0.0)
+    apply(quotient_sb, quotient_sb, by_sb, nl.multiply)
+    apply(rest_sb, rest_sb, quotient_sb, nl.add)
+    # Where the quotient is 0 all of x is left, of an infinite y too.
+    chosen_sb = nl.ndarray(dst.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=chosen_sb, data=whole_sb, op0=nl.equal, operand0=0.0)
+    nisa.tensor_copy_predicated(dst=rest_sb, src=wide(size_sb, dst.shape), predicate=chosen_sb)
+    sign_sb = fresh(x.shape)
+    nisa.activation(dst=sign_sb, op=nl.sign, data=x)
+    if not signed_as_y:
+        apply(dst, rest_sb, sign_sb, nl.multiply)
+    else:
+        apply(quotient_sb, rest_sb, sign_sb, nl.multiply)
+        _sign_as(dst, quotient_sb, y)
+
+
+def _sign_as(dst: nl.NkiTensor, rest_sb: nl.NkiTensor, y: nl.NkiTensor) -> None:
+    """dst = rest_sb, and y more where their signs differ."""
+    sign_sb, y_sign_sb, sum_sb = fresh(rest_sb.shape), fresh(y.shape), fresh(rest_sb.shape)
+    nisa.activation(dst=sign_sb, op=nl.sign, data=rest_sb)
+    nisa.activation(dst=y_sign_sb, op=nl.sign, data=y)
+    apply(sign_sb, sign_sb, y_sign_sb, nl.multiply)
+    differ_sb = nl.ndarray(rest_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=differ_sb, data=sign_sb, op0=nl.less, operand0=0.0)
+    apply(sum_sb, rest_sb, y, nl.add)
+    nisa.tensor_copy_predicated(dst=rest_sb, src=sum_sb, predicate=differ_sb)
+    nisa.tensor_copy(dst=dst, src=rest_sb)
+
+
+def rounded(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
+    """dst = x as a whole number: the nearest ("round", the even one of two), "floor" or "ceil". Exact."""
+    size_sb, magic_sb = fresh(dst.shape), fresh(dst.shape)
+    nisa.activation(dst=size_sb, op=nl.abs, data=x)
+    # 2**23 where there is a fraction to lose, else 0.
+    nisa.tensor_scalar(dst=magic_sb, data=size_sb, op0=nl.less, operand0=WHOLE, op1=nl.multiply, operand1=WHOLE)
+    nisa.tensor_tensor(dst=size_sb, data1=size_sb, data2=magic_sb, op=nl.add)
+    nisa.tensor_tensor(dst=size_sb, data1=size_sb, data2=magic_sb, op=nl.subtract)
+    nisa.activation(dst=magic_sb, op=nl.sign, data=x)
+    if name == "round":
+        nisa.tensor_tensor(dst=dst, data1=size_sb, data2=magic_sb, op=nl.multiply)
+    else:
+        near_sb = fresh(dst.shape)
+        nisa.tensor_tensor(dst=near_sb, data1=size_sb, data2=magic_sb, op=nl.multiply)
+        beyond, back = (nl.greater, nl.subtract) if name == "floor" else (nl.less, nl.add)
+        nisa.tensor_tensor(dst=magic_sb, data1=near_sb, data2=x, op=beyond)
+        nisa.tensor_tensor(dst=dst, data1=near_sb, data2=magic_sb, op=back)
+
+
+def logarithm(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
+    """dst = ln(x): what the scalar engine's range does not hold is brought into it by a power of two."""
+    up_sb, down_sb, scaled_sb = fresh(dst.shape), fresh(dst.shape), fresh(dst.shape)
+    nisa.tensor_scalar(dst=up_sb, data=x, op0=nl.less, operand0=LEAST_LOG, op1=nl.multiply, operand1=UP)
+    nisa.tensor_scalar(dst=down_sb, data=x, op0=nl.less_equal, operand0=MOST_LOG, op1=nl.maximum, operand1=DOWN)
+    nisa.scalar_tensor_tensor(dst=scaled_sb, data=up_sb, op0=nl.maximum, operand0=1.0, op1=nl.multiply, operand1=x)
+    nisa.tensor_tensor(dst=scaled_sb, data1=scaled_sb, data2=down_sb, op=nl.multiply)
+    result_sb = dst if dst.dtype == nl.float32 else scaled_sb
+    nisa.activation(dst=result_sb, op=nl.log, data=scaled_sb)
+    nisa.scalar_tensor_tensor(
+        dst=result_sb, data=up_sb, op0=nl.multiply, operand0=-86.0 * LN_2 / UP, op1=nl.add, operand1=result_sb
+    )
+    nisa.tensor_scalar(dst=down_sb, data=down_sb, op0=nl.less, operand0=1.0, op1=nl.multiply, operand1=64.0 * LN_2)
+    nisa.tensor_tensor(dst=result_sb, data1=result_sb, data2=down_sb, op=nl.add)
+    end_sb = nl.ndarray(dst.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=end_sb, data=x, op0=nl.equal, operand0=0.0)
+    nisa.tensor_copy_predicated(dst=result_sb, src=-float("inf"), predicate=end_sb)
+    nisa.tensor_scalar(dst=end_sb, data=x, op0=nl.equal, operand0=float("inf"))
+    nisa.tensor_copy_predicated(dst=result_sb, src=float("inf"), predicate=end_sb)
+    settle(dst, result_sb)
+
+
+def sine(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
+    """dst = sin(x), right to 3e-7 up to 2**15 turns."""
+    angle_sb = fresh(dst.shape)
+    _within_a_turn(angle_sb, x, 0.0)
+    nisa.activation(dst=dst, op=nl.sin, data=angle_sb)
+
+
+def cosine(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
+    """dst = cos(x) = sin(x + pi / 2), right to 5e-7 up to 2**15 turns."""
+    angle_sb = fresh(dst.shape)
+    _within_a_turn(angle_sb, x, 0.25)
+    nisa.activation(dst=dst, op=nl.sin, data=angle_sb)
+
+
+def _within_a_turn(angle_sb: nl.NkiTensor, x: nl.NkiTensor, ahead: float) -> None:
+    """angle_sb = x and ``ahead`` turns, brought to the angle from -pi / 2 to pi / 2 that has its sine."""
+    turns_sb = fresh(angle_sb.shape)
+    nisa.tensor_scalar(dst=turns_sb, data=x, op0=nl.multiply, operand0=INVERSE_TURN, op1=nl.add, operand1=ahead)
+    nisa.tensor_scalar(dst=turns_sb, data=turns_sb, op0=nl.add, operand0=ROUNDER, op1=nl.subtract, operand1=ROUNDER)
+    rest = x
+    for part in TURN:
+        nisa.scalar_tensor_tensor(
+            dst=angle_sb, data=turns_sb, op0=nl.multiply, operand0=-part, op1=nl.add, operand1=rest
+        )
+        rest = angle_sb
+    nisa.tensor_scalar(dst=angle_sb, data=angle_sb, op0=nl.add, operand0=2.0 * PI * ahead)
+    # The turns of large angles are roughly counted: what passes pi or -pi has the sine of its mirror image.
+    nisa.scalar_tensor_tensor(
+        dst=angle_sb, data=angle_sb, op0=nl.subtract, operand0=PI, op1=nl.minimum, operand1=angle_sb, reverse0=True
+    )
+    nisa.scalar_tensor_tensor(
+        dst=angle_sb, data=angle_sb, op0=nl.subtract, operand0=-PI, op1=nl.maximum, operand1=angle_sb, reverse0=True
+    )

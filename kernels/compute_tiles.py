@@ -1,0 +1,302 @@
+"""How ``elementwise.compute`` cuts its tensors into tiles, and how it runs a program of operators on one of them."""
+
+from typing import Any
+
+from trnrt.kernels.common import ceil_div
+from trnrt.kernels.compute_ops import OTHER_ROOM, ROOM, VECTOR, evaluate
+from trnrt.kernels.values import as_float32, fresh, is_column, is_number, result_shape, wide
+from trnrt.nki import nisa, nl
+
+# Columns of a tile, and bytes of a partition that all tiles of a piece may take.
+COLUMNS = 2048
+PIECE_BYTES = 88 * 1024
+# Rows that are shorter than so many elements share partitions.
+SHORT = 512
+# A row is not cut in parts shorter than this for the sake of more partitions.
+SHORT_PART = 128
+
+
+def run(dst: nl.NkiTensor, sources: list[Any], ops: tuple[tuple[Any, ...], ...]) -> None:
+    """dst = the last result of ops on tiles (P, G, W); see ``elementwise.compute``."""
+    values = []
+    for source in sources:
+        values.append(as_float32(source) if is_column(source) else source)
+    used = last_uses(len(sources), ops)
+    skipped = False
+    for i in range(len(ops)):
+        args = arguments(values, ops[i])
+        shape = result_shape(args)
+        assert shape[0] > 0, f"compute: all operands of operator {i}, {ops[i][0]}, are numbers; compute it beforehand"
+        if skipped:
+            # It was computed together with the operator before.
+            skipped = False
+        else:
+            pair = i + 1 < len(ops) and used[i] == i + 1 and is_pair(values, ops[i], ops[i + 1])
+            last = i == len(ops) - 1 or (pair and i == len(ops) - 2)
+            whole = shape == result_shape([dst])
+            result = dst if last and whole else fresh(shape)
+            if pair:
+                _both(result, values, ops[i], ops[i + 1])
+                values.append(result)
+                skipped = True
+            else:
+                evaluate(result, ops[i][0], args)
+            if last and not whole:
+                nisa.tensor_copy(dst=dst, src=wide(result, dst.shape))
+            values.append(result)
+
+
+def arguments(values: list[Any], op: tuple[Any, ...]) -> list[Any]:
+    """The values of an operator's operands."""
+    args = []
+    for k in range(1, len(op)):
+        args.append(op[k] if is_number(op[k]) else values[op[k]])
+    return args
+
+
+def is_pair(values: list[Any], first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    """Whether one instruction can compute two operators, the second of the first's result: both with a number or a
+    column besides a tile."""
+    if first[0] not in VECTOR or second[0] not in VECTOR:
+        return False
+    args = arguments(values, first)
+    beside = is_number(args[1]) or is_column(args[1])
+    if is_number(args[0]) or is_column(args[0]) or not beside:
+        return False
+    found = 0
+    for k in range(1, 3):
+        if is_number(second[k]):
+            found = found + 1
+        elif second[k] < len(values) and is_column(values[second[k]]):
+            found = found + 1
+    return found == 1 and (is_number(second[1]) or is_number(second[2]) or second[1] != second[2])
+
+
+def _both(dst: nl.NkiTensor, values: list[Any], first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """dst = the second operator of the first one's result; see ``is_pair``."""
+    args = arguments(values, first)
+    this = len(values)
+    backwards = is_number(second[1]) or second[1] != this
+    other = second[1] if backwards else second[2]
+    other = other if is_number(other) else values[other]
+    nisa.tensor_scalar(
+        dst=dst,
+        data=args[0],
+        op0=VECTOR[first[0]],
+        operand0=args[1],
+        op1=VECTOR[second[0]],
+        operand1=other,
+        reverse1=backwards,
+    )
+
+
+def last_uses(sources: int, ops: tuple[tuple[Any, ...], ...]) -> list[int]:
+    """For each operator the number of the last one that takes its result; its own where none does."""
+    used = []
+    for i in range(len(ops)):
+        used.append(i)
+        for operand in ops[i][1:]:
+            if not is_number(operand) and operand >= sources:
+                used[operand - sources] = i
+    return used
+
+
+def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
+    """How many elements of a partition a piece may have for all that lives at once to fit PIECE_BYTES."""
+    used = last_uses(sources, ops)
+    most = 0
+    for i in range(len(ops)):
+        alive = sources + ROOM.get(ops[i][0], OTHER_ROOM) + 1
+        for j in range(i):
+            alive = alive + 1 if used[j] >= i else alive
+        most = max(most, alive)
+    return max(1, min(COLUMNS, PIECE_BYTES // (4 * most)))
+
+
+def merged(shape: tuple[int, ...], srcs: list[nl.NkiTensor]) -> tuple[list[int], list[list[bool]]]:
+    """The dimensions of a tensor, neighbours made one where every source has both or repeats along both.
+
+    Gives their sizes, and for each whether each source has it; 1s in front make them four.
+    """
+    sizes: list[int] = []
+    flags: list[list[bool]] = []
+    for dim in range(len(shape)):
+        if shape[dim] > 1:
+            has = []
+            for src in srcs:
+                has.append(src.shape[dim] > 1)
+            if len(sizes) > 0 and flags[len(flags) - 1] == has:
+                sizes[len(sizes) - 1] = sizes[len(sizes) - 1] * shape[dim]
+            else:
+                sizes.append(shape[dim])
+                flags.append(has)
+    missing = []
+    for _ in range(len(srcs)):
+        missing.append(False)
+    while len(sizes) < 4:
+        sizes.insert(0, 1)
+        flags.insert(0, missing)
+    return sizes, flags
+
+
+def strides_of(sizes: list[int], flags: list[list[bool]], source: int) -> list[int]:
+    """The strides of a dense source in the merged dimensions; 0 where it repeats."""
+    strides = [0, 0, 0, 0]
+    step = 1
+    for back in range(4):
+        dim = 3 - back
+        if flags[dim][source]:
+            strides[dim] = step
+            step = step * sizes[dim]
+    return strides
+
+
+def row_pieces(rows: int, columns: int, most: int) -> list[tuple[int, int, int]]:
+    """(first row, partitions, rows a partition): short rows share partitions."""
+    pmax = nl.tile_size.pmax
+    groups = 1
+    if columns < SHORT and rows > pmax:
+        groups = max(1, min(rows // pmax, most // columns))
+    found = []
+    first = 0
+    while first < rows:
+        each = min(groups, (rows - first) // pmax)
+        if each > 0:
+            found.append((first, pmax, each))
+            first = first + pmax * each
+        else:
+            found.append((first, rows - first, 1))
+            first = rows
+    return found
+
+
+def column_pieces(columns: int, partitions: int, most: int) -> list[tuple[int, int, int]]:
+    """(first column, parts, columns a part): where there are ``partitions`` for a row, it is cut in so many parts."""
+    parts = max(1, min(partitions, columns // SHORT_PART))
+    for fewer in range(parts, parts // 2, -1):
+        if columns % parts != 0 and columns % fewer == 0:
+            parts = fewer
+    each = columns // parts
+    width = ceil_div(each, ceil_div(each, most))
+    found = []
+    first = 0
+    while first < columns:
+        size = min(width, (columns - first) // parts)
+        if size == 0:
+            parts, size = 1, min(most, columns - first)
+        found.append((first, parts, size))
+        first = first + parts * size
+    return found
+
+
+def pieces(sizes: list[int], most: int, row_by_row: bool) -> list[tuple[int, ...]]:
+    """What is computed at once, as (first, count) in the two outer dimensions and (first, partitions, each) in the
+    inner ones: together at most 128 partitions of at most ``most`` elements."""
+    outer, images, rows, columns = sizes
+    at_once = max(1, min(images, nl.tile_size.pmax // rows))
+    found: list[tuple[int, ...]] = []
+    for o in range(outer):
+        for first in range(0, images, at_once):
+            count = min(at_once, images - first)
+            downs = row_pieces(rows, columns, most)
+            groups = downs[0][2]
+            partitions = max(1, nl.tile_size.pmax // (count * rows))
+            acrosses = column_pieces(columns, partitions, most // groups)
+            for k in range(len(downs) * len(acrosses)):
+                down = downs[k // len(acrosses)] if row_by_row else downs[k % len(downs)]
+                across = acrosses[k % len(acrosses)] if row_by_row else acrosses[k // len(downs)]
+                found.append((o, first, count, down[0], down[1], down[2], across[0], across[1], across[2]))
+    return found
+
+
+def piece_of(
+    tensor: nl.NkiTensor, strides: list[int], piece: tuple[int, ...]
+) -> tuple[nl.NkiTensor, tuple[int, int, int]]:
+    """The part of a tensor in HBM that a piece is of it, and the shape of its tile."""
+    o, image, images, row, rows, groups, first, parts, width = piece
+    offset = o * strides[0] + image * strides[1] + row * strides[2] + first * strides[3]
+    wanted = [[strides[1], images], [strides[2] * groups, rows], [strides[3] * width, parts]]
+    groups = groups if strides[2] > 0 else 1
+    width = width if strides[3] > 0 else 1
+    wanted.append([strides[2], groups])
+    wanted.append([strides[3], width])
+    pattern = []
+    for i in range(5):
+        if wanted[i][1] > 1:
+            pattern.append(wanted[i])
+    if len(pattern) == 0:
+        pattern.append([1, 1])
+    return tensor.ap(pattern=pattern, offset=offset), (images * rows * parts, groups, width)
+
+
+def compute_piece(
+    tensors: list[nl.NkiTensor], strides: list[list[int]], kept: list[Any], piece: tuple[int, ...], ops: Any
+) -> None:
+    """Bring in, compute and store one piece; what the last piece had of a source too is not brought in again.
+
+    tensors: the sources, then the destination
+    kept: for each source where its part starts, its pattern, and the tile, of the last piece; renewed
+    """
+    values = []
+    for i in range(len(tensors) - 1):
+        source, shape = piece_of(tensors[i], strides[i], piece)
+        place = (source.offset, source.get_pattern(), shape)
+        if kept[i] is None or kept[i][0] != place:
+            tile_sb = nl.ndarray(shape, dtype=tensors[i].dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile_sb, src=source)
+            column = shape[1] == 1 and shape[2] == 1
+            kept[i] = (place, as_float32(tile_sb) if column else tile_sb)
+        values.append(kept[i][1])
+    target = tensors[len(tensors) - 1]
+    part, shape = piece_of(target, strides[len(tensors) - 1], piece)
+    result_sb = nl.ndarray(shape, dtype=target.dtype, buffer=nl.sbuf)
+    run(result_sb, values, ops)
+    nisa.dma_copy(dst=part, src=result_sb)
+
+
+def compute_tile(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops: Any) -> None:
+    """run for tiles of any dimensions and columns (P, 1, 1), ``most`` elements of a partition at a time."""
+    dense = dst.is_contiguous()
+    size = 1
+    for dim in range(1, len(dst.shape)):
+        size = size * dst.shape[dim]
+    for source in sources:
+        dense = dense and source.is_contiguous()
+    if dense or size <= most:
+        width = ceil_div(size, ceil_div(size, most))
+        for first in range(0, size, width):
+            last = min(size, first + width)
+            values = []
+            for source in sources:
+                values.append(_flat(source, size, first, last))
+            result_sb = _flat(dst, size, first, last) if dense else fresh((dst.shape[0], 1, size))
+            run(result_sb, values, ops)
+            if not dense:
+                nisa.tensor_copy(dst=dst, src=result_sb)
+    else:
+        # The first dimension that has more than one element is taken apart.
+        dim = 1
+        while dst.shape[dim] == 1:
+            dim = dim + 1
+        each = max(1, most // (size // dst.shape[dim]))
+        for first in range(0, dst.shape[dim], each):
+            last = min(dst.shape[dim], first + each)
+            parts = []
+            for source in sources:
+                full = source.shape == dst.shape
+                parts.append(source.slice(dim, first, last) if full else source)
+            compute_tile(dst.slice(dim, first, last), parts, most, ops)
+
+
+def _flat(tile: nl.NkiTensor, size: int, first: int, last: int) -> nl.NkiTensor:
+    """Elements ``first`` to ``last`` of the ``size`` that a tile has a partition as (P, 1, n); a copy if not dense."""
+    held = 1
+    for dim in range(1, len(tile.shape)):
+        held = held * tile.shape[dim]
+    if held == 1 and size > 1:
+        return tile
+    if not tile.is_contiguous():
+        copy_sb = nl.ndarray((tile.shape[0], 1, size), dtype=tile.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=copy_sb, src=tile)
+        tile = copy_sb
+    return tile.reshape((tile.shape[0], 1, size))[:, :, first:last]

@@ -1,0 +1,442 @@
+"""Two-dimensional convolution with bias, activation and pooling in one pass over the image.
+
+Channels are on the partitions, one matmul a kernel tap and channel block accumulates a stretch of output in a
+PSUM bank, the scalar engine adds the bias and applies the activation on the way to SBUF, and the vector engine
+pools there: what lies between never goes to HBM. Images larger than SBUF are cut into bands of rows, and these into
+columns where a row is too long. Few channels share the partitions with taps of the kernel (``packing.py``). Groups
+with few channels are computed several at a time, with zeros where an output does not see a channel.
+
+Weights are prepared on the host as (P, B, T, O): input channel b*128 + p, tap t = row * kernel columns + column.
+They stay in SBUF for the whole batch where 128 outputs' worth fits; else they are brought in as they are used.
+"""
+
+from typing import Any
+
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
+from trnrt.kernels.conv.conv_bands import Area, leading_tap, load_image_band, padded_images, seen_part
+from trnrt.kernels.conv.conv_weights import load_bias, load_weight_rows, load_weights, turn_weights
+from trnrt.kernels.conv.convolving import (
+    Pooling,
+    accumulate,
+    accumulate_streamed,
+    evacuate,
+    pool_fill,
+    pool_windows,
+    store_rows,
+    stretches,
+    vector_helps,
+    warm_up,
+)
+from trnrt.kernels.conv.packing import (
+    ConvShape,
+    Packing,
+    band_extent,
+    input_extent,
+    is_packed,
+    packing,
+    products_of,
+    spread,
+)
+from trnrt.nki import nisa, nl
+
+# Bytes a partition for the weights at hand, for a band of input (all its channel blocks), and for a band of
+# convolution results, pooled or not.
+WEIGHT_BYTES = 48 * 1024
+BAND_BYTES = 40 * 1024
+POOL_BYTES = 16 * 1024
+# Nanoseconds that must be saved for taps to be packed: more transfers, of which each takes some microseconds.
+PACK_NS = 4000
+
+# Whether the weights are as they are in HBM, whether they are to be turned, the packing of taps, the tap that leads
+# (see leading_tap), and the most bytes of weights.
+Method = tuple[bool, bool, Packing, Pair, int]
+# Weights, (first, end) of the outputs, how, and what of its padded input a band holds.
+Weights = tuple[nl.NkiTensor, Pair, Method, tuple[Pair, Pair]]
+# (images, rows, columns) of the results that are worked on at once.
+Steps = tuple[int, int, int]
+
+
+def conv2d(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    w: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    channels: int,
+    size: Pair,
+    kernel: Pair,
+    stride: Pair = (1, 1),
+    pads: Pair = (0, 0),
+    dilation: Pair = (1, 1),
+    act: str = "none",
+    pool: Pair = (1, 1),
+    pool_stride: Pair = (1, 1),
+    pool_pads: Pair = (0, 0),
+    pool_dilation: Pair = (1, 1),
+    pool_op: str = "max",
+    groups: int = 1,
+) -> None:
+    """dst = pool(act(conv(src, w) + bias)).
+
+    dst: HBM (N, O, PH, PW), or SBUF ``channels`` (P, ceil(O/128), N, PH, PW)
+    src: HBM (N, C, H, W), or SBUF ``channels`` (P, ceil(C/128), N, H, W)
+    w: HBM (P, ceil(C/128), T, O), prepared; the dtype of src. With groups C and O are what ``groups_together`` of them
+        have, and the blocks of each so many groups follow each other
+    bias: HBM (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
+    channels: C
+    size: (rows, columns) of the convolution's result, before pooling
+    kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) is none
+    pads, pool_pads: (top, left); what is needed beyond the bottom and right edges is padding, too
+    act: "none", "relu", "sigmoid", "tanh"
+    pool_op: "max", or "average": padding is 0 there, and counts
+    limits: what one result needs fits BAND_BYTES over all channel blocks, and POOL_BYTES of the convolution's (see
+        conv_fits); no pooling window starts beyond the convolution's last row or column; with groups > 1 dst and
+        src are in HBM, and ``groups`` divides C and O; where groups are computed together, NaN and infinity reach all
+        of them
+
+    numpy: y[n, o, i, j] = act(bias[o] + sum(w[o, c, u, v] * padded[n, c, i*s + u*d, j*s + v*d])), then the
+    maxima or means of the pooling windows of y; with groups, c runs over the channels of o's group
+    """
+    pooling = (pool_op, pool, pool_stride, pool_pads, pool_dilation)
+    if groups == 1:
+        shape = (channels, size, kernel, stride, pads, dilation)
+        convolve(dst, src, w, bias, shape, act, pooling, False, WEIGHT_BYTES)
+        return
+    assert is_hbm_tensor(dst) and is_hbm_tensor(src), "conv2d: with groups the images must be in HBM"
+    outputs = dst.shape[1]
+    assert channels % groups == 0 and outputs % groups == 0, f"conv2d: {groups} groups of {channels} to {outputs}"
+    together = groups_together(channels, outputs, groups)
+    ins, outs = channels // groups, outputs // groups
+    blocks, columns = ceil_div(together * ins, nl.tile_size.pmax), ceil_div(together * outs, nl.tile_size.pmax)
+    for g0 in range(0, groups, together):
+        g1 = min(groups, g0 + together)
+        block, column = g0 // together * blocks, g0 // together * columns
+        shape = ((g1 - g0) * ins, size, kernel, stride, pads, dilation)
+        convolve(
+            dst[:, g0 * outs : g1 * outs],
+            src[:, g0 * ins : g1 * ins],
+            w[:, block : block + blocks, :, 0 : (g1 - g0) * outs],
+            bias[:, column : column + columns],
+            shape,
+            act,
+            pooling,
+            False,
+            WEIGHT_BYTES,
+        )
+
+
+def groups_together(channels: int, outputs: int, groups: int) -> int:
+    """How many groups are computed as one convolution: as many as have their channels and outputs on the partitions.
+
+    So are depth-wise ones: the tensor engine multiplies 127 zeros for each weight, and is still no slower than
+    the vector engine, which takes two cycles an element and tap to multiply and add.
+    """
+    return max(1, min(groups, nl.tile_size.pmax // max(channels // groups, outputs // groups)))
+
+
+def conv_fits(shape: ConvShape, pooling: Pooling) -> bool:
+    """Whether one result can be computed at a time: the limits of conv2d, for whoever plans a call."""
+    return _images_held(1, 1, shape, pooling, (1, 1, 0)) > 0
+
+
+def convolve(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    w: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    shape: ConvShape,
+    act: str,
+    pooling: Pooling,
+    natural: bool,
+    weight_bytes: int,
+) -> None:
+    """conv2d without groups; ``natural``: w is HBM (O, C, T) and bias (O,), else they are prepared. At most
+    ``weight_bytes`` of weights a partition are at hand at once."""
+    assert conv_fits(shape, pooling), f"conv2d: what one result of {shape} needs does not fit SBUF"
+    channels, _, kernel, _, _, _ = shape
+    outputs = w.shape[0] if natural else w.shape[3]
+    pack = _chosen_packing(src, outputs, shape, pooling, dst.shape[-1], weight_bytes)
+    if pack[2] > src.shape[-1] or (pack[2] > 0 and _beyond(src, shape) != (0, 0)):
+        _, size, _, stride, pads, dilation = shape
+        extent = input_extent(size[0], size[1], kernel, stride, dilation)
+        src = padded_images(src, (max(extent[0], src.shape[-2] + pads[0]), pack[2]), pads)
+        shape = (channels, size, kernel, stride, (0, 0), dilation)
+    products = products_of(kernel, pack)
+    blocks = ceil_div(channels, nl.tile_size.pmax)
+    block_bytes = blocks * products * nl.tile_size.pmax * 4
+    turn = natural and not is_packed(pack) and block_bytes <= weight_bytes
+    o_step = max(1, weight_bytes // block_bytes) * nl.tile_size.pmax
+    for o0 in range(0, outputs, o_step):
+        o_end = min(outputs, o0 + o_step)
+        w_sb = w
+        if blocks * products * (o_end - o0) * 4 <= weight_bytes:
+            parts = min(channels, nl.tile_size.pmax) * pack[0] * pack[1] * spread(channels, pack)
+            w_sb = nl.ndarray((parts, blocks, products, o_end - o0), dtype=w.dtype, buffer=nl.sbuf)
+            if not turn:
+                load_weights(w_sb, w, natural, o0, shape, pack)
+        lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf and not is_packed(pack) else (-1, -1)
+        how = (natural, turn, pack, lead, weight_bytes)
+        _all_bands(dst, src, w, w_sb, bias, (o0, o_end), shape, act, pooling, how)
+
+
+def _chosen_packing(
+    src: nl.NkiTensor, outputs: int, shape: ConvShape, pooling: Pooling, width: int, weight_bytes: int
+) -> Packing:
+    """The packing of taps that takes least, as far as its weights stay in SBUF; whole rows only if they fit there."""
+    channels, size, kernel, stride, pads, dilation = shape
+    whole = pads[1] + src.shape[-1]
+    if _beyond(src, shape)[1] > 0:
+        whole = max(whole, input_extent(size[0], size[1], kernel, stride, dilation)[1])
+    best, least = (1, 1, 0), _nanoseconds(src, outputs, shape, (1, 1, 0)) - PACK_NS
+    for columns in [whole, 0]:
+        pack = packing(channels, kernel, columns)
+        held = products_of(kernel, pack) * min(outputs, nl.tile_size.pmax) * 4 <= weight_bytes
+        results = width if columns > 0 else 1
+        fits = _images_held(1, results, shape, pooling, pack) > 0 and (columns == 0 or is_hbm_tensor(src))
+        if is_packed(pack) and held and fits:
+            takes = _nanoseconds(src, outputs, shape, pack)
+            if takes < least:
+                best, least = pack, takes
+    return best
+
+
+def _beyond(src: nl.NkiTensor, shape: ConvShape) -> Pair:
+    """How many rows and columns of padding a convolution sees, on both sides together."""
+    _, size, kernel, stride, pads, dilation = shape
+    extent = input_extent(size[0], size[1], kernel, stride, dilation)
+    ends = (extent[0] - pads[0] - src.shape[-2], extent[1] - pads[1] - src.shape[-1])
+    return (pads[0] + max(0, ends[0]), pads[1] + max(0, ends[1]))
+
+
+def _nanoseconds(src: nl.NkiTensor, outputs: int, shape: ConvShape, pack: Packing) -> float:
+    """About how long the tensor engine, or the loads, take: whichever is more. A load is carried by one DMA engine
+    for each eight partitions, a piece after the other; padded images in HBM are made first, and where taps are spread
+    their bands are filled with zeros."""
+    channels, size, kernel, _, _, _ = shape
+    images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
+    height, width, item = src.shape[-2], src.shape[-1], item_bytes(src.dtype)
+    piece = 8.0 if nisa.get_nc_version() >= nisa.nc_version.gen3 else 69.0
+    columns = images * size[0] * size[1] * ceil_div(outputs, nl.tile_size.pmax)
+    cycles = products_of(kernel, pack) * ceil_div(channels, nl.tile_size.pmax) * columns
+    product_ns = cycles * (4 if item == 4 else 1) / 2.4
+    apart = spread(channels, pack)
+    lanes = min(min(8, channels * pack[0] * pack[1]), ceil_div(8, apart)) * images
+    padded = _beyond(src, shape) != (0, 0)
+    if not is_packed(pack):
+        pieces = height if padded and leading_tap(src, shape)[0] < 0 else 1
+        return max(product_ns, lanes * (pieces * piece + height * width * item / 27))
+    rows, cols = (height, pack[2]) if pack[2] > 0 else (size[0], width)
+    pieces = 1 if pack[2] > 0 else rows
+    load_ns = lanes * (pieces * piece + rows * cols * item / 27)
+    bands = ceil_div(images * rows * cols * 4, BAND_BYTES)
+    transfers = pack[1] * bands
+    first_ns = 0.0
+    if padded and pack[2] > 0:
+        first_ns = 6000 + images * channels * height * (cols * item / 320 + (piece + width * item / 27) / 16)
+    elif padded:
+        transfers += pack[0] * pack[1] * min(bands, 2 * images)
+        load_ns *= 2  # rows of padded images are loaded apart
+    zero_ns = images * rows * cols / 1.2 if apart > 1 else 0.0
+    return first_ns + max(max(product_ns, zero_ns), load_ns + transfers * 600)
+
+
+def _all_bands(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    w: nl.NkiTensor,
+    w_sb: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    outputs: Pair,
+    shape: ConvShape,
+    act: str,
+    pooling: Pooling,
+    how: Method,
+) -> None:
+    """All results of some outputs, band by band."""
+    natural, turn, pack, lead, weight_bytes = how
+    held = not is_hbm_tensor(w_sb)
+    bands, largest = _bands(dst, shape, pooling, pack)
+    most = _band_size(largest, src, shape, pooling, pack, lead)
+    rows = []
+    # All weights are asked for before the first product, where they find room.
+    row_bytes = ceil_div(shape[0], nl.tile_size.pmax) * shape[2][0] * shape[2][1] * nl.tile_size.pmax * 4
+    ahead = max(1, weight_bytes // row_bytes) * nl.tile_size.pmax
+    if turn:
+        for b0 in range(outputs[0], min(outputs[1], outputs[0] + ahead), nl.tile_size.pmax):
+            rows.append(load_weight_rows(w, b0, shape[0]))
+    for number in range(len(bands)):
+        at, count = bands[number]
+        area = _area(at, count, shape, pooling)
+        seen = seen_part(src, area, shape, pack, lead)
+        x_sb = load_image_band(src, at[0], count[0], area, shape, pack, most, seen, number)
+        if number == 0 and natural:
+            warm_up()
+        for b0 in range(outputs[0], outputs[1], nl.tile_size.pmax):
+            b1 = min(outputs[1], b0 + nl.tile_size.pmax)
+            block = b0 // nl.tile_size.pmax
+            w_block = w_sb[:, :, :, b0 - outputs[0] : b1 - outputs[0]] if held else w
+            if turn and number == 0:
+                if len(rows) * nl.tile_size.pmax <= b0 - outputs[0]:
+                    rows.append(load_weight_rows(w, b0, shape[0]))
+                turn_weights(w_block, rows[(b0 - outputs[0]) // nl.tile_size.pmax])
+            if number == 0 and b0 == outputs[0]:
+                bias_sb = load_bias(bias, natural)
+            weights = (w_block, (b0, b1), how, seen)
+            column = bias_sb[0 : b1 - b0, block : block + 1]
+            y_sb = _result_tile(dst, block, b1 - b0, at, count, largest)
+            _convolve_and_pool(y_sb, x_sb, weights, column, at, largest, shape, act, pooling)
+            if is_hbm_tensor(dst):
+                store_rows(dst, y_sb, block, at)
+
+
+def _bands(dst: nl.NkiTensor, shape: ConvShape, pooling: Pooling, pack: Packing) -> tuple[list[Any], Steps]:
+    """(first, count) of the images, rows and columns of the results of each band, and the largest count; the first
+    band is small, but fills a PSUM bank, so that the first product starts early."""
+    images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
+    height, width = dst.shape[-2], dst.shape[-1]
+    n_step, r_step, c_step = _band_steps(images, height, width, shape, pooling, pack)
+    bank = nl.tile_size.psum_bank_fmax
+    row = c_step * pooling[2][0] * pooling[2][1]  # of the convolution's results, about
+    n_first = min(n_step, ceil_div(bank, r_step * row))
+    r_first = min(r_step, max(ceil_div(r_step, 4), ceil_div(bank, row))) if n_first == 1 else r_step
+    bands = []
+    n0 = 0
+    while n0 < images:
+        n_size = min(n_first if n0 == 0 else n_step, images - n0)
+        r0 = 0
+        while r0 < height:
+            r_size = min(r_first if n0 + r0 == 0 else r_step, height - r0)
+            for c0 in range(0, width, c_step):
+                bands.append(((n0, r0, c0), (n_size, r_size, min(c_step, width - c0))))
+            r0 += r_size
+        n0 += n_size
+    return bands, (n_step, r_step, c_step)
+
+
+def _band_size(
+    results: Steps, src: nl.NkiTensor, shape: ConvShape, pooling: Pooling, pack: Packing, lead: Pair
+) -> Steps:
+    """(images, rows, columns) of the input of a band of results, without padding where a tap leads."""
+    _, size, kernel, stride, _, dilation = shape
+    _, pool, pool_stride, _, pool_dilation = pooling
+    rows, cols = input_extent(results[1], results[2], pool, pool_stride, pool_dilation)
+    extent = band_extent(min(rows, size[0]), min(cols, size[1]), kernel, stride, dilation, pack)
+    if lead[0] < 0:
+        return (results[0], extent[0], extent[1])
+    height, width = src.shape[-2], src.shape[-1]
+    whole = width - extent[1] < stride[1]
+    return (results[0], min(extent[0], height), width if whole else extent[1])
+
+
+def _area(at: Steps, count: Steps, shape: ConvShape, pooling: Pooling) -> Area:
+    """The rows and columns of the convolution that a band of results needs."""
+    return (
+        _needed(at[1], count[1], shape[1][0], 0, pooling),
+        _needed(at[2], count[2], shape[1][1], 1, pooling),
+    )
+
+
+def _needed(first: int, count: int, size: int, axis: int, pooling: Pooling) -> Pair:
+    """(first, end) of the convolution's rows (axis 0) or columns that exist and that so many pooled ones need."""
+    _, pool, stride, pads, dilation = pooling
+    start = first * stride[axis] - pads[axis]
+    end = start + (count - 1) * stride[axis] + (pool[axis] - 1) * dilation[axis] + 1
+    return (max(0, start), min(size, end))
+
+
+def _band_steps(images: int, height: int, width: int, shape: ConvShape, pooling: Pooling, pack: Packing) -> Steps:
+    """(images, rows, columns) of results that are worked on at once: whole images where they fit, else bands of rows
+    of one, else parts of these."""
+    cols = width
+    tall = min(height, 2 * shape[2][0]) if pack[2] == 0 else 1
+    while cols > nl.tile_size.psum_bank_fmax and _images_held(tall, cols, shape, pooling, pack) == 0:
+        cols = ceil_div(cols, 2)
+    while cols > 1 and _images_held(1, cols, shape, pooling, pack) == 0:
+        cols = ceil_div(cols, 2)
+    rows = height
+    while rows > 1 and _images_held(rows, cols, shape, pooling, pack) == 0:
+        rows = ceil_div(rows, 2)
+    if rows < height or cols < width:
+        return (1, rows, cols)
+    return (min(images, _images_held(rows, cols, shape, pooling, pack)), rows, cols)
+
+
+def _images_held(rows: int, cols: int, shape: ConvShape, pooling: Pooling, pack: Packing) -> int:
+    """Of how many images a band of ``rows`` x ``cols`` results can be worked on at once."""
+    channels, size, kernel, stride, _, dilation = shape
+    _, pool, pool_stride, _, pool_dilation = pooling
+    conv_rows, conv_cols = input_extent(rows, cols, pool, pool_stride, pool_dilation)
+    extent = band_extent(min(conv_rows, size[0]), min(conv_cols, size[1]), kernel, stride, dilation, pack)
+    input_bytes = ceil_div(channels, nl.tile_size.pmax) * extent[0] * extent[1] * 4
+    return min(BAND_BYTES // input_bytes, POOL_BYTES // (conv_rows * conv_cols * 4))
+
+
+def _result_tile(dst: nl.NkiTensor, block: int, outputs: int, at: Steps, size: Steps, most: Steps) -> nl.NkiTensor:
+    """Where the results at (image, row, column) are computed: in dst itself, or in a tile on its way to HBM."""
+    (n0, r0, c0), (n_size, r_size, c_size) = at, size
+    if is_hbm_tensor(dst):
+        tile_sb = nl.ndarray((outputs, most[0], most[1], most[2]), dtype=dst.dtype, buffer=nl.sbuf)
+        return tile_sb[:, 0:n_size, 0:r_size, 0:c_size]
+    return dst[0:outputs, block, n0 : n0 + n_size, r0 : r0 + r_size, c0 : c0 + c_size]
+
+
+def _convolve_and_pool(
+    y_sb: nl.NkiTensor,
+    x_sb: nl.NkiTensor,
+    weights: Weights,
+    bias_column: nl.NkiTensor,
+    at: Steps,
+    most: Steps,
+    shape: ConvShape,
+    act: str,
+    pooling: Pooling,
+) -> None:
+    """y_sb (o, n, rows, columns) = the pooled convolution; what lies between stays in an SBUF tile."""
+    op, pool, stride, pads, dilation = pooling
+    if pool == (1, 1) and stride == (1, 1):
+        _convolve(y_sb, x_sb, weights, bias_column, shape, act, True)
+        return
+    outputs, images, rows, cols = y_sb.shape
+    need_rows, need_cols = input_extent(rows, cols, pool, stride, dilation)
+    (row0, row1), (col0, col1) = _area(at, (images, rows, cols), shape, pooling)
+    top, left = row0 - (at[1] * stride[0] - pads[0]), col0 - (at[2] * stride[1] - pads[1])
+    dtype = y_sb.dtype if op == "max" else nl.float32
+    most_rows, most_cols = input_extent(most[1], most[2], pool, stride, dilation)
+    tile_sb = nl.ndarray((outputs, most[0], most_rows, most_cols), dtype=dtype, buffer=nl.sbuf)
+    conv_sb = tile_sb[:, 0:images, 0:need_rows, 0:need_cols]
+    if row1 - row0 < need_rows or col1 - col0 < need_cols:
+        nisa.memset(dst=conv_sb, value=pool_fill(op))
+    inner_sb = conv_sb[:, :, top : top + row1 - row0, left : left + col1 - col0]
+    _convolve(inner_sb, x_sb, weights, bias_column, shape, act, False)
+    pool_windows(y_sb, conv_sb, pooling)
+
+
+def _convolve(
+    y_sb: nl.NkiTensor,
+    x_sb: nl.NkiTensor,
+    weights: Weights,
+    bias_column: nl.NkiTensor,
+    shape: ConvShape,
+    act: str,
+    vector_free: bool,
+) -> None:
+    """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias), one PSUM bank after the other."""
+    w, outs, (natural, _, pack, lead, weight_bytes), seen = weights
+    outputs, images, rows, cols = y_sb.shape
+    n_step, r_step, c_step = stretches(images, rows, cols)
+    products = products_of(shape[2], pack) * ceil_div(shape[0], nl.tile_size.pmax)
+    alternate = vector_free and vector_helps(products, act)
+    by_vector = False
+    for n0 in range(0, images, n_step):
+        n1 = min(images, n0 + n_step)
+        for r0 in range(0, rows, r_step):
+            r1 = min(rows, r0 + r_step)
+            for c0 in range(0, cols, c_step):
+                c1 = min(cols, c0 + c_step)
+                sum_psum = nl.ndarray((outputs, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
+                x_part = x_sb[:, :, n0:n1]
+                if is_hbm_tensor(w):
+                    accumulate_streamed(sum_psum, x_part, w, natural, outs, (r0, c0), shape, weight_bytes)
+                else:
+                    accumulate(sum_psum, x_part, w, (r0, c0), shape, pack, lead, seen)
+                evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector)
+                by_vector = alternate and not by_vector

@@ -1,0 +1,241 @@
+"""Bands of images on their way to SBUF, where convolutions read them: with padding, without, or with several taps."""
+
+from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor
+from trnrt.kernels.conv.packing import ConvShape, Packing, band_extent, band_row_step, is_packed, spread
+from trnrt.nki import nisa, nl
+
+# (first, end) of the rows and of the columns that are worked on.
+Area = tuple[Pair, Pair]
+
+# Elements a partition of a tile of zeros.
+ZEROS = 2048
+
+
+def load_image_band(
+    src: nl.NkiTensor,
+    n0: int,
+    n_size: int,
+    area: Area,
+    shape: ConvShape,
+    pack: Packing,
+    most: tuple[int, int, int],
+    seen: tuple[Pair, Pair],
+    number: int,
+) -> nl.NkiTensor:
+    """The input of the convolution's results ``area`` of images ``n0``..., in SBUF (P, B, n, rows, columns).
+
+    seen: what of the padded input, from (row, column) to (row, column): see ``seen_part``
+    most: (images, rows, columns) of the largest band. All tiles are made for that, as only tiles of one shape take
+        turns on their places
+    number: of the band. The first comes through the scalar engine's queue, beside the weights, where there are
+        hardware descriptors.
+    """
+    channels, _, kernel, stride, pads, dilation = shape
+    (r0, r1), (c0, c1) = area
+    first = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
+    extent = band_extent(r1 - r0, c1 - c0, kernel, stride, dilation, pack)
+    if is_packed(pack):
+        return _packed_band(src, n0, n_size, first, extent, shape, pack, most)
+    start, end = (first[0] + seen[0][0], first[1] + seen[0][1]), (first[0] + seen[1][0], first[1] + seen[1][1])
+    inside = start[0] >= 0 and start[1] >= 0 and end[0] <= src.shape[-2] and end[1] <= src.shape[-1]
+    if inside and not is_hbm_tensor(src):
+        return src[:, :, n0 : n0 + n_size, start[0] : end[0], start[1] : end[1]]
+    blocks = ceil_div(channels, nl.tile_size.pmax)
+    parts = min(channels, nl.tile_size.pmax)
+    tile_sb = nl.ndarray((parts, blocks, most[0], most[1], most[2]), dtype=src.dtype, buffer=nl.sbuf)
+    x_sb = tile_sb[:, :, 0:n_size, 0 : end[0] - start[0], 0 : end[1] - start[1]]
+    lows, highs = _inside((end[0] - start[0], end[1] - start[1]), start, (1, 1), src)
+    for block in range(blocks):
+        k = block_rows(channels, block)
+        fill_border(x_sb[0:k, block], lows, highs)
+        if lows[0] < highs[0] and lows[1] < highs[1]:
+            inner_sb = x_sb[0:k, block, :, lows[0] : highs[0], lows[1] : highs[1]]
+            rows = (start[0] + lows[0], start[0] + highs[0], 1)
+            image = _image(src, block, k, n0, n_size, rows, (start[1] + lows[1], start[1] + highs[1]))
+            if not is_hbm_tensor(src):
+                nisa.tensor_copy(dst=inner_sb, src=image)
+            elif number == 0 and nisa.get_nc_version() >= nisa.nc_version.gen3:
+                nisa.dma_copy(dst=inner_sb, src=image, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.scalar)
+            else:
+                nisa.dma_copy(dst=inner_sb, src=image)
+    return x_sb
+
+
+def _packed_band(
+    src: nl.NkiTensor,
+    n0: int,
+    n_size: int,
+    first: Pair,
+    extent: Pair,
+    shape: ConvShape,
+    pack: Packing,
+    most: tuple[int, int, int],
+) -> nl.NkiTensor:
+    """The same with several taps on the partitions; ``first`` is what tap (0, 0) sees at (0, 0)."""
+    channels = shape[0]
+    parts = channels * pack[0] * pack[1] * spread(channels, pack)
+    # Written as it is laid out, so that what is written apart is seen to be apart.
+    if pack[2] > 0:
+        tile_sb = nl.ndarray((parts, most[0], most[1] * most[2]), dtype=src.dtype, buffer=nl.sbuf)
+    else:
+        tile_sb = nl.ndarray((parts, most[0], most[1], most[2]), dtype=src.dtype, buffer=nl.sbuf)
+    if spread(channels, pack) > 1:
+        nisa.memset(dst=tile_sb[:, 0:n_size], value=0.0, engine=nisa.engine.gpsimd)
+    x_sb = tile_sb.reshape((parts, 1, most[0], most[1], most[2]))
+    x_sb = x_sb[:, :, 0:n_size, 0 : extent[0], 0 : extent[1]]
+    if pack[2] > 0:
+        _load_packed_rows(tile_sb[:, 0:n_size], extent[0], src, n0, first[0], shape, pack)
+    else:
+        _load_packed(x_sb, src, n0, first, shape, pack)
+    return x_sb
+
+
+def leading_tap(src: nl.NkiTensor, shape: ConvShape) -> Pair:
+    """The first tap (row, column) that sees the image under every result; (-1, -1) where there is none. Where there
+    is one, padding need not exist: that tap's product starts each sum, and others add to the results that see it."""
+    _, size, kernel, stride, pads, dilation = shape
+    tap = (ceil_div(pads[0], dilation[0]), ceil_div(pads[1], dilation[1]))
+    last = (
+        (size[0] - 1) * stride[0] + tap[0] * dilation[0] - pads[0],
+        (size[1] - 1) * stride[1] + tap[1] * dilation[1] - pads[1],
+    )
+    there = tap[0] < kernel[0] and tap[1] < kernel[1]
+    return tap if there and last[0] < src.shape[-2] and last[1] < src.shape[-1] else (-1, -1)
+
+
+def seen_part(src: nl.NkiTensor, area: Area, shape: ConvShape, pack: Packing, lead: Pair) -> tuple[Pair, Pair]:
+    """From what (row, column) to what of its padded input a band holds: all, or only the image where a tap leads.
+    A few columns more make rows whole, which are one piece of HBM then."""
+    _, _, kernel, stride, pads, dilation = shape
+    (r0, r1), (c0, c1) = area
+    extent = band_extent(r1 - r0, c1 - c0, kernel, stride, dilation, pack)
+    if is_packed(pack) or lead[0] < 0:
+        return ((0, 0), extent)
+    first = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
+    low, high = _inside(extent, first, (1, 1), src)
+    left = src.shape[-1] - first[1] - high[1]
+    return (low, (high[0], high[1] + left if left < stride[1] and first[1] + low[1] == 0 else high[1]))
+
+
+def _inside(extent: Pair, first: Pair, step: Pair, src: nl.NkiTensor) -> tuple[Pair, Pair]:
+    """(first row, first column) and (end row, end column) of a band that lie in the image; an empty range is (e, e)."""
+    lows = (
+        min(extent[0], max(0, ceil_div(-first[0], step[0]))),
+        min(extent[1], max(0, ceil_div(-first[1], step[1]))),
+    )
+    highs = (
+        max(lows[0], min(extent[0], ceil_div(src.shape[-2] - first[0], step[0]))),
+        max(lows[1], min(extent[1], ceil_div(src.shape[-1] - first[1], step[1]))),
+    )
+    return lows, highs
+
+
+def fill_border(band_sb: nl.NkiTensor, lows: Pair, highs: Pair) -> None:
+    """Zeros in a band (p, n, rows, columns) outside of rows and columns ``lows`` to ``highs``, by the engine
+    that has nothing else to do: the others would have to end the band before first."""
+    _, _, rows, cols = band_sb.shape
+    if lows[0] >= highs[0] or lows[1] >= highs[1]:
+        nisa.memset(dst=band_sb, value=0.0, engine=nisa.engine.gpsimd)
+        return
+    if lows[0] > 0:
+        nisa.memset(dst=band_sb[:, :, 0 : lows[0], :], value=0.0, engine=nisa.engine.gpsimd)
+    if highs[0] < rows:
+        nisa.memset(dst=band_sb[:, :, highs[0] : rows, :], value=0.0, engine=nisa.engine.gpsimd)
+    if lows[1] > 0:
+        nisa.memset(dst=band_sb[:, :, lows[0] : highs[0], 0 : lows[1]], value=0.0, engine=nisa.engine.gpsimd)
+    if highs[1] < cols:
+        nisa.memset(dst=band_sb[:, :, lows[0] : highs[0], highs[1] : cols], value=0.0, engine=nisa.engine.gpsimd)
+
+
+def _image(
+    src: nl.NkiTensor, block: int, k: int, n0: int, n_size: int, rows: tuple[int, int, int], cols: Pair
+) -> nl.NkiTensor:
+    """A view (k, n, rows, columns) of one channel block; ``rows`` is (first, end, step)."""
+    if is_hbm_tensor(src):
+        c0 = block * nl.tile_size.pmax
+        part = src[n0 : n0 + n_size, c0 : c0 + k, rows[0] : rows[1] : rows[2], cols[0] : cols[1]]
+        return part.permute((1, 0, 2, 3))
+    return src[0:k, block, n0 : n0 + n_size, rows[0] : rows[1] : rows[2], cols[0] : cols[1]]
+
+
+def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, shape: ConvShape, pack: Packing) -> None:
+    """x_sb (taps * channels, 1, n, rows, columns) = the image, shifted for each tap; ``first`` is what tap (0, 0) sees
+    at (0, 0). All taps of a kernel column come in one transfer where their rows all exist."""
+    channels, _, kernel, stride, _, dilation = shape
+    _, _, n_size, rows, cols = x_sb.shape
+    step = stride[0] // band_row_step(kernel, stride, pack)
+    # The lowest row is missing most at the first tap, the highest at the last.
+    down, right = (pack[0] - 1) * dilation[0], (pack[1] - 1) * dilation[1]
+    lows, _ = _inside((rows, cols), first, (step, 1), src)
+    _, highs = _inside((rows, cols), (first[0] + down, first[1] + right), (step, 1), src)
+    apart = spread(channels, pack)
+    if apart == 1:
+        fill_border(x_sb[:, 0], lows, highs)
+    for j in range(pack[1]):
+        merged = is_hbm_tensor(src) and lows[0] == 0 and highs[0] == rows
+        for u in range(1 if merged else pack[0]):
+            start = (first[0] + u * dilation[0], first[1] + j * dilation[1])
+            low, high = _inside((rows, cols), start, (step, 1), src)
+            if low[0] >= high[0] or low[1] >= high[1]:
+                continue
+            row0 = start[0] + low[0] * step
+            seen = (row0, row0 + (high[0] - low[0] - 1) * step + 1, step)
+            image = _image(src, 0, channels, n0, n_size, seen, (start[1] + low[1], start[1] + high[1]))
+            p0, taps = (j * pack[0] + u) * channels, 1
+            if merged:
+                taps = pack[0]
+                row_stride = src.get_pattern()[2][0]
+                image = image.ap(pattern=[[dilation[0] * row_stride, taps]] + image.get_pattern())
+            places = x_sb[p0 * apart : (p0 + taps * channels) * apart : apart, 0]
+            nisa.dma_copy(dst=places[:, :, low[0] : high[0], low[1] : high[1]], src=image)
+
+
+def _load_packed_rows(
+    flat_sb: nl.NkiTensor, rows: int, src: nl.NkiTensor, n0: int, row0: int, shape: ConvShape, pack: Packing
+) -> None:
+    """flat_sb (taps * channels, n, rows * columns) = the same of images in HBM without padding: whole rows from
+    ``row0`` on, each partition one piece of them."""
+    channels, _, _, _, _, dilation = shape
+    n_size, cols = flat_sb.shape[1], pack[2]
+    apart, down = spread(channels, pack), (pack[0] - 1) * dilation[0]
+    merged = row0 + down + rows <= src.shape[2]
+    for j in range(pack[1]):
+        for u in range(1 if merged else pack[0]):
+            first = row0 + u * dilation[0]
+            end = min(src.shape[2], first + rows)
+            if first >= end:
+                continue
+            left = j * dilation[1]
+            image = _image(src, 0, channels, n0, n_size, (first, end, 1), (0, cols)).flatten_dims(2, 3)
+            image = image[:, :, left : (end - first) * cols]
+            p0, taps = (j * pack[0] + u) * channels, 1
+            if merged:
+                taps = pack[0]
+                image = image.ap(pattern=[[dilation[0] * src.get_pattern()[2][0], taps]] + image.get_pattern())
+            places = flat_sb[p0 * apart : (p0 + taps * channels) * apart : apart]
+            nisa.dma_copy(dst=places[:, :, 0 : (end - first) * cols - left], src=image)
+
+
+def padded_images(src: nl.NkiTensor, size: Pair, pads: Pair) -> nl.NkiTensor:
+    """Images (N, C, H, W) in HBM with zeros around them: (N, C, rows, columns) of ``size``, the image at ``pads``."""
+    images, channels, height, width = src.shape
+    padded = nl.ndarray((images, channels, size[0], size[1]), dtype=src.dtype, buffer=nl.private_hbm)
+    total = images * channels * size[0] * size[1]
+    flat = padded.reshape((total,))
+    zeros_sb = nl.ndarray((nl.tile_size.pmax, min(ZEROS, ceil_div(total, nl.tile_size.pmax))), src.dtype, nl.sbuf)
+    nisa.memset(dst=zeros_sb, value=0.0)
+    row = zeros_sb.shape[1]
+    first = 0
+    while first < total:
+        rows = min(nl.tile_size.pmax, (total - first) // row)
+        if rows > 0:
+            nisa.dma_copy(dst=flat[first : first + rows * row].reshape((rows, row)), src=zeros_sb[0:rows])
+            first += rows * row
+        else:
+            nisa.dma_copy(dst=flat[first:total].reshape((1, total - first)), src=zeros_sb[0:1, 0 : total - first])
+            first = total
+    rows, cols = min(height, size[0] - pads[0]), min(width, size[1] - pads[1])
+    if rows > 0 and cols > 0:
+        inner = padded[:, :, pads[0] : pads[0] + rows, pads[1] : pads[1] + cols]
+        nisa.dma_copy(dst=inner, src=src[:, :, 0:rows, 0:cols])
+    return padded

@@ -1,0 +1,88 @@
+"""A convolution's weights and bias on their way to SBUF: prepared on the host, or as they are in a model."""
+
+from trnrt.kernels.common import Pair, block_rows, ceil_div, load
+from trnrt.kernels.conv.packing import ConvShape, Packing, is_packed, spread
+from trnrt.nki import nisa, nl
+
+
+def weight_view(w: nl.NkiTensor, natural: bool, block: int, k: int, taps: Pair, outputs: Pair) -> nl.NkiTensor:
+    """Weights (k, taps, outputs) in HBM of one block of channels.
+
+    w: prepared (P, B, T, O), or natural (O, C, T)
+    """
+    if natural:
+        c0 = block * nl.tile_size.pmax
+        return w[outputs[0] : outputs[1], c0 : c0 + k, taps[0] : taps[1]].permute((1, 2, 0))
+    return w[0:k, block, taps[0] : taps[1], outputs[0] : outputs[1]]
+
+
+def load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, natural: bool, o0: int, shape: ConvShape, pack: Packing) -> None:
+    """w_sb (P, B, products, outputs) = the weights of outputs ``o0``..., by DMA."""
+    channels, _, kernel, _, _, _ = shape
+    outputs = (o0, o0 + w_sb.shape[3])
+    if not is_packed(pack):
+        for block in range(w_sb.shape[1]):
+            k = block_rows(channels, block)
+            part = weight_view(w, natural, block, k, (0, w_sb.shape[2]), outputs)
+            nisa.dma_copy(dst=w_sb[0:k, block], src=part)
+        return
+    apart = spread(channels, pack)
+    if apart > 1:
+        nisa.memset(dst=w_sb, value=0.0)
+    taps = weight_view(w, natural, 0, channels, (0, kernel[0] * kernel[1]), outputs)
+    taps = taps.reshape_dim(1, (kernel[0], kernel[1]))
+    product = 0
+    for u0 in range(0, kernel[0], pack[0]):
+        u1 = min(kernel[0], u0 + pack[0])
+        for v0 in range(0, kernel[1], pack[1]):
+            v1 = min(kernel[1], v0 + pack[1])
+            part = taps[:, u0:u1, v0:v1, :].permute((2, 1, 0, 3))
+            k = (v1 - v0) * (u1 - u0) * channels * apart
+            nisa.dma_copy(dst=w_sb[0:k:apart, 0, product], src=part)
+            product += 1
+
+
+def load_bias(bias: nl.NkiTensor, natural: bool) -> nl.NkiTensor:
+    """Prepared bias (P, ceil(O/128)), or a natural one (O,), in HBM, as SBUF (P, ceil(O/128)) float32."""
+    if not natural:
+        return load(bias)
+    outputs = bias.shape[0]
+    blocks = ceil_div(outputs, nl.tile_size.pmax)
+    bias_sb = nl.ndarray((min(outputs, nl.tile_size.pmax), blocks), dtype=nl.float32, buffer=nl.sbuf)
+    for block in range(blocks):
+        o0, count = block * nl.tile_size.pmax, block_rows(outputs, block)
+        raw_sb = nl.ndarray((count, 1), dtype=bias.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=raw_sb, src=bias[o0 : o0 + count].reshape((count, 1)))
+        nisa.tensor_copy(dst=bias_sb[0:count, block : block + 1], src=raw_sb)
+    return bias_sb
+
+
+def load_weight_rows(w: nl.NkiTensor, o0: int, channels: int) -> list[nl.NkiTensor]:
+    """Natural weights (O, C, T) of outputs ``o0``..., at most 128, as SBUF (o, c, T): one tile a block of channels."""
+    outputs = min(nl.tile_size.pmax, w.shape[0] - o0)
+    tiles = []
+    for block in range(ceil_div(channels, nl.tile_size.pmax)):
+        k = block_rows(channels, block)
+        c0 = block * nl.tile_size.pmax
+        rows_sb = nl.ndarray((outputs, k, w.shape[2]), dtype=w.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=rows_sb, src=w[o0 : o0 + outputs, c0 : c0 + k, :])
+        tiles.append(rows_sb)
+    return tiles
+
+
+def turn_weights(w_sb: nl.NkiTensor, tiles: list[nl.NkiTensor]) -> None:
+    """w_sb (P, B, T, o) = the tiles of ``load_weight_rows``, turned by the tensor engine."""
+    together = nl.tile_size.psum_bank_fmax // nl.tile_size.pmax
+    parallel = nisa.get_nc_version() >= nisa.nc_version.gen3
+    by_scalar = False
+    for block in range(len(tiles)):
+        outputs, k, taps = tiles[block].shape
+        for t0 in range(0, taps, together):
+            t1 = min(taps, t0 + together)
+            turned_psum = nl.ndarray((k, t1 - t0, outputs), dtype=w_sb.dtype, buffer=nl.psum)
+            for tap in range(t0, t1):
+                data = tiles[block][:, :, tap]
+                nisa.nc_transpose(dst=turned_psum[:, tap - t0, :], data=data, engine=nisa.engine.tensor)
+            engine = nisa.engine.scalar if by_scalar else nisa.engine.vector
+            nisa.tensor_copy(dst=w_sb[0:k, block, t0:t1], src=turned_psum, engine=engine)
+            by_scalar = parallel and not by_scalar

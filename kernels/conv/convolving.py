@@ -1,0 +1,186 @@
+"""A convolution's products, and what is made of a PSUM bank: bias, activation, pooling, the way to HBM."""
+
+from trnrt.kernels.common import LOWEST, Pair, activation_function, block_rows, ceil_div
+from trnrt.kernels.conv.conv_weights import weight_view
+from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, spread
+from trnrt.kernels.pool2d import max_windows
+from trnrt.nki import nisa, nl
+
+# (operation, window, stride, pads, dilation): see conv2d.
+Pooling = tuple[str, Pair, Pair, Pair, Pair]
+
+# Bytes a partition that a store should have at least, so that the last one is short.
+STORE_BYTES = 2 * 1024
+# Results of an image that are pooled by one instruction: the last of these should be short, too.
+POOLED = 256
+# Up to so many products a bank the scalar engine alone would not keep up with the tensor engine.
+FEW_PRODUCTS = 4
+
+
+def warm_up() -> None:
+    """Products of zeros while the first loads are under way: from trn2 on the tensor engine's clock takes 3.4 us of
+    work to rise to its full rate."""
+    if nisa.get_nc_version() < nisa.nc_version.gen3:
+        return
+    zeros_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.psum_bank_fmax), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.memset(dst=zeros_sb, value=0.0)
+    sums_psum = nl.ndarray(zeros_sb.shape, dtype=nl.float32, buffer=nl.psum)
+    for _ in range(7):
+        nisa.nc_matmul(dst=sums_psum, stationary=zeros_sb[:, 0:128], moving=zeros_sb, accumulate=False)
+
+
+def accumulate(
+    sum_psum: nl.NkiTensor,
+    x_sb: nl.NkiTensor,
+    w: nl.NkiTensor,
+    at: Pair,
+    shape: ConvShape,
+    pack: Packing,
+    lead: Pair,
+    seen: tuple[Pair, Pair],
+) -> None:
+    """sum_psum (o, n, rows, columns) = the sum over all taps and channels of weights in SBUF (P, B, products, o)
+    times the band, from result ``at`` of the band on: the shifted and strided band is the moving operand.
+
+    ``seen``: what of the padded input x_sb holds. A tap is added to the results under which it sees that.
+    """
+    channels, _, kernel, stride, _, dilation = shape
+    _, _, rows, cols = sum_psum.shape
+    step = band_row_step(kernel, stride, pack)
+    low, high = seen
+    taps, apart = _taps(kernel, pack, lead), spread(channels, pack)
+    for block in range(w.shape[1]):
+        for number in range(len(taps)):
+            product, u, v = taps[number]
+            y, x = at[0] * step + u * dilation[0], at[1] * stride[1] + v * dilation[1]
+            r0, r1 = _visible(y, rows, step, low[0], high[0])
+            c0, c1 = _visible(x, cols, stride[1], low[1], high[1])
+            if r0 >= r1 or c0 >= c1:
+                continue
+            y += r0 * step - low[0]
+            x += c0 * stride[1] - low[1]
+            k = block_rows(channels, block) * min(pack[0], kernel[0] - u) * min(pack[1], kernel[1] - v) * apart
+            moving_rows = x_sb[0:k, block, :, y : y + (r1 - r0 - 1) * step + 1 : step]
+            nisa.nc_matmul(
+                dst=sum_psum[:, :, r0:r1, c0:c1],
+                stationary=w[0:k, block, product, :],
+                moving=moving_rows[:, :, :, x : x + (c1 - c0 - 1) * stride[1] + 1 : stride[1]],
+                accumulate=block + number > 0,
+            )
+
+
+def _taps(kernel: Pair, pack: Packing, lead: Pair) -> list[tuple[int, int, int]]:
+    """(number, kernel row, kernel column) of each product, that of tap ``lead`` first."""
+    taps: list[tuple[int, int, int]] = []
+    product = 0
+    for u in range(0, kernel[0], pack[0]):
+        for v in range(0, kernel[1], pack[1]):
+            if (u, v) == lead:
+                taps = [(product, u, v)] + taps
+            else:
+                taps.append((product, u, v))
+            product += 1
+    return taps
+
+
+def _visible(start: int, count: int, step: int, low: int, high: int) -> Pair:
+    """(first, end) of the results that see something from ``low`` to ``high``; result i looks at start + i*step."""
+    return (max(0, ceil_div(low - start, step)), min(count, ceil_div(high - start, step)))
+
+
+def accumulate_streamed(
+    sum_psum: nl.NkiTensor,
+    x_sb: nl.NkiTensor,
+    w: nl.NkiTensor,
+    natural: bool,
+    outputs: Pair,
+    at: Pair,
+    shape: ConvShape,
+    most_bytes: int,
+) -> None:
+    """The same with weights in HBM, of which so many bytes a partition are brought in at a time."""
+    channels, _, kernel, stride, _, dilation = shape
+    _, _, rows, cols = sum_psum.shape
+    taps = kernel[0] * kernel[1]
+    at_hand = min(taps, most_bytes // ((outputs[1] - outputs[0]) * 4))
+    for block in range(ceil_div(channels, nl.tile_size.pmax)):
+        k = block_rows(channels, block)
+        for t0 in range(0, taps, at_hand):
+            t1 = min(taps, t0 + at_hand)
+            w_sb = nl.ndarray((k, t1 - t0, outputs[1] - outputs[0]), dtype=w.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=w_sb, src=weight_view(w, natural, block, k, (t0, t1), outputs))
+            for tap in range(t0, t1):
+                y = at[0] * stride[0] + (tap // kernel[1]) * dilation[0]
+                x = at[1] * stride[1] + (tap % kernel[1]) * dilation[1]
+                y_end = y + (rows - 1) * stride[0] + 1
+                x_end = x + (cols - 1) * stride[1] + 1
+                nisa.nc_matmul(
+                    dst=sum_psum,
+                    stationary=w_sb[:, tap - t0, :],
+                    moving=x_sb[0:k, block, :, y : y_end : stride[0], x : x_end : stride[1]],
+                    accumulate=block + tap > 0,
+                )
+
+
+def evacuate(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_column: nl.NkiTensor, act: str, by_vector: bool) -> None:
+    """y_sb = act(sum_psum + bias), on the scalar engine, or on the vector engine ("none" and "relu" only)."""
+    if not by_vector:
+        nisa.activation(dst=y_sb, op=activation_function(act), data=sum_psum, bias=bias_column)
+    elif act == "none":
+        nisa.tensor_scalar(dst=y_sb, data=sum_psum, op0=nl.add, operand0=bias_column)
+    else:
+        nisa.tensor_scalar(dst=y_sb, data=sum_psum, op0=nl.add, operand0=bias_column, op1=nl.maximum, operand1=0.0)
+
+
+def vector_helps(products: int, act: str) -> bool:
+    """Whether the vector engine should take every other bank: not on trn1, where it takes turns with the scalar
+    engine on PSUM, nor where one engine is fast enough."""
+    helps = act == "none" or act == "relu"
+    return helps and products <= FEW_PRODUCTS and nisa.get_nc_version() >= nisa.nc_version.gen3
+
+
+def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:
+    """(images, rows, columns) of the results that share a PSUM bank, as evenly as they go."""
+    bank = nl.tile_size.psum_bank_fmax
+    c_step = ceil_div(cols, ceil_div(cols, bank))
+    r_step = min(rows, bank // c_step)
+    r_step = ceil_div(rows, ceil_div(rows, r_step))
+    n_step = min(images, bank // (c_step * r_step)) if r_step == rows and c_step == cols else 1
+    return ceil_div(images, ceil_div(images, n_step)), r_step, c_step
+
+
+def pool_windows(y_sb: nl.NkiTensor, conv_sb: nl.NkiTensor, pooling: Pooling) -> None:
+    """y_sb (o, n, rows, columns) = the pooled conv_sb (o, n, rows, columns), a part of a tile."""
+    op, window, stride, _, dilation = pooling
+    outputs, images, rows, cols = y_sb.shape
+    pattern = conv_sb.get_pattern()
+    image, row = pattern[1][0], pattern[2][0]
+    r_step = rows if images > 1 else max(1, POOLED // cols)
+    for r0 in range(0, rows, r_step):
+        r1 = min(rows, r0 + r_step)
+        offset = r0 * stride[0] * row
+        part_sb = y_sb[:, :, r0:r1]
+        if op == "max":
+            max_windows(part_sb, conv_sb, offset, image, row, window, stride, dilation)
+        else:
+            sums_sb = nl.ndarray((outputs, images, r1 - r0, cols), dtype=nl.float32, buffer=nl.sbuf)
+            max_windows(sums_sb, conv_sb, offset, image, row, window, stride, dilation, nl.add)
+            nisa.tensor_scalar(dst=part_sb, data=sums_sb, op0=nl.multiply, operand0=1.0 / (window[0] * window[1]))
+
+
+def pool_fill(op: str) -> float:
+    """What stands around the convolution's results where pooling windows see beyond them."""
+    return LOWEST if op == "max" else 0.0
+
+
+def store_rows(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, at: tuple[int, int, int]) -> None:
+    """y_sb (o, n, rows, columns) to HBM dst (N, O, H, W) at (image, row, column), in pieces that follow each other as
+    they are computed."""
+    parts, n_size, rows, cols = y_sb.shape
+    n0, r0, c0 = at
+    o0 = block * nl.tile_size.pmax
+    step = rows if n_size > 1 else max(1, ceil_div(STORE_BYTES, cols * 2))
+    for first in range(0, rows, step):
+        end = min(rows, first + step)
+        out_hbm = dst[n0 : n0 + n_size, o0 : o0 + parts, r0 + first : r0 + end, c0 : c0 + cols]
+        nisa.dma_copy(dst=out_hbm.permute((1, 0, 2, 3)), src=y_sb[:, :, first:end])

@@ -1,0 +1,37 @@
+"""Convolutions as the university labs call them: images, weights and bias in HBM as they are, a result in HBM.
+
+The weights are turned on the tensor engine while the first images arrive; the rest is what ``conv2d.py`` does.
+"""
+
+from trnrt.kernels.conv.conv2d import convolve
+from trnrt.nki import nki, nl
+
+# Bytes a partition for the weights at hand, and as many for them as they are in HBM.
+WEIGHT_BYTES = 56 * 1024
+
+
+@nki.jit
+def conv2d_bias_pool(x: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, pool: int = 1) -> nl.NkiTensor:
+    """max_pool(conv(x, w) + bias), without padding, stride 1.
+
+    x: HBM (N, C, H, W)
+    w: HBM (O, C, KH, KW), the dtype of x
+    bias: HBM (O,), float32, bfloat16 or float16
+    pool: rows and columns of the pooling windows, and their stride; 1 is none. Rows and columns that fill no window
+        are left out
+    result: HBM (N, O, (H-KH+1) // pool, (W-KW+1) // pool)
+    limits: those of conv2d
+
+    numpy: y[n, o, i, j] = bias[o] + (w[o] * x[n, :, i:i+KH, j:j+KW]).sum(), then the maxima of pool x pool windows
+    """
+    images, channels, height, width = x.shape
+    outputs, in_channels, rows, cols = w.shape
+    assert in_channels == channels, f"conv2d_bias_pool: {channels} channels, but weights for {in_channels}"
+    size = (height - rows + 1, width - cols + 1)
+    assert size[0] >= pool and size[1] >= pool, f"conv2d_bias_pool: no window of {pool} in results of {size}"
+    out = nl.ndarray((images, outputs, size[0] // pool, size[1] // pool), dtype=x.dtype, buffer=nl.shared_hbm)
+    shape = (channels, size, (rows, cols), (1, 1), (0, 0), (1, 1))
+    pooling = ("max", (pool, pool), (pool, pool), (0, 0), (1, 1))
+    natural = w.reshape((outputs, channels, rows * cols))
+    convolve(out, x, natural, bias, shape, "none", pooling, True, WEIGHT_BYTES)
+    return out

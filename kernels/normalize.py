@@ -1,0 +1,231 @@
+"""Normalisation of rows by their mean and variance, or by the mean of their squares."""
+
+from typing import Any, Optional
+
+from trnrt.kernels.common import ceil_div
+from trnrt.nki import nisa, nl
+
+# A row up to here is in SBUF at once; a longer one is brought in twice, by parts of that many elements.
+CHUNK = 4096
+# float32 counts the elements of a row up to here.
+MAX_COLUMNS = 16777216
+# One number a column, or one a row.
+Coefficients = Optional[nl.NkiTensor]
+
+
+def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coefficients, eps: float) -> None:
+    """dst = (src - its mean) / sqrt(its variance + eps) * scale + bias of each row.
+
+    dst, src: HBM (R, C)
+    scale, bias: None, or HBM (1, C): one number a column, or (R, 1): one a row; both alike
+    limits: C <= MAX_COLUMNS
+
+    What is between src and dst is float32. The variance is that of the differences to a number near the mean, so that
+    rows far from 0 keep their digits. A row with NaN or infinity becomes NaN.
+
+    numpy: m, v = src.mean(axis=1, keepdims=True), src.var(axis=1, keepdims=True);
+           (src - m) / sqrt(v + eps) * scale + bias
+    """
+    _check(dst, src, scale, bias)
+    rows, columns = src.shape
+    kept_sb = (_kept(scale, rows, columns), _kept(bias, rows, columns))
+    for r0 in range(0, rows, nl.tile_size.pmax):
+        r1 = min(rows, r0 + nl.tile_size.pmax)
+        shift_sb, d_sb, moments_sb = _measure(src[r0:r1])
+        rate_sb = _column(r1 - r0)
+        nisa.tensor_scalar(dst=rate_sb, data=moments_sb[:, 1:2], op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
+        if scale is not None and _is_per_row(scale, rows):
+            nisa.tensor_tensor(dst=rate_sb, data1=rate_sb, data2=_load(scale[r0:r1]), op=nl.multiply)
+        offset_sb = _column(r1 - r0)
+        nisa.scalar_tensor_tensor(
+            dst=offset_sb, data=moments_sb[:, 0:1], op0=nl.multiply, operand0=-1.0, op1=nl.multiply, operand1=rate_sb
+        )
+        if bias is not None and _is_per_row(bias, rows):
+            nisa.tensor_tensor(dst=offset_sb, data1=offset_sb, data2=_load(bias[r0:r1]), op=nl.add)
+        for c0 in range(0, columns, CHUNK):
+            c1 = min(columns, c0 + CHUNK)
+            if columns > CHUNK:
+                d_sb = _differences(src[r0:r1, c0:c1], shift_sb)
+            y_sb = nl.ndarray(d_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=y_sb, op=nl.copy, data=d_sb, scale=rate_sb, bias=offset_sb)
+            y_sb = _by_column(y_sb, scale, kept_sb[0], c0, nl.multiply)
+            y_sb = _by_column(y_sb, bias, kept_sb[1], c0, nl.add)
+            _store(dst[r0:r1, c0:c1], y_sb)
+
+
+def inverse_deviations(dst: nl.NkiTensor, src: nl.NkiTensor, eps: float) -> None:
+    """dst = 1 / sqrt(the variance + eps) of each row: what normalize_rows multiplies with.
+
+    dst: HBM (R, 1)
+    src: HBM (R, C)
+    limits: C <= MAX_COLUMNS
+
+    numpy: 1 / sqrt(src.var(axis=1, keepdims=True) + eps)
+    """
+    rows, columns = src.shape
+    assert dst.shape == (rows, 1), f"inverse_deviations: dst is {dst.shape}; of {rows} rows it must be {(rows, 1)}"
+    assert columns <= MAX_COLUMNS, f"inverse_deviations: rows of {columns} elements; the limit is {MAX_COLUMNS}"
+    for r0 in range(0, rows, nl.tile_size.pmax):
+        r1 = min(rows, r0 + nl.tile_size.pmax)
+        moments_sb = _measure(src[r0:r1])[2]
+        rate_sb = _column(r1 - r0)
+        nisa.tensor_scalar(dst=rate_sb, data=moments_sb[:, 1:2], op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
+        _store(dst[r0:r1], rate_sb)
+
+
+def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, eps: float) -> None:
+    """dst = src / sqrt(the mean of its squares + eps) * scale of each row.
+
+    dst, src: HBM (R, C)
+    scale: None, or HBM (1, C): one number a column, or (R, 1): one a row
+    limits: C <= MAX_COLUMNS
+
+    What is between src and dst is float32. A row with NaN becomes NaN.
+
+    numpy: src / sqrt((src**2).mean(axis=1, keepdims=True) + eps) * scale
+    """
+    _check(dst, src, scale, None)
+    rows, columns = src.shape
+    kept_sb = _kept(scale, rows, columns)
+    for r0 in range(0, rows, nl.tile_size.pmax):
+        r1 = min(rows, r0 + nl.tile_size.pmax)
+        x_sb, rate_sb = _measure_squares(src[r0:r1], eps)
+        if scale is not None and _is_per_row(scale, rows):
+            nisa.tensor_tensor(dst=rate_sb, data1=rate_sb, data2=_load(scale[r0:r1]), op=nl.multiply)
+        for c0 in range(0, columns, CHUNK):
+            if columns > CHUNK:
+                x_sb = _load(src[r0:r1, c0 : min(columns, c0 + CHUNK)])
+            y_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=y_sb, op=nl.copy, data=x_sb, scale=rate_sb)
+            y_sb = _by_column(y_sb, scale, kept_sb, c0, nl.multiply)
+            _store(dst[r0:r1, c0 : c0 + x_sb.shape[1]], y_sb)
+
+
+def _check(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coefficients) -> None:
+    """What both kernels ask of their arguments."""
+    rows, columns = src.shape
+    assert dst.shape == src.shape, f"normalize_rows: dst is {dst.shape}, src {src.shape}; they must be equal"
+    assert columns <= MAX_COLUMNS, f"normalize_rows: rows of {columns} elements; the limit is {MAX_COLUMNS}"
+    if scale is not None:
+        shape = scale.shape
+        assert shape == (1, columns) or shape == (rows, 1), (
+            f"normalize_rows: scale is {shape}; of rows {src.shape} it must be {(1, columns)} or {(rows, 1)}"
+        )
+    if scale is not None and bias is not None:
+        assert scale.shape == bias.shape, (
+            f"normalize_rows: scale is {scale.shape}, bias {bias.shape}; they must be equal"
+        )
+
+
+def _measure(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor]:
+    """(a number near the mean of each row, negated; the differences to it, if rows are no longer than CHUNK; their
+    mean and variance) of rows in HBM, at most 128."""
+    n, columns = src.shape
+    count = ceil_div(columns, CHUNK)
+    first_sb = _load(src[:, 0 : min(columns, CHUNK)])
+    d_sb = nl.ndarray(first_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    shift_sb = _column(n)
+    nisa.activation_reduce(dst=d_sb, op=nl.copy, data=first_sb, reduce_op=nl.add, reduce_res=shift_sb)
+    nisa.tensor_scalar(dst=shift_sb, data=shift_sb, op0=nl.multiply, operand0=-1.0 / min(columns, CHUNK))
+    triples_sb = nl.ndarray((n, count, 3), dtype=nl.float32, buffer=nl.sbuf)
+    for i in range(count):
+        c0, c1 = i * CHUNK, min(columns, (i + 1) * CHUNK)
+        if i == 0:
+            nisa.tensor_scalar(dst=d_sb, data=first_sb, op0=nl.add, operand0=shift_sb)
+        else:
+            d_sb = _differences(src[:, c0:c1], shift_sb)
+        moments_sb = _moments(d_sb)
+        if count > 1:
+            nisa.memset(dst=triples_sb[:, i, 0:1], value=float(c1 - c0))
+            nisa.tensor_copy(dst=triples_sb[:, i, 1:2], src=moments_sb[:, 0:1])
+            nisa.tensor_scalar(
+                dst=triples_sb[:, i, 2:3], data=moments_sb[:, 1:2], op0=nl.multiply, operand0=float(c1 - c0)
+            )
+    if count > 1:
+        moments_sb = nl.ndarray((n, 2), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.bn_aggr(dst=moments_sb, data=triples_sb)
+    return shift_sb, d_sb, moments_sb
+
+
+def _measure_squares(src: nl.NkiTensor, eps: float) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """(rows from HBM, at most 128, if they are no longer than CHUNK; 1 / sqrt(the mean of their squares + eps))."""
+    n, columns = src.shape
+    count = ceil_div(columns, CHUNK)
+    totals_sb = nl.ndarray((n, count), dtype=nl.float32, buffer=nl.sbuf)
+    x_sb = _load(src[:, 0 : min(columns, CHUNK)])
+    for i in range(count):
+        if i > 0:
+            x_sb = _load(src[:, i * CHUNK : min(columns, (i + 1) * CHUNK)])
+        square_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+        total_sb = totals_sb[:, i : i + 1]
+        nisa.activation_reduce(dst=square_sb, op=nl.square, data=x_sb, reduce_op=nl.add, reduce_res=total_sb)
+    rate_sb = _column(n)
+    nisa.tensor_reduce(dst=rate_sb, op=nl.add, data=totals_sb, axis=(1,))
+    nisa.tensor_scalar(dst=rate_sb, data=rate_sb, op0=nl.multiply, operand0=1.0 / columns, op1=nl.add, operand1=eps)
+    nisa.tensor_scalar(dst=rate_sb, data=rate_sb, op0=nl.power, operand0=-0.5)
+    return x_sb, rate_sb
+
+
+def _moments(x_sb: nl.NkiTensor) -> nl.NkiTensor:
+    """(P, 2): the mean and the variance of each row of x_sb (P, C)."""
+    n, columns = x_sb.shape
+    step = nl.tile_size.bn_stats_fmax
+    statistics_sb = nl.ndarray((n, ceil_div(columns, step), 6), dtype=nl.float32, buffer=nl.sbuf)
+    for i in range(ceil_div(columns, step)):
+        nisa.bn_stats(dst=statistics_sb[:, i, :], data=x_sb[:, i * step : min(columns, (i + 1) * step)])
+    moments_sb = nl.ndarray((n, 2), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.bn_aggr(dst=moments_sb, data=statistics_sb)
+    return moments_sb
+
+
+def _differences(src: nl.NkiTensor, shift_sb: nl.NkiTensor) -> nl.NkiTensor:
+    """src + shift_sb, as float32 in SBUF."""
+    x_sb = _load(src)
+    d_sb = nl.ndarray(src.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=d_sb, data=x_sb, op0=nl.add, operand0=shift_sb)
+    return d_sb
+
+
+def _load(src: nl.NkiTensor) -> nl.NkiTensor:
+    """Rows in SBUF, at most 128."""
+    x_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x_sb, src=src)
+    return x_sb
+
+
+def _column(n: int) -> nl.NkiTensor:
+    """One float32 a partition."""
+    return nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+
+
+def _store(dst: nl.NkiTensor, value_sb: nl.NkiTensor) -> None:
+    """float32 in SBUF to HBM, in the dtype that it has there."""
+    if dst.dtype == nl.float32:
+        y_sb = value_sb
+    else:
+        y_sb = nl.ndarray(value_sb.shape, dtype=dst.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=y_sb, src=value_sb)
+    nisa.dma_copy(dst=dst, src=y_sb)
+
+
+def _is_per_row(coefficient: nl.NkiTensor, rows: int) -> bool:
+    """Whether there is one number a row; else there is one a column."""
+    return coefficient.shape[0] == rows and coefficient.shape[1] == 1
+
+
+def _kept(coefficient: Coefficients, rows: int, columns: int) -> Coefficients:
+    """One number a column, on all partitions, if rows are no longer than CHUNK."""
+    if coefficient is None or _is_per_row(coefficient, rows) or columns > CHUNK:
+        return None
+    return _load(coefficient.broadcast(0, min(rows, nl.tile_size.pmax)))
+
+
+def _by_column(y_sb: nl.NkiTensor, coefficient: Coefficients, kept_sb: Coefficients, c0: int, op: Any) -> nl.NkiTensor:
+    """y_sb (P, C) <op> one number a column, those from column ``c0`` on; y_sb itself if there is none."""
+    n, columns = y_sb.shape
+    if kept_sb is not None:
+        nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=kept_sb[0:n, :], op=op)
+    elif coefficient is not None and coefficient.shape[1] > 1:
+        part_sb = _load(coefficient[:, c0 : c0 + columns].broadcast(0, n))
+        nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=part_sb, op=op)
+    return y_sb

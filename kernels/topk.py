@@ -1,0 +1,160 @@
+"""The k largest or smallest elements of each row, in order, and where they stand."""
+
+from typing import Optional
+
+from trnrt.kernels.common import ceil_div
+from trnrt.nki import nisa, nl
+
+# The hardware's searches take 8 to 16,384 elements and find 8 at a time.
+SEARCH_MIN, SEARCH_MAX = 8, 16384
+# Elements of a longer row that are searched at once.
+CHUNK = 8192
+# So many of a row are found at most, those of its chunks together.
+MOST = 8192
+# float32, in which places are gathered, holds every index up to here.
+MAX_COLUMNS = 16777216
+# What stands for -inf and for NaN while they are looked for; what was found becomes -inf.
+MINUS_INFINITY, NOT_A_NUMBER = -3.4028232635611926e38, -3.4028234663852886e38
+
+
+def topk(
+    values: Optional[nl.NkiTensor], indices: Optional[nl.NkiTensor], src: nl.NkiTensor, k: int, largest: bool
+) -> None:
+    """values, indices = the k largest (or smallest) elements of each row in their order, and where they stand.
+
+    Of equal elements the first one comes first. NaN comes after all numbers, whether the largest or the smallest are
+    asked for.
+
+    values: None, or HBM (R, k) of src's dtype
+    indices: None, or HBM (R, k) uint32
+    src: HBM (R, C)
+    limits: 1 <= k <= C <= MAX_COLUMNS; k <= MOST. Of rows longer than SEARCH_MAX the k best of each CHUNK are compared:
+        ceil(C / CHUNK) * (k rounded up to a multiple of 8) <= MOST. The two float32 of the largest magnitude count
+        as infinity where they are among the least.
+
+    numpy: indices = argsort(-src if largest else src, axis=1, kind="stable")[:, :k]; src at these places
+    """
+    rows, columns = src.shape
+    found = ceil_div(k, SEARCH_MIN) * SEARCH_MIN
+    candidates = found_together(columns, k)
+    assert 1 <= k <= columns, f"topk: k={k} of rows of {columns} elements; it must be from 1 to their length"
+    assert columns <= MAX_COLUMNS, f"topk: rows of {columns} elements; the limit is {MAX_COLUMNS}"
+    assert candidates <= MOST, f"topk: k={k} of rows of {columns} elements: {candidates} are found; the limit is {MOST}"
+    for r0 in range(0, rows, nl.tile_size.pmax):
+        r1 = min(rows, r0 + nl.tile_size.pmax)
+        if columns <= SEARCH_MAX:
+            x_sb = _keys(src[r0:r1], 0, columns, largest)
+            best_sb, places_sb = _search(x_sb, found)
+        else:
+            best_sb, places_sb = _search_chunks(src[r0:r1], found, largest)
+        if indices is not None:
+            nisa.dma_copy(dst=indices[r0:r1], src=places_sb[:, 0:k])
+        if values is not None:
+            value_sb = _values(best_sb[:, 0:k], largest)
+            y_sb = nl.ndarray(value_sb.shape, dtype=values.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=y_sb, src=value_sb)
+            nisa.dma_copy(dst=values[r0:r1], src=y_sb)
+
+
+def found_together(columns: int, k: int) -> int:
+    """How many elements are found of a row, those of its chunks together: at most MOST can be."""
+    found = ceil_div(k, SEARCH_MIN) * SEARCH_MIN
+    return found if columns <= SEARCH_MAX else ceil_div(columns, CHUNK) * found
+
+
+def topk_values(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) -> None:
+    """dst = the k largest (or smallest) elements of each row in their order; see topk.
+
+    dst: HBM (R, k) of src's dtype
+    src: HBM (R, C)
+
+    numpy: -sort(-src, axis=1)[:, :k] if largest else sort(src, axis=1)[:, :k]
+    """
+    topk(dst, None, src, k, largest)
+
+
+def topk_indices(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) -> None:
+    """dst = where the k largest (or smallest) elements of each row stand, in their order; see topk.
+
+    dst: HBM (R, k) uint32
+    src: HBM (R, C)
+
+    numpy: argsort(-src if largest else src, axis=1, kind="stable")[:, :k]
+    """
+    topk(None, dst, src, k, largest)
+
+
+def _keys(src: nl.NkiTensor, c0: int, c1: int, largest: bool) -> nl.NkiTensor:
+    """Columns ``c0`` to ``c1`` of rows in HBM as float32 of which the largest are looked for, at least 8: no NaN, and
+    -inf only where there is no element."""
+    n = src.shape[0]
+    x_sb = nl.ndarray((n, max(SEARCH_MIN, c1 - c0)), dtype=nl.float32, buffer=nl.sbuf)
+    keys_sb = x_sb[:, 0 : c1 - c0]
+    given_sb = keys_sb
+    if src.dtype != nl.float32:
+        given_sb = nl.ndarray((n, c1 - c0), dtype=src.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=given_sb, src=src[:, c0:c1])
+    is_nan_sb = nl.ndarray(given_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=is_nan_sb, data1=given_sb, data2=given_sb, op=nl.not_equal)  # NaN equals not even itself
+    sign = 1.0 if largest else -1.0
+    nisa.tensor_scalar(
+        dst=keys_sb, data=given_sb, op0=nl.multiply, operand0=sign, op1=nl.maximum, operand1=MINUS_INFINITY
+    )
+    nisa.tensor_copy_predicated(dst=keys_sb, src=NOT_A_NUMBER, predicate=is_nan_sb)
+    if c1 - c0 < SEARCH_MIN:
+        nisa.memset(dst=x_sb[:, c1 - c0 : SEARCH_MIN], value=float("-inf"))
+    return x_sb
+
+
+def _search(x_sb: nl.NkiTensor, found: int) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """The ``found`` largest of each row of x_sb (P, C) in their order, and their places (uint32). x_sb loses them."""
+    n = x_sb.shape[0]
+    best_sb = nl.ndarray((n, found), dtype=nl.float32, buffer=nl.sbuf)
+    places_sb = nl.ndarray((n, found), dtype=nl.uint32, buffer=nl.sbuf)
+    for i in range(0, found, SEARCH_MIN):
+        eight_sb = best_sb[:, i : i + SEARCH_MIN]
+        nisa.max8(dst=eight_sb, src=x_sb)
+        nisa.nc_find_index8(dst=places_sb[:, i : i + SEARCH_MIN], data=x_sb, vals=eight_sb)
+        if i + SEARCH_MIN < found:
+            nisa.nc_match_replace8(dst=x_sb, data=x_sb, vals=eight_sb, imm=float("-inf"))
+    return best_sb, places_sb
+
+
+def _search_chunks(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """``_search`` of rows in HBM, by chunks: the best of each are searched again.
+
+    Those of one chunk stand in the order of their places, and so do the chunks: of equals the first stays the first.
+    """
+    n, columns = src.shape
+    count = ceil_div(columns, CHUNK)
+    best_sb = nl.ndarray((n, count * found), dtype=nl.float32, buffer=nl.sbuf)
+    places_sb = nl.ndarray((n, count * found), dtype=nl.float32, buffer=nl.sbuf)
+    for i in range(count):
+        c0, c1 = i * CHUNK, min(columns, (i + 1) * CHUNK)
+        most = min(found, ceil_div(c1 - c0, SEARCH_MIN) * SEARCH_MIN)
+        chunk_best_sb, chunk_places_sb = _search(_keys(src, c0, c1, largest), most)
+        first = i * found
+        nisa.tensor_copy(dst=best_sb[:, first : first + most], src=chunk_best_sb)
+        nisa.tensor_scalar(dst=places_sb[:, first : first + most], data=chunk_places_sb, op0=nl.add, operand0=float(c0))
+        if most < found:
+            nisa.memset(dst=best_sb[:, first + most : first + found], value=float("-inf"))
+            nisa.memset(dst=places_sb[:, first + most : first + found], value=0.0)
+    top_sb, which_sb = _search(best_sb, found)
+    chosen_sb = nl.ndarray((n, found), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.nc_n_gather(dst=chosen_sb, data=places_sb, indices=which_sb)
+    index_sb = nl.ndarray((n, found), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=index_sb, src=chosen_sb)
+    return top_sb, index_sb
+
+
+def _values(keys_sb: nl.NkiTensor, largest: bool) -> nl.NkiTensor:
+    """The elements that keys stand for."""
+    value_sb = nl.ndarray(keys_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    where_sb = nl.ndarray(keys_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    sign = 1.0 if largest else -1.0
+    nisa.tensor_scalar(dst=value_sb, data=keys_sb, op0=nl.multiply, operand0=sign)
+    nisa.tensor_scalar(dst=where_sb, data=keys_sb, op0=nl.less_equal, operand0=MINUS_INFINITY)
+    nisa.tensor_copy_predicated(dst=value_sb, src=-sign * float("inf"), predicate=where_sb)
+    nisa.tensor_scalar(dst=where_sb, data=keys_sb, op0=nl.less_equal, operand0=NOT_A_NUMBER)
+    nisa.tensor_copy_predicated(dst=value_sb, src=float("nan"), predicate=where_sb)
+    return value_sb

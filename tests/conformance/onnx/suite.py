@@ -1,0 +1,236 @@
+"""The onnx package's own conformance suite: its tests as models with inputs and outputs, and what trnrt makes of them.
+
+A test is run as it is (static shapes), and with the dimensions of its inputs made symbolic (dynamic shapes). Run as a
+program, this runs everything and writes ``excluded.txt`` anew:
+
+    python tests/conformance/onnx/suite.py
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+EXCLUDED = Path(__file__).parent / "excluded.txt"
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+# What the issue asks for.
+OPERATORS = frozenset(
+    """Gemm MatMul Conv ConvTranspose MaxPool AveragePool GlobalAveragePool GlobalMaxPool LRN BatchNormalization
+    LayerNormalization InstanceNormalization Relu LeakyRelu PRelu Elu Selu Celu Sigmoid HardSigmoid HardSwish Tanh
+    Softplus Softsign Erf Gelu Mish Clip Exp Log Sqrt Reciprocal Neg Abs Floor Ceil Add Sub Mul Div Pow Min Max Mean Sum
+    Softmax LogSoftmax ArgMax ArgMin TopK ReduceMean ReduceSum ReduceMax ReduceMin ReduceL2 Concat Split Slice Pad
+    Flatten Reshape Squeeze Unsqueeze Transpose Expand Tile Gather Resize DepthToSpace SpaceToDepth Identity Dropout
+    Constant ConstantOfShape Shape Where""".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A test of the suite: its model, and pairs of inputs and the outputs that they must give."""
+
+    kind: str
+    name: str
+    rtol: float
+    atol: float
+    test: Any
+
+    @property
+    def operator(self) -> str:
+        """The operator of a test of a single node, "" for others."""
+        nodes = list(self.test.model.graph.node) if self.test.model is not None else []
+        return str(nodes[0].op_type) if len(nodes) == 1 and nodes[0].domain == "" else ""
+
+    def load(self) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+        """The model, and its data sets."""
+        if self.kind == "node":
+            sets = [([_array(a) for a in i], [_array(a) for a in o]) for i, o in self.test.data_sets]
+            return self.test.model, sets
+        return _light(self.test) if self.kind == "real" else _stored(self.test.model_dir)
+
+
+@cache
+def cases(kind: str) -> dict[str, Case]:
+    """Name -> test."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = load_model_tests(kind=kind)
+    return {
+        test.name: Case(kind, test.name, test.rtol, test.atol, test) for test in sorted(found, key=lambda t: t.name)
+    }
+
+
+def made_dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a symbol for each dimension of its inputs and outputs."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    constants = {tensor.name for tensor in copy.graph.initializer}
+    for letter, infos in (("i", copy.graph.input), ("o", copy.graph.output)):
+        for k, info in enumerate(infos):
+            if info.name in constants or not info.type.HasField("tensor_type"):
+                continue
+            for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+                dim.dim_param = f"{letter}{k}_{axis}"
+    del copy.graph.value_info[:]
+    return copy
+
+
+def _array(item: Any) -> Any:
+    if isinstance(item, onnx.TensorProto):
+        return numpy_helper.to_array(item)
+    return np.asarray(item) if isinstance(item, np.generic) else item
+
+
+def _light(test: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    path = LIGHT / Path(test.url).name
+    model = onnx.load(path)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    inputs = []
+    for info in model.graph.input:
+        if info.name not in constants:
+            shape = tuple(dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim)
+            count = int(np.prod(shape))
+            inputs.append((np.arange(count).reshape(shape) / count).astype(np.float32))
+    expected = onnx.TensorProto.FromString(path.with_name(f"{path.stem}_output_0.pb").read_bytes())
+    return model, [(inputs, [numpy_helper.to_array(expected)])]
+
+
+def _stored(folder: str) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    model = onnx.load(Path(folder, "model.onnx"))
+    sets = []
+    for place in sorted(Path(folder).glob("test_data_set*")):
+        read = [
+            list(_read(place, stem, infos))
+            for stem, infos in (("input", model.graph.input), ("output", model.graph.output))
+        ]
+        sets.append((read[0], read[1]))
+    return model, sets
+
+
+def _read(place: Path, stem: str, infos: Any) -> Iterator[Any]:
+    for k in range(len(list(place.glob(f"{stem}_*.pb")))):
+        data = (place / f"{stem}_{k}.pb").read_bytes()
+        if infos[k].type.HasField("sequence_type"):
+            yield numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+        else:
+            yield numpy_helper.to_array(onnx.TensorProto.FromString(data))
+
+
+# -- running -----------------------------------------------------------------------------------------
+
+
+def check(case: Case, *, dynamic: bool) -> None:
+    """Run the test. Raises AssertionError for a wrong answer, and trnrt's errors."""
+    from onnx.backend.test.runner import Runner
+
+    import trnrt.backend
+
+    model, sets = case.load()
+    prepared = trnrt.backend.prepare(made_dynamic(model) if dynamic else model)
+    for inputs, expected in sets:
+        Runner.assert_similar_outputs(expected, prepared.run(inputs), case.rtol, case.atol)
+
+
+def reference(case: Case) -> list[Any]:
+    """onnxruntime's answers to the first data set."""
+    import onnxruntime
+
+    os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
+    onnxruntime.set_default_logger_severity(4)
+    model, sets = case.load()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [info.name for info in session.get_inputs()]
+    outputs: list[Any] = session.run(None, dict(zip(names, sets[0][0], strict=True)))
+    return outputs
+
+
+def reference_passes(case: Case) -> bool:
+    """Whether onnxruntime passes the test."""
+    from onnx.backend.test.runner import Runner
+
+    try:
+        Runner.assert_similar_outputs(case.load()[1][0][1], reference(case), case.rtol, case.atol)
+    except Exception:  # of any kind: it doesn't
+        return False
+    return True
+
+
+# -- the table ---------------------------------------------------------------------------------------
+
+
+def key(kind: str, name: str, *, dynamic: bool) -> str:
+    """A test's name in the table."""
+    return f"{'dynamic' if dynamic else 'static'} {kind} {name}"
+
+
+@cache
+def excluded() -> dict[str, str]:
+    """Test -> why it is refused. "differs" begins the reason of one that gives another answer on purpose."""
+    lines = EXCLUDED.read_text(encoding="utf-8").splitlines()
+    return dict(line.split(": ", 1) for line in lines if line and not line.startswith("#"))
+
+
+def told(error: Exception) -> str:
+    """Why a test is refused, in one line: the operator, and the first reason."""
+    from trnrt.errors import UnsupportedModelError
+
+    if isinstance(error, UnsupportedModelError):
+        blocker = error.blockers[0]
+        return " ".join(f"{blocker.op}: {blocker.reason}".split())[:150]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:150]
+
+
+_HEADING = """# Tests of the onnx package's suite that trnrt doesn't pass, each with the reason that it is refused with.
+# Written by suite.py; test_onnx_suite.py checks that each is refused so, and that no other is.
+"""
+
+
+def outcome(kind: str, name: str, dynamic: bool) -> tuple[str, str]:
+    """How a test ends: "passes", "refused" or "wrong", and why."""
+    from trnrt.errors import TrnrtError
+
+    warnings.simplefilter("ignore")
+    try:
+        check(cases(kind)[name], dynamic=dynamic)
+    except TrnrtError as error:
+        return "refused", told(error)
+    except Exception as error:  # whatever it is, it must not be
+        return "wrong", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return "passes", ""
+
+
+def main() -> None:
+    before = excluded() if EXCLUDED.exists() else {}
+    tests = [(kind, name, dynamic) for kind in KINDS for name in cases(kind) for dynamic in (False, True)]
+    lines, wrong = [], []
+    with multiprocessing.Pool() as pool:
+        for (kind, name, dynamic), (end, why) in zip(tests, pool.starmap(outcome, tests, chunksize=20), strict=True):
+            this = key(kind, name, dynamic=dynamic)
+            # What differs on purpose was written in by hand, and stays.
+            if end == "wrong" and before.get(this, "").startswith("differs"):
+                lines.append(f"{this}: {before[this]}")
+            elif end == "wrong":
+                wrong.append(f"{this}: {why}")
+            elif end == "refused":
+                lines.append(f"{this}: {why}")
+    EXCLUDED.write_text(_HEADING + "\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{len(tests)} tests, {len(lines)} excluded; {len(wrong)} that must not be:", *wrong, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

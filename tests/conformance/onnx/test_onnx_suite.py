@@ -1,0 +1,96 @@
+"""The onnx package's own suite through ``trnrt.backend``: each test passes, or is refused with the reason in the table.
+
+``excluded.txt`` is that table. A test that it names must be refused, with its reason and an error that says so; one
+that it names and that passes fails here, so the table can only shrink.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+import suite
+
+from trnrt.errors import InputError, ModelFileError, TrnrtError, UnsupportedModelError
+
+TESTS = [
+    pytest.param(kind, name, dynamic, id=suite.key(kind, name, dynamic=dynamic))
+    for kind in suite.KINDS
+    for name in suite.cases(kind)
+    for dynamic in (False, True)
+]
+# Refused by another error than UnsupportedModelError: inputs of no elements, and a model that contradicts itself
+# (Range takes scalars; the expansion of AffineGrid gives it vectors).
+_OTHER = {InputError: ("there is nothing to run", "contradicts"), ModelFileError: ("contradicts its inputs",)}
+
+
+@pytest.mark.parametrize(("kind", "name", "dynamic"), TESTS)
+def test_suite(kind: str, name: str, dynamic: bool) -> None:
+    case = suite.cases(kind)[name]
+    reason = suite.excluded().get(suite.key(kind, name, dynamic=dynamic))
+    with warnings.catch_warnings():
+        # Of the suite's own making: numbers that overflow where they should.
+        warnings.simplefilter("ignore")
+        if reason is None:
+            suite.check(case, dynamic=dynamic)
+        elif reason.startswith("differs"):
+            assert_differs_as_onnxruntime(case, dynamic=dynamic)
+        else:
+            with pytest.raises(TrnrtError) as caught:
+                suite.check(case, dynamic=dynamic)
+            assert suite.told(caught.value) == reason
+            if not isinstance(caught.value, UnsupportedModelError):
+                assert any(text in str(caught.value) for text in _OTHER[type(caught.value)])
+
+
+def assert_differs_as_onnxruntime(case: suite.Case, *, dynamic: bool) -> None:
+    """onnxruntime doesn't pass the test either, and its answer is ours."""
+    import trnrt.backend
+
+    with pytest.raises(AssertionError):
+        suite.check(case, dynamic=dynamic)
+    model, sets = case.load()
+    ours = trnrt.backend.prepare(suite.made_dynamic(model) if dynamic else model).run(sets[0][0])
+    for mine, theirs in zip(ours, suite.reference(case), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+def passed(kind: str, *, dynamic: bool) -> int:
+    names = [suite.key(kind, name, dynamic=dynamic) for name in suite.cases(kind)]
+    return sum(name not in suite.excluded() for name in names)
+
+
+def test_the_table_names_tests() -> None:
+    known = {
+        suite.key(kind, name, dynamic=d) for kind in suite.KINDS for name in suite.cases(kind) for d in (False, True)
+    }
+    assert set(suite.excluded()) <= known
+    assert all(reason for reason in suite.excluded().values())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "least", "count"), [("pytorch-converted", 64, 82), ("pytorch-operator", 18, 35), ("real", 9, 9)]
+)
+def test_counts(kind: str, least: int, count: int, dynamic: bool) -> None:
+    assert len(suite.cases(kind)) == count
+    assert passed(kind, dynamic=dynamic) >= least
+
+
+def test_counts_of_single_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the tests of one node of an operator that the issue names, and of those that onnxruntime passes."""
+    ours = [case for case in suite.cases("node").values() if case.operator in suite.OPERATORS]
+    ran = [case for case in ours if suite.key("node", case.name, dynamic=False) not in suite.excluded()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = {case.name for case in ours if suite.reference_passes(case)}
+    missing = [case.name for case in ours if case.name in theirs and case not in ran]
+    with capsys.disabled():
+        print(f"\nsingle nodes: {len(ours)} tests; onnxruntime passes {len(theirs)}, trnrt {len(ran)}", end=" ")
+    operators = Counter(case.operator for case in ran)
+    assert len(ran) >= 400
+    # Each operator that is named passes some test of its own.
+    assert set(operators) >= suite.OPERATORS - {"Constant"}, suite.OPERATORS - set(operators)
+    assert len(missing) <= 84, missing

@@ -1,0 +1,291 @@
+"""docs/operators.md: what trnrt lowers, and what it refuses, from the code itself.
+
+Nothing here is a list of operators: they come from the registry of lowering functions; opsets and attributes from
+ONNX's schemas; what a function refuses from the messages that stand in it; kernels and dtypes from plans for ONNX's own
+node tests; and what stays out from the function that words the refusal.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.defs import OpSchema, get_all_schemas_with_history
+
+from trnrt.errors import TrnrtError
+from trnrt.importer import import_model
+from trnrt.planner import lowering
+from trnrt.planner import ops as ops
+from trnrt.planner.lowering import _REGISTRY, supported_operators
+from trnrt.planner.making import make_plan
+from trnrt.planner.plan import Plan
+from trnrt.planner.refusals import refusal
+
+OLDEST_OPSET = 6
+Operator = tuple[str, str]
+
+_MANY = 15
+"""Operators with one message, from which on it is told once for all."""
+
+_INTRO = """# Operators
+
+Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true. Every operator
+works in float32, bfloat16 and float16: tensors of these types are computed in the session's dtype. The columns:
+
+- **opsets**: the versions of the operator, from opset {oldest} on. A model of any opset up to {newest} may have it.
+- **attributes**: all that these versions have.
+- **refused**: what the lowering function refuses, in the words of the error, with … for the value found; what many of
+  them refuse stands below the table.
+- **other dtypes**: of inputs of ONNX's node tests that are planned, beside the three floats.
+- **kernels**: what plans of those tests call; `view` where a plan moves and computes nothing, `host` for final indices
+  and labels.
+- **tests**: how many of ONNX's tests of one such node are planned, of how many. The others are refused for what the
+  column says, or for a dtype that the device does not compute in.
+"""
+
+_COMMON = "Any operator may be refused with one of these, for which the error names the tensor and the way out:"
+
+_LEFT_OUT = """## What stays out
+
+Every other operator of ONNX is refused, with what the error says. A node whose inputs are all constants may be computed
+when the model is read, and is gone then; `trnrt inspect` tells.
+"""
+
+
+@dataclass
+class Tested:
+    """What the node tests of one operator tell; lists are in the order of first appearance."""
+
+    tests: int = 0
+    planned: int = 0
+    kernels: dict[str, None] = field(default_factory=dict)
+    dtypes: set[str] = field(default_factory=set)
+
+
+def operator_page() -> str:
+    """The page as Markdown."""
+    found = _node_tests()
+    refused = {operator: messages(_REGISTRY[operator], operator[1]) for operator in supported_operators()}
+    often = Counter(message for found in refused.values() for message in found)
+    common = [message for message, count in often.items() if count >= _MANY]
+    lines = [_INTRO.format(version=onnx.__version__, oldest=OLDEST_OPSET, newest=onnx.defs.onnx_opset_version())]
+    columns = (
+        "operator",
+        "what is done",
+        "opsets",
+        "attributes",
+        "refused",
+        "other dtypes",
+        "kernels",
+        "tests",
+        "file",
+    )
+    lines += [_row(columns), "|" + "---|" * len(columns)]
+    for operator in supported_operators():
+        own = [message for message in refused[operator] if message not in common]
+        lines.append(_row(_entry(operator, own, found[operator])))
+    everywhere = _refusals(ast.parse(inspect.getsource(lowering)), "")
+    lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*everywhere, *common]))]
+    lines += ["", _LEFT_OUT, _row(("why", "what would help", "operators")), "|---|---|---|"]
+    lines += [_row((reason, hint or "-", ", ".join(names))) for (reason, hint), names in left_out().items()]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[str, ...]:
+    function = _REGISTRY[operator]
+    return (
+        titled(operator),
+        " ".join((inspect.getdoc(function) or "").split()),
+        ", ".join(map(str, versions(operator))),
+        ", ".join(attributes(operator)) or "-",
+        "; ".join(refused) or "-",
+        ", ".join(sorted(tested.dtypes)) or "-",
+        ", ".join(f"`{kernel}`" for kernel in tested.kernels) or "-",
+        f"{tested.planned} of {tested.tests}" if tested.tests else "-",
+        f"`{Path(inspect.getfile(function)).name}`",
+    )
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def titled(operator: Operator) -> str:
+    """An operator with its domain, where that is not ONNX's own."""
+    return ".".join(filter(None, operator))
+
+
+# ---- ONNX's schemas
+
+
+@cache
+def schemas() -> dict[Operator, tuple[OpSchema, ...]]:
+    """All versions of every operator, oldest first; those that were taken out of ONNX are left out."""
+    found: dict[Operator, dict[int, OpSchema]] = defaultdict(dict)
+    for schema in get_all_schemas_with_history():
+        found[schema.domain, schema.name][schema.since_version] = schema
+    return {key: tuple(by[v] for v in sorted(by) if not by[v].deprecated) for key, by in sorted(found.items())}
+
+
+def in_force(operator: Operator) -> tuple[OpSchema, ...]:
+    """The versions that a model from opset 6 on may have; of other domains than ONNX's own, all."""
+    history = schemas().get(operator, ())
+    first = max((s.since_version for s in history if s.since_version <= OLDEST_OPSET), default=0)
+    return tuple(schema for schema in history if operator[0] or schema.since_version >= first)
+
+
+def versions(operator: Operator) -> list[int]:
+    """The opsets that changed the operator; what was there before opset 6 counts as of 6."""
+    floor = 0 if operator[0] else OLDEST_OPSET
+    return sorted({max(floor, schema.since_version) for schema in in_force(operator)})
+
+
+def attributes(operator: Operator) -> list[str]:
+    """The attributes of all these versions."""
+    return sorted({name for schema in in_force(operator) for name in schema.attributes})
+
+
+# ---- what a lowering function refuses
+
+
+def messages(function: Any, operator: str) -> list[str]:
+    """The messages of what a function refuses, itself or in the functions of ``ops`` that it calls, each once."""
+    found: dict[str, None] = {}
+    seen: set[Any] = set()
+    waiting = [function]
+    while waiting:
+        current = waiting.pop(0)
+        if current in seen:
+            continue
+        seen.add(current)
+        tree = ast.parse(inspect.getsource(current))
+        module = sys.modules[current.__module__]
+        found |= dict.fromkeys(_refusals(tree, operator))
+        for name in dict.fromkeys(call.id for call in _called(tree, operator)):
+            other = getattr(module, name, None)
+            if inspect.isfunction(other) and other.__module__.startswith("trnrt.planner.ops"):
+                waiting.append(other)
+    return list(found)
+
+
+def _refusals(tree: ast.AST, operator: str) -> Iterator[str]:
+    for call in _calls(tree, operator):
+        if isinstance(call.func, ast.Name) and call.func.id == "Blocked" and call.args:
+            text = _template(call.args[0])
+            if any(letter.isalpha() for letter in text):
+                yield text
+
+
+def _called(tree: ast.AST, operator: str) -> Iterator[ast.Name]:
+    return (call.func for call in _calls(tree, operator) if isinstance(call.func, ast.Name))
+
+
+def _calls(tree: ast.AST, operator: str) -> Iterator[ast.Call]:
+    """The calls that matter for an operator: not those of another's branch, nor whose refusal is caught."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call):
+            yield node
+        if isinstance(node, ast.Try) and any("Blocked" in ast.unparse(h.type) for h in node.handlers if h.type):
+            continue
+        if isinstance(node, ast.If) and _is_of_another(node.test, operator):
+            for other in node.orelse:
+                yield from _calls(ast.Module([other], []), operator)
+            continue
+        yield from _calls(node, operator)
+
+
+def _is_of_another(test: ast.expr, operator: str) -> bool:
+    """Whether a condition holds for another operator only: it says ``node.op_type == "Other"``."""
+    conditions = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    said = (re.fullmatch(r"node\.op_type == '(\w+)'", ast.unparse(condition)) for condition in conditions)
+    return any(match is not None and match[1] != operator for match in said)
+
+
+def _template(node: ast.expr) -> str:
+    """A text, with … where a value is put in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return ""
+
+
+# ---- ONNX's node tests
+
+
+@cache
+def _node_tests() -> defaultdict[Operator, Tested]:
+    """What plans for ONNX's tests of a single node tell about each operator."""
+    from onnx.backend.test.loader import load_model_tests
+
+    found: defaultdict[Operator, Tested] = defaultdict(Tested)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # the tests' own code computes with overflow and the like
+        cases = load_model_tests(kind="node")
+    for case in sorted(cases, key=lambda case: case.name):
+        nodes = list(case.model.graph.node) if case.model is not None else []
+        if len(nodes) != 1:
+            continue
+        operator = "" if nodes[0].domain == "ai.onnx" else nodes[0].domain, nodes[0].op_type
+        if operator not in _REGISTRY:
+            continue
+        tested = found[operator]
+        tested.tests += 1
+        plan = _planned(case.model, case.data_sets)
+        if plan is not None:
+            tested.planned += 1
+            tested.kernels |= dict.fromkeys(_kernels(plan))
+            imported = import_model(case.model.SerializeToString())
+            tested.dtypes |= {info.dtype for info in imported.inputs if info.name not in imported.parameters}
+    for tested in found.values():
+        tested.dtypes -= {"float32", "float16", "bfloat16"}
+    return found
+
+
+def _planned(model: onnx.ModelProto, data_sets: Any) -> Plan | None:
+    """The plan of a test for its own inputs; None where it is refused."""
+    try:
+        imported = import_model(model.SerializeToString())
+        arrays = dict(zip([info.name for info in imported.inputs], map(_array, data_sets[0][0]), strict=True))
+        shapes = {name: array.shape for name, array in arrays.items()}
+        return make_plan(imported, shapes, arrays, target="trn2", dtype="float32")
+    except (TrnrtError, ValueError):  # ValueError: an input is left out, or is no tensor
+        return None
+
+
+def _array(given: Any) -> np.ndarray[Any, Any]:
+    return onnx.numpy_helper.to_array(given) if isinstance(given, onnx.TensorProto) else np.asarray(given)
+
+
+def _kernels(plan: Plan) -> list[str]:
+    places = {node.place for node in plan.nodes}
+    return [step.kernel for step in plan.steps] or [place for place in ("host", "view") if place in places]
+
+
+# ---- what stays out
+
+
+def left_out() -> dict[tuple[str, str], list[str]]:
+    """(reason, way out) -> the operators of ONNX that are refused so, by name."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for operator, history in schemas().items():
+        if operator in _REGISTRY or not history or operator[1] == "Constant":
+            continue
+        blocked = refusal(ir.Node(operator[0], operator[1], [], name="n"))
+        found[blocked.reason, blocked.hint].append(titled(operator))
+    for domain, name in (("com.microsoft", "com.microsoft.*"), ("DOMAIN", "of any other domain")):
+        blocked = refusal(ir.Node(domain, "Any", [], name="n"))
+        found[blocked.reason, blocked.hint].append(name)
+    return found

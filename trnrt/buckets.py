@@ -1,0 +1,127 @@
+"""Batches of any size from a few compiled ones: a batch is padded to the next bucket, and cut into several beyond the
+largest.
+
+Each bucket is a kernel of its own, to be compiled and kept; each row of padding is work for nothing. ``choose`` weighs
+one against the other for the batches that are expected, with the timing model's latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from trnrt.errors import OptionError
+
+DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+# A bucket more must save at least this share of the expected latency.
+LEAST_GAIN = 0.02
+MOST_BUCKETS = 8
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows ``start`` to ``start + rows`` of a batch, run as a batch of ``bucket``."""
+
+    start: int
+    rows: int
+    bucket: int
+
+
+def check_buckets(buckets: Iterable[int]) -> tuple[int, ...]:
+    """The sizes in order, each once. OptionError where there is none, or one is below 1."""
+    sizes = tuple(sorted(set(buckets)))
+    if not sizes:
+        raise OptionError("no buckets", hint="name batch sizes, as in --buckets 1,4,16")
+    if sizes[0] < 1:
+        raise OptionError(f"a bucket of {sizes[0]} rows: a batch has 1 row or more")
+    return sizes
+
+
+def parse_buckets(text: str) -> tuple[int, ...]:
+    """``1,4,16`` as sizes. OptionError for anything else."""
+    try:
+        return check_buckets(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"buckets {text!r}", hint="they are batch sizes, as in --buckets 1,4,16") from None
+
+
+def parse_distribution(text: str) -> dict[int, float]:
+    """``1:0.7,8:0.3``, batch sizes with weights (any scale; 1 where left out). OptionError for anything else."""
+    found: dict[int, float] = {}
+    try:
+        for part in text.split(","):
+            size, _, weight = part.partition(":")
+            found[int(size)] = found.get(int(size), 0.0) + float(weight or 1)
+    except ValueError:
+        found = {}
+    if not found or min(found) < 1 or not all(0 < weight < float("inf") for weight in found.values()):
+        raise OptionError(
+            f"expected batches {text!r}", hint="they are sizes with positive weights, as in --expect 1:0.7,8:0.2,32:0.1"
+        )
+    return found
+
+
+def cover(rows: int, buckets: Sequence[int]) -> list[Slice]:
+    """How ``rows`` rows are run: whole batches of the largest bucket, and the rest in the smallest that holds it."""
+    largest = buckets[-1]
+    slices = [Slice(start, largest, largest) for start in range(0, rows - largest + 1, largest)]
+    done = len(slices) * largest
+    if done < rows:
+        slices.append(Slice(done, rows - done, next(size for size in buckets if size >= rows - done)))
+    return slices
+
+
+def slices_note(slices: Sequence[Slice]) -> str:
+    """What was run, in words: "300 rows ran in 3 slices (2 of 128, 1 of 64), the last one padded with 20 rows"."""
+    rows, padding = sum(s.rows for s in slices), slices[-1].bucket - slices[-1].rows
+    largest, last = slices[0].bucket, slices[-1].bucket
+    sizes = f" of {largest}" if last == largest else f" ({len(slices) - 1} of {largest}, 1 of {last})"
+    padded = f", {'the last one ' if len(slices) > 1 else ''}padded with {_counted(padding, 'row')}" if padding else ""
+    return f"{_counted(rows, 'row')} ran in {_counted(len(slices), 'slice')}{sizes}{padded}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def choose(
+    expected: Mapping[int, float],
+    latency_us: Callable[[int], float],
+    *,
+    most: int = MOST_BUCKETS,
+    least_gain: float = LEAST_GAIN,
+) -> tuple[int, ...]:
+    """The buckets with the least expected latency for batches of these sizes and weights.
+
+    ``latency_us`` is what a batch of a size takes, as the timing model has it. At most ``most`` buckets are taken, and
+    one more only where it saves ``least_gain`` of the latency. Weighed are the sizes expected, and the next power of
+    two of each, which may be faster than a smaller odd size.
+    """
+    sizes = sorted(expected)
+    candidates = sorted({*sizes, *(1 << (size - 1).bit_length() for size in sizes)})
+    total = sum(expected.values())
+    latency = cache(latency_us)
+
+    @cache
+    def best(end: int, count: int) -> tuple[float, tuple[int, ...]]:
+        """The least latency of what fits candidates[end], with that and ``count - 1`` smaller ones."""
+        bucket = candidates[end]
+
+        def padded(after: int) -> float:
+            return sum(expected[size] for size in sizes if after < size <= bucket) / total * latency(bucket)
+
+        if count == 1:
+            return padded(0), (bucket,)
+        options = [(best(start, count - 1), candidates[start]) for start in range(count - 2, end)]
+        return min((before[0] + padded(size), (*before[1], bucket)) for before, size in options)
+
+    largest = [end for end, size in enumerate(candidates) if size >= sizes[-1]]
+    chosen = min(best(end, 1) for end in largest)
+    for count in range(2, min(most, len(sizes)) + 1):
+        more = min(best(end, count) for end in largest if end >= count - 1)
+        # One more may pay only together with the next: but then each is worth little.
+        if more[0] > chosen[0] * (1 - least_gain):
+            break
+        chosen = more
+    return chosen[1]

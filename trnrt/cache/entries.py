@@ -1,0 +1,266 @@
+"""What the cache keeps of a compiled model: one JSON file an entry, and arrays as files that entries share.
+
+    plans/<key>.json     what was asked for (the key is its digest), the saved plan, and the digests of its arrays
+    arrays/<digest>.npy  weights, by content: the same for every batch
+    kernels/...          kernel modules, by content
+
+Every file is written beside its place and renamed, so that a reader sees all of it or none, whoever writes at the same
+time and whenever a writer is killed. Every digest is checked before anything is used. What can't be written is not
+cached, with a note; what is damaged is removed, with a note, and made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+SCHEMA_VERSION = 1
+NEW_MODEL = "this model is not in the cache"
+# Files that no entry names yet are left alone for so long: another process may be about to write the entry.
+_GRACE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kept model: what was asked for, when it was last used (seconds since the epoch), and its bytes on disk.
+
+    ``size`` counts arrays that several entries share in each of them.
+    """
+
+    key: str
+    request: dict[str, Any]
+    used: float
+    size: int
+    path: Path = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A lookup's answer: the saved plan with its arrays, or why there is none."""
+
+    saved: dict[str, Any] | None
+    arrays: list[Array]
+    reason: str = ""
+
+
+def key_of(request: Mapping[str, Any]) -> str:
+    """The name of the entry for a request: the digest of all that the plan depends on."""
+    return hashlib.sha256(_canonical(request)).hexdigest()[:40]
+
+
+class Entries:
+    """The entries in a directory that is the owner's alone (the caller sees to that)."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self.directory = directory
+        self.limit = limit
+        self._plans = directory / "plans"
+        self._arrays = directory / "arrays"
+
+    def look_up(self, request: Mapping[str, Any]) -> Found:
+        """The entry for a request. What is damaged is removed: it is a miss with that reason."""
+        path = self._plans / f"{key_of(request)}.json"
+        try:
+            document = json.loads(path.read_bytes())
+            if document["digest"] != _digest(_canonical(document["content"])):
+                raise ValueError("its digest does not match its content")
+            content = document["content"]
+            if content["request"] != json.loads(_canonical(request)):
+                raise ValueError("it is for another request")
+            arrays = [self._read_array(digest) for digest in content["arrays"]]
+        except FileNotFoundError as missing:
+            if missing.filename == str(path):
+                return Found(None, [], self._why_missing(request))
+            return self._damaged(path, "an array of it is gone")
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            return self._damaged(path, str(error))
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return Found(content["saved"], arrays)
+
+    def put(self, request: Mapping[str, Any], saved: Mapping[str, Any], arrays: list[Array]) -> str:
+        """Keep a saved plan; why it can't be kept, or nothing."""
+        from trnrt.cache import write_whole
+
+        try:
+            for folder in (self._plans, self._arrays):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            digests, size = [], 0
+            for array in arrays:
+                content = _npy(array)
+                digest, size = _digest(content), size + len(content)
+                digests.append(digest)
+                path = self._arrays / f"{digest}.npy"
+                if path.exists():
+                    os.utime(path)
+                else:
+                    write_whole(path, content)
+            kept = {"request": dict(request), "saved": saved, "arrays": digests, "bytes": size}
+            document = {"schema_version": SCHEMA_VERSION, "digest": _digest(_canonical(kept)), "content": kept}
+            write_whole(self._plans / f"{key_of(request)}.json", json.dumps(document).encode("utf-8"))
+            self.shrink()
+        except OSError as error:
+            return f"not cached: {error.strerror} ({self.directory})"
+        return ""
+
+    def entries(self) -> list[Entry]:
+        """All entries, the one used last first. Damaged ones are left out."""
+        return sorted(self._each(), key=lambda entry: -entry.used)
+
+    def clear(self) -> int:
+        """Remove everything; how many bytes that were."""
+        size = 0
+        for folder in (self._plans, self._arrays, self.directory / "kernels"):
+            for path in _files(folder):
+                size += _remove(path)
+        return size
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        folders = (self._plans, self._arrays, self.directory / "kernels")
+        return sum(_size(path) for folder in folders for path in _files(folder))
+
+    def shrink(self) -> None:
+        """While all together exceed the limit, remove the entries used longest ago, with arrays that only they name."""
+        excess = self.size() - self.limit
+        if excess <= 0:
+            return
+        named = {path: _named_arrays(path) for path in _entry_files(self._plans)}
+        excess -= self._drop_unnamed({digest for digests in named.values() for digest in digests})
+        for entry in sorted(self._each(), key=lambda entry: entry.used):
+            if excess <= 0:
+                return
+            digests = set(named.pop(entry.path, []))
+            excess -= _remove(entry.path)
+            for digest in digests.difference(*named.values()):
+                excess -= _remove(self._arrays / f"{digest}.npy")
+            for path in _files(self.directory / "kernels"):
+                if _modified(path) <= entry.used:
+                    excess -= _remove(path)
+
+    def _drop_unnamed(self, named: set[str]) -> int:
+        """Remove what no entry names any more, and what killed writers left behind; how many bytes that were."""
+        dropped, oldest, entries = 0, time.time() - _GRACE_SECONDS, set(_entry_files(self._plans))
+        for path in [*_files(self._arrays), *_files(self._plans)]:
+            kept = path in entries if path.parent == self._plans else path.stem in named
+            if not kept and _modified(path) < oldest:
+                dropped += _remove(path)
+        return dropped
+
+    def _each(self) -> Iterator[Entry]:
+        for path in _entry_files(self._plans):
+            try:
+                status, content = path.stat(), json.loads(path.read_bytes())["content"]
+                size = status.st_size + int(content["bytes"])
+                yield Entry(path.stem, dict(content["request"]), status.st_mtime, size, path)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+
+    def _read_array(self, digest: str) -> Array:
+        content = (self._arrays / f"{digest}.npy").read_bytes()
+        if _digest(content) != digest:
+            with contextlib.suppress(OSError):
+                (self._arrays / f"{digest}.npy").unlink()
+            raise ValueError("the digest of an array does not match its content")
+        array: Array = np.load(io.BytesIO(content), allow_pickle=False)
+        return array
+
+    def _damaged(self, path: Path, reason: str) -> Found:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return Found(None, [], f"the cached plan was damaged ({reason}) and is made anew")
+
+    def _why_missing(self, request: Mapping[str, Any]) -> str:
+        """What distinguishes a request from the most similar entry of the same model."""
+        wanted = json.loads(json.dumps(request))  # as the entries hold it, in the order of the request
+        others = [entry.request for entry in self.entries() if entry.request.get("name") == wanted.get("name")]
+        if not others:
+            return NEW_MODEL
+        changes = sorted((list(_changes(other, wanted)) for other in others), key=len)
+        return ", ".join(changes[0])
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """The differences of two requests in words: "target trn1 -> trn2"."""
+    for name in new:
+        before, after = old.get(name), new[name]
+        if before == after:
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from (f"{name} {what}" for what in _changes(before, after))
+        elif name in ("model", "version") and isinstance(after, str) and len(after) > 16:
+            yield f"the {name} changed" if name == "model" else f"trnrt {before} -> {after}"
+        else:
+            yield f"{name} {_word(before)} -> {_word(after)}"
+
+
+def _word(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _named_arrays(path: Path) -> list[str]:
+    try:
+        return [str(digest) for digest in json.loads(path.read_bytes())["content"]["arrays"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_file()]
+    except OSError:
+        return []
+
+
+def _entry_files(folder: Path) -> list[Path]:
+    """The entries; what begins with a dot is still being written."""
+    return [path for path in _files(folder) if path.suffix == ".json" and not path.name.startswith(".")]
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _remove(path: Path) -> int:
+    size = _size(path)
+    with contextlib.suppress(OSError):
+        path.unlink()
+        return size
+    return 0
+
+
+def _npy(array: Array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:40]

@@ -1,0 +1,120 @@
+"""Plans from the cache, or made and kept there: what a session asks when it needs one for new input shapes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.cache import KernelCache
+from trnrt.cache.entries import Entries
+from trnrt.errors import OptionError
+
+if TYPE_CHECKING:
+    from trnrt.importer import ImportedModel
+    from trnrt.planner.partition import Partition
+
+Array = NDArray[Any]
+
+LIMIT_VARIABLE = "TRNRT_CACHE_LIMIT"
+DEFAULT_LIMIT = "8GiB"
+_UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def size_limit() -> int:
+    """Bytes that the cache may take: ``$TRNRT_CACHE_LIMIT`` ("500MiB", "8GiB"; 0 keeps nothing), else 8 GiB."""
+    text = os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or found[2].upper() not in _UNITS:
+        raise OptionError(f"{LIMIT_VARIABLE}={text!r} is no size", hint="write it as 500MiB or 8GiB; 0 keeps nothing")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+@cache
+def version() -> str:
+    """What makes plans: trnrt's version, and a digest of the code that reads and plans models."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for folder in ("importer", "planner"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return f"{metadata.version('trnrt')}+{digest.hexdigest()[:16]}"
+
+
+def request_for(
+    model: ImportedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Array],
+    *,
+    target: str,
+    dtype: str,
+    fallback: str | None,
+) -> dict[str, Any]:
+    """All that a plan depends on, as JSON can hold it."""
+    batched = {name for name in shapes if model.batch is not None and name not in values and shapes[name]}
+    rows = {shapes[name][0] for name in batched}
+    return {
+        "name": model.name,
+        "model": model.digest,
+        "version": version(),
+        "target": target,
+        "dtype": dtype,
+        "fallback": fallback,
+        "batch": rows.pop() if len(rows) == 1 else None,
+        "shapes": {name: list(shape[1:] if name in batched else shape) for name, shape in shapes.items()},
+        "values": {name: _digest(array) for name, array in values.items()},
+    }
+
+
+def _digest(array: Array) -> str:
+    described = f"{array.dtype.name} {array.shape} ".encode()
+    return hashlib.sha256(described + np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+class PlanCache(KernelCache):
+    """A directory with kernel modules and saved plans."""
+
+    def __init__(self, directory: Path | None = None, *, enabled: bool = True) -> None:
+        super().__init__(directory)
+        self.limit = size_limit()
+        self._enabled = enabled and self.limit > 0
+
+    @property
+    def entries(self) -> Entries:
+        """The saved plans."""
+        return Entries(self.directory, self.limit)
+
+    def partition(self, request: Mapping[str, Any], make: Callable[[], Partition]) -> tuple[Partition, str]:
+        """The saved partition for a request, else what ``make`` gives, which is saved; and what there is to say.
+
+        CacheError where the directory is not the owner's alone.
+        """
+        if not self._enabled:
+            return make(), ""
+        from trnrt.planner.saving import NotSaved, decode, encode
+
+        full = self.prepare()
+        found = self.entries.look_up(request)
+        reason = found.reason
+        if found.saved is not None:
+            try:
+                return decode(found.saved, found.arrays), ""
+            except NotSaved as damaged:
+                reason = str(damaged)
+        partition = make()
+        if full:
+            return partition, full
+        try:
+            saved, arrays = encode(partition)
+        except NotSaved as strange:
+            return partition, str(strange)
+        note = self.entries.put(request, saved, arrays)
+        return partition, "; ".join(part for part in (reason, note) if part)

@@ -1,0 +1,76 @@
+"""``trnrt buckets``: which batch sizes to compile for, given the batches that are expected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trnrt.buckets import cover, parse_distribution
+from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.options import Reporting
+from trnrt.report.console import render, say, working
+from trnrt.report.files import write_text
+from trnrt.report.text import shown
+
+
+def choose(model: Path, options: SessionOptions, expected: str, most: int, reporting: Reporting) -> None:
+    """Print what each expected batch costs alone and in the chosen buckets."""
+    weights = parse_distribution(expected)
+    session = open_session(model, options)
+    with working("planning and timing each batch"):
+        buckets = session.choose_buckets(weights, most)
+        latency = {size: session.predicted_for(size) for size in sorted({*weights, *buckets})}
+    document = {
+        "schema_version": 1,
+        "model": session.name,
+        "target": session.target,
+        "dtype": session.dtype,
+        **_weighed(weights, buckets, latency),
+    }
+    text = json.dumps(document, indent=1) + "\n"
+    say(text if reporting.as_json else _text(document))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, text)
+
+
+def _weighed(weights: Mapping[int, float], buckets: tuple[int, ...], latency: Mapping[int, float]) -> dict[str, Any]:
+    """Each batch in its bucket, and what a batch costs on average."""
+    total = sum(weights.values())
+    rows = []
+    for size in sorted(weights):
+        bucket = cover(size, buckets)[0].bucket
+        rows.append(
+            {
+                "batch": size,
+                "weight": weights[size] / total,
+                "predicted_us": latency[size],
+                "bucket": bucket,
+                "bucket_us": latency[bucket],
+                "padding": bucket - size,
+            }
+        )
+    mean = sum(row["weight"] * row["bucket_us"] for row in rows)
+    return {"buckets": list(buckets), "expected_us": mean, "one_bucket_us": latency[buckets[-1]], "batches": rows}
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("batch", "share", "alone, us", "bucket", "in it, us", "padding"):
+        table.add_column(heading, justify="right")
+    for row in document["batches"]:
+        table.add_row(
+            str(row["batch"]),
+            f"{100 * row['weight']:.0f} %",
+            f"{row['predicted_us']:,.1f}",
+            str(row["bucket"]),
+            f"{row['bucket_us']:,.1f}",
+            str(row["padding"]) if row["padding"] else "",
+        )
+    chosen = ",".join(map(str, document["buckets"]))
+    mean, one = document["expected_us"], document["one_bucket_us"]
+    predicted = f"predicted {mean:,.1f} us a batch, {one:,.1f} with the largest bucket alone"
+    return render([table, "", f"{shown(document['model'])}: --buckets {chosen}; {predicted}"])

@@ -1,0 +1,165 @@
+"""The verbs that come in groups: ``trnrt cache``, ``trnrt nki`` and ``trnrt bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trnrt.commands.options import (
+    BaselineFlag,
+    CallsFlag,
+    HtmlFlag,
+    JsonFlag,
+    JsonOutFlag,
+    QuickFlag,
+    RegressFlag,
+    Reporting,
+    ScriptArguments,
+    ScriptFile,
+    SimulatedTargetFlag,
+    TraceFlag,
+    read_percent,
+)
+
+if TYPE_CHECKING:
+    from trnrt.commands.profile import ProfileRequest
+
+cache_app = typer.Typer(help="What is kept of compiled models.", no_args_is_help=True)
+nki_app = typer.Typer(help="Kernels on the simulated NeuronCore: run, check or profile a script.", no_args_is_help=True)
+bench_app = typer.Typer(help="How fast trnrt is on this machine.", no_args_is_help=True)
+
+
+@cache_app.callback()
+def cache_verbs() -> None:
+    """What is kept of compiled models."""
+
+
+@cache_app.command("ls", short_help="List what is kept.")
+def cache_ls_command(as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
+    """List the plans in the cache, the one used last first, with what they are for."""
+    from trnrt.commands.cache import list_entries
+
+    list_entries(Reporting(as_json, json_out))
+
+
+@cache_app.command("clear", short_help="Remove everything.")
+def cache_clear_command() -> None:
+    """Remove all plans, weights and kernel modules from the cache."""
+    from trnrt.commands.cache import clear
+
+    clear()
+
+
+@nki_app.callback()
+def nki_verbs() -> None:
+    """Kernels on the simulated NeuronCore: run, check or profile a script."""
+
+
+@bench_app.callback()
+def bench_verbs() -> None:
+    """How fast trnrt is on this machine."""
+
+
+# Options that trnrt does not know are the script's, wherever they stand.
+@nki_app.command("run", short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
+def nki_run_command(script: ScriptFile, arguments: ScriptArguments = None, target: SimulatedTargetFlag = None) -> None:
+    """Run a script that says `import nki` on the simulator, unchanged; exits as the script does."""
+    from trnrt.commands.nki import run_script
+
+    raise typer.Exit(run_script(script, arguments or [], target))
+
+
+@nki_app.command("check", short_help="Find what is wrong with kernels, without data.")
+def nki_check_command(
+    script: ScriptFile,
+    calls: CallsFlag = None,
+    target: SimulatedTargetFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Find what the language, the API and the hardware refuse, without executing data; exit 0 if nothing is."""
+    from trnrt.commands.nki import check_script
+
+    if not check_script(script, calls or [], target, Reporting(as_json, json_out)):
+        raise typer.Exit(1)
+
+
+@nki_app.command("profile", short_help="Predict the latency of kernels on the device.")
+def nki_profile_command(
+    script: ScriptFile,
+    calls: CallsFlag = None,
+    target: SimulatedTargetFlag = None,
+    html: HtmlFlag = None,
+    trace: TraceFlag = None,
+    baseline: BaselineFlag = None,
+    max_regress: RegressFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict the latency of each kernel call on the device, and what bounds it, without executing data."""
+    from trnrt.commands.nki_profile import profile_script
+
+    request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
+    if not profile_script(script, calls or [], target, request):
+        raise typer.Exit(1)
+
+
+@bench_app.command("simulator")
+def bench_simulator_command(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
+    """Measure the simulator against numpy and PyTorch; exit 1 if a bar is missed."""
+    from trnrt.commands.bench import bench_simulator
+
+    if not bench_simulator(Reporting(as_json, json_out), quick=quick):
+        raise typer.Exit(1)
+
+
+@bench_app.command("timing", short_help="Compare predictions with published times.")
+def bench_timing_command(
+    fit: Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")] = False,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Compare the timing model's predictions with published times; exit 1 if it is too far off."""
+    from trnrt.commands.bench import bench_timing
+
+    if not bench_timing(Reporting(as_json, json_out), fit=fit):
+        raise typer.Exit(1)
+
+
+@bench_app.command("labs", short_help="Compare the kernels with two labs' published times.")
+def bench_labs_command(
+    check: Annotated[bool, typer.Option("--check", help="Run every case, too, and check its numbers (slow).")] = False,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict the time of the hand-written kernels on the labs' cases; exit 1 if a bar is missed."""
+    from trnrt.commands.bench import bench_labs
+
+    if not bench_labs(Reporting(as_json, json_out), check=check):
+        raise typer.Exit(1)
+
+
+@bench_app.command("kernels", short_help="Show how near the kernels are to the hardware's limit.")
+def bench_kernels_command(
+    target: SimulatedTargetFlag = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes a family.")] = 50,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict each family of kernels on seeded random shapes: how much of the time the hardware needs at least."""
+    from trnrt.commands.bench import bench_kernels
+    from trnrt.nki.sim.kernel import default_target
+
+    bench_kernels(Reporting(as_json, json_out), target=target or default_target(), trials=trials)
+
+
+def profiling(
+    html: Path | None, trace: Path | None, baseline: Path | None, max_regress: str | None, reporting: Reporting
+) -> ProfileRequest:
+    """What the user asks of a profile."""
+    from trnrt.commands.profile import ProfileRequest
+
+    percent = None if max_regress is None else read_percent(max_regress)
+    return ProfileRequest(html, trace, baseline, percent, reporting)

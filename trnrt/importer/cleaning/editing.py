@@ -1,0 +1,131 @@
+"""What rules do to a graph: constants with names of their own, nodes taken out, values put in place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.naming import unique
+from trnrt.importer.values import static_shape
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Editor:
+    """A graph while rules change it. ``opset`` is that of ONNX's own operators."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.opset = model.opset_imports[""]
+        self.taken = {value.name or "" for value in _values(model.graph)}
+        self._node_names = {node.name or "" for node in model.graph}
+
+    def constant(self, array: Array, like: str) -> ir.Value:
+        """A new constant, called ``like`` or nearly so."""
+        tensor = ir.tensor(array)
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
+        value = ir.Value(name=unique(like, self.taken), type=kind, shape=shape, const_value=tensor)
+        self.graph.register_initializer(value)
+        return value
+
+    def result(self, like: str, dtype: ir.DataType | None, shape: Sequence[int]) -> ir.Value:
+        """A new value for a node to make."""
+        kind = None if dtype is None else ir.TensorType(dtype)
+        return ir.Value(name=unique(like, self.taken), type=kind, shape=ir.Shape(tuple(shape)))
+
+    def node_name(self, like: str) -> str:
+        """A name for a new node."""
+        return unique(like, self._node_names)
+
+    def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        """Let the node read ``value`` as its input ``index``; a constant that only it read there goes."""
+        while len(node.inputs) <= index:
+            node.resize_inputs(len(node.inputs) + 1)
+        before = node.inputs[index]
+        node.replace_input_with(index, value)
+        self._forget([before])
+
+    def bypass(self, node: ir.Node, value: ir.Value) -> None:
+        """Put ``value`` where the node's first output was, under its name if that is a graph output; the node goes."""
+        made = node.outputs[0]
+        if made.is_graph_output():
+            name = made.name or ""
+            made.name = unique(f"{name}_before", self.taken)
+            if value.is_graph_output() or value.producer() is None:
+                copy = ir.node("Identity", [value], name=self.node_name(node.name or ""))
+                self.graph.insert_before(node, copy)
+                copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+                value = copy.outputs[0]
+            value.name = name
+        made.replace_all_uses_with(value, replace_graph_outputs=True)
+        self.remove(node)
+
+    def remove(self, node: ir.Node) -> None:
+        """Take a node out whose outputs nobody reads, with the constants that only it read."""
+        inputs = list(node.inputs)
+        self.graph.remove(node, safe=True)
+        self._forget(inputs)
+
+    def _forget(self, values: Sequence[ir.Value | None]) -> None:
+        for value in values:
+            if value is not None and value.is_initializer() and not is_used(value):
+                self.graph.initializers.pop(value.name or "", None)
+
+
+def is_used(value: ir.Value) -> bool:
+    """Does a node or the graph's caller read it?"""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads the value, if it is read once and is no output of the graph."""
+    uses = list(value.uses())
+    return uses[0][0] if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def is_private(value: ir.Value) -> bool:
+    """Is the value read at one place only, and not by the graph's caller?"""
+    return only_reader(value) is not None
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """An input, or None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """The node that makes the value, if it is one of ONNX's ``operators``."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.domain == "" and node.op_type in operators else None
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """The shape of a value that a rule knows to be static."""
+    shape = static_shape(value)
+    assert shape is not None
+    return shape
+
+
+def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
+    """Numbers that stand in the attribute ``name`` or, in newer opsets, in the constant input ``index``; None if
+    they are left out. Ask ``is_computed`` first whether they are known."""
+    if name in node.attributes:
+        return [int(number) for number in node.attributes[name].as_ints()]
+    value = input_at(node, index)
+    if value is None or value.const_value is None:
+        return None
+    return [int(number) for number in value.const_value.numpy().reshape(-1)]
+
+
+def is_computed(node: ir.Node, index: int) -> bool:
+    """Is the input there, and not a constant?"""
+    value = input_at(node, index)
+    return value is not None and value.const_value is None
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]

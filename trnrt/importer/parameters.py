@@ -1,0 +1,132 @@
+"""Inputs that are really attributes: what is read only where operators take shapes, axes, counts or limits.
+
+A plan needs their values, not only their shapes, so they are bound as constants: each new value is a new plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trnrt.errors import InputError
+from trnrt.importer.model import TensorInfo
+from trnrt.importer.naming import quoted
+
+# Inputs by position that say what an operator does, not what it does it to.
+_POSITIONS: dict[str, tuple[int, ...]] = {
+    "Clip": (1, 2),
+    "ConstantOfShape": (0,),
+    "CumSum": (1,),
+    "Dropout": (1, 2),
+    "Expand": (1,),
+    "OneHot": (1, 2),
+    "Pad": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1, 2),
+    "TopK": (1,),
+    "Trilu": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{
+        f"Reduce{kind}": (1,)
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+# Indices, of any rank; but not into a constant table: those are data, and would be a new plan for each sentence.
+_INDICES: dict[tuple[str, str], int] = {
+    ("", "Gather"): 1,
+    ("", "GatherElements"): 1,
+    ("", "GatherND"): 1,
+    ("ai.onnx.ml", "ArrayFeatureExtractor"): 1,
+}
+# What computes such values from others.
+_ARITHMETIC = frozenset(
+    """Abs Add Cast Ceil Concat Div Equal Floor Gather Greater Identity Less Max Min Mod Mul Neg Range Reshape Shape
+    Size Slice Split Sqrt Squeeze Sub Transpose Unsqueeze Where""".split()  # noqa: SIM905
+)
+_MOST_NUMBERS = 4096
+
+
+def find_parameters(graph: ir.Graph) -> tuple[str, ...]:
+    """Names of the inputs whose values a plan needs."""
+    by_value: set[ir.Value] = set()
+    for node in reversed(list(graph)):
+        if node.domain == "" and node.op_type in _ARITHMETIC and all(_is_by_value(v, by_value) for v in node.outputs):
+            by_value.update(node.outputs)
+    return tuple(value.name or "" for value in graph.inputs if _is_parameter(value, by_value))
+
+
+def _is_parameter(value: ir.Value, by_value: set[ir.Value]) -> bool:
+    if value.dtype is None or value.shape is None or not value.uses() or not _is_by_value(value, by_value):
+        return False
+    of_any_rank = all(_INDICES.get((node.domain, node.op_type)) == index for node, index in value.uses())
+    if of_any_rank:
+        return value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
+    return len(value.shape) <= 1
+
+
+def _is_by_value(value: ir.Value, by_value: set[ir.Value]) -> bool:
+    """Is the value read, and only where operators take values or compute them?"""
+    uses = list(value.uses())
+    return bool(uses) and not value.is_graph_output() and all(_takes_value(n, i, by_value) for n, i in uses)
+
+
+def _takes_value(node: ir.Node, index: int, by_value: set[ir.Value]) -> bool:
+    if node.outputs and node.outputs[0] in by_value:
+        return True
+    if node.domain == "" and index in _POSITIONS.get(node.op_type, ()):
+        return True
+    table = node.inputs[0]
+    is_index = _INDICES.get((node.domain, node.op_type)) == index
+    return is_index and table is not None and not table.is_initializer() and node.op_type != "Constant"
+
+
+def check_values(
+    parameters: Iterable[str],
+    declared: Mapping[str, TensorInfo],
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, NDArray[Any]],
+) -> dict[str, NDArray[Any]]:
+    """The values of all parameters, as arrays.
+
+    Raises:
+        InputError: if one is missing, or is not what the shapes or the model say.
+    """
+    checked = {}
+    for name in parameters:
+        if name not in values:
+            raise InputError(
+                f"input {quoted(name)}: the plan depends on its value, and none is given",
+                hint="It says what an operator does (a shape, axes, a count): run and validate take it from --input; "
+                "or export the model with it as a constant.",
+            )
+        array = np.asarray(values[name])
+        if array.shape != tuple(shapes[name]) or array.dtype.name != declared[name].dtype:
+            wanted = f"{declared[name].dtype} of shape {tuple(shapes[name])}"
+            raise InputError(f"input {quoted(name)}: expected {wanted}, got {array.dtype.name} of shape {array.shape}")
+        if array.size > _MOST_NUMBERS:
+            raise InputError(
+                f"input {quoted(name)} has {array.size} numbers; as the plan depends on each of them, it takes at most "
+                f"{_MOST_NUMBERS}",
+                hint="Export the model with it as a constant.",
+            )
+        checked[name] = array
+    return checked
+
+
+def bind_values(graph: ir.Graph, values: Mapping[str, NDArray[Any]]) -> None:
+    """Make the inputs constants."""
+    for value in [value for value in graph.inputs if value.name in values]:
+        array = np.array(values[value.name or ""])
+        value.const_value = ir.tensor(array, name=value.name)
+        graph.inputs.remove(value)
+        graph.register_initializer(value)

@@ -1,0 +1,16 @@
+"""What a lowering function raises for a node that it can't lower."""
+
+from __future__ import annotations
+
+
+class Blocked(Exception):
+    """Raised by a lowering function for a node that it can't lower; the walk goes on and collects the others."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+class NotStatic(Blocked):
+    """A tensor has no static shape. Of the nodes that this stops, only the first is to blame."""

@@ -1,0 +1,34 @@
+"""trnrt against onnxruntime: outputs, what rounding explains of their errors, and every tensor between."""
+
+from trnrt.validate.layers import BundleRequest, LayerComparison, LayersReport, validate_layers
+from trnrt.validate.outputs import (
+    Accuracy,
+    OutputComparison,
+    Split,
+    ValidationReport,
+    accuracy,
+    changed_decisions,
+    compare,
+    default_tolerances,
+    run_onnxruntime,
+    split,
+    validate,
+)
+
+__all__ = [
+    "Accuracy",
+    "BundleRequest",
+    "LayerComparison",
+    "LayersReport",
+    "OutputComparison",
+    "Split",
+    "ValidationReport",
+    "accuracy",
+    "changed_decisions",
+    "compare",
+    "default_tolerances",
+    "run_onnxruntime",
+    "split",
+    "validate",
+    "validate_layers",
+]

@@ -1,0 +1,66 @@
+"""How far a tensor is from its reference, element by element against a tolerance of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Distance:
+    """``error`` and ``tolerance`` are those of the element where their ratio is the largest, which is ``element``.
+
+    ``max_abs`` is the largest error anywhere. NaN equals NaN only, infinity itself only: else the error is infinite.
+    """
+
+    max_abs: float
+    error: float
+    tolerance: float
+    ratio: float
+    element: tuple[int, ...]
+    passed: bool
+
+
+def errors_of(ours: Array, reference: Array) -> Array:
+    """Absolute errors; 0 where both are the same, NaN and infinity included, infinite where one is no number."""
+    mine, theirs = numbers(ours), numbers(reference)
+    with np.errstate(all="ignore"):
+        apart = np.abs(mine - theirs)
+    same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+    return np.where(same, np.float32(0), np.where(np.isnan(apart), np.float32(np.inf), apart))
+
+
+def numbers(array: Array) -> Array:
+    """Any tensor as float32, integers of more digits as float64."""
+    wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2
+    return array.astype(np.float64 if wide else np.float32, copy=False)
+
+
+def distance(errors: Array, tolerance: Array) -> Distance:
+    """The verdict on errors, which have the tolerance's shape."""
+    if not errors.size:
+        return Distance(0.0, 0.0, 0.0, 0.0, (), True)
+    with np.errstate(all="ignore"):
+        ratio = np.where((errors == 0) | np.isinf(tolerance), 0.0, errors / tolerance)
+    ratio = np.where(np.isnan(ratio), np.inf, ratio)
+    worst = int(ratio.argmax())
+    element = tuple(int(i) for i in np.unravel_index(worst, errors.shape))
+    off, allowed, largest = (float(a.reshape(-1)[worst]) for a in (errors, tolerance, ratio))
+    return Distance(float(errors.max()), off, allowed, largest, element, largest <= 1)
+
+
+def index_errors(ours: Array, reference: Array, x: Array, e: Array, axis: int, shape: tuple[int, ...]) -> Array:
+    """Errors of indices of extreme elements: how far the elements that they name are apart beyond what those may be
+    off by, 0 where that explains the choice. ``shape`` is that of the indices with their axis."""
+    mine, theirs = (i.astype(np.int64).reshape(shape) for i in (ours, reference))
+    inside = (mine >= 0) & (mine < x.shape[axis])
+    safe = np.where(inside, mine, 0)
+    chosen, wanted = (np.take_along_axis(x, i, axis) for i in (safe, theirs))
+    doubt = np.take_along_axis(e, safe, axis) + np.take_along_axis(e, theirs, axis)
+    explained = inside & (doubt > 0) & (np.abs(chosen - wanted) <= doubt)
+    return np.where((mine == theirs) | explained, 0.0, np.abs(mine - theirs).astype(np.float64))

@@ -1,0 +1,160 @@
+"""Sums of products and other sums, and largest elements.
+
+For ``y = sum(a * b)`` with errors e of a: ``|error of y| <= sum(e * |b|) + bound * sum(|a| * |b|)``, so one more run of
+the operator itself, on ``e + bound * |a|`` and ``|b|``, gives the error of every element.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from trnrt.validate.bounds import Array, Case, rule
+from trnrt.validate.rounding import SUMS, of_function, of_operation
+
+
+@rule("Conv", "ConvTranspose")
+def convolution(case: Case) -> list[Array]:
+    """Sums over the channels of a group and the taps of the kernel, and the bias."""
+    weight = case.inputs[1]
+    assert weight is not None
+    groups = int(case.attribute("group", 1))
+    transposed = case.op == "ConvTranspose"
+    length = (weight.shape[0] // groups if transposed else weight.shape[1]) * prod(weight.shape[2:])
+    share, added = _products(case, length), case.input(2)
+    bias = [] if added is None else [case.error(2) + share * np.abs(added)]
+    return [_both(case, weight, share, lambda a, b, c: case.first(a, b, *c), bias)]
+
+
+@rule("Gemm")
+def gemm(case: Case) -> list[Array]:
+    """alpha * A @ B + beta * C."""
+    a, b = (_turned(case, k) for k in (0, 1))
+    share = _products(case, a.shape[1])
+    alpha, beta = (abs(float(case.attribute(name, 1.0))) for name in ("alpha", "beta"))
+    a_error, b_error = (_turned(case, k, error=True) for k in (0, 1))
+    size = np.abs(a) + a_error
+    error = alpha * ((a_error + share * size) @ (np.abs(b) + b_error) + size @ b_error)
+    added = case.input(2)
+    if added is not None:
+        error = error + beta * (case.error(2) + share * np.abs(added))
+    return [error]
+
+
+@rule("MatMul")
+def matmul(case: Case) -> list[Array]:
+    """A @ B, of matrices or stacks of them."""
+    b = case.inputs[1]
+    assert b is not None
+    share = _products(case, b.shape[0] if b.ndim == 1 else b.shape[-2])
+    error = (case.e + share * case.size) @ (np.abs(b) + case.error(1))
+    return [error + case.size @ case.error(1) if np.any(case.error(1)) else error]
+
+
+def _products(case: Case, length: int) -> float:
+    """The bound of sums of products, relative to the sum of magnitudes."""
+    return case.sums(length + 1)
+
+
+def _turned(case: Case, position: int, *, error: bool = False) -> Array:
+    """A matrix of a Gemm, or its error."""
+    found = case.errors[position] if error else case.inputs[position]
+    assert found is not None
+    return found.T if case.attribute(("transA", "transB")[position], 0) else found
+
+
+def _both(case: Case, weight: Array, share: float, run: object, bias: list[Array]) -> Array:
+    """The errors that both factors of a convolution bring."""
+    assert callable(run)
+    error: Array = run(case.e + share * case.size, np.abs(weight) + case.error(1), bias)
+    if np.any(case.error(1)):
+        nothing = [np.zeros_like(b) for b in bias]
+        error = error + run(case.size, np.broadcast_to(case.error(1), weight.shape), nothing)
+    return error
+
+
+@rule("AveragePool", "GlobalAveragePool", "ReduceSum", "ReduceMean", "ReduceL1")
+def average(case: Case) -> list[Array]:
+    """Sums and means: of errors, and of magnitudes."""
+    share = case.sums(_terms(case))
+    return [case.first(case.e + share * case.size)]
+
+
+@rule("LpPool", "GlobalLpPool", "ReduceL2")
+def norm(case: Case) -> list[Array]:
+    """The norm of a sum is at most the sum of the norms."""
+    error = case.first(case.e)
+    # Powers and their sum may be tensors of their own, stored in the dtype before the root is taken.
+    share = case.sums(_terms(case)) + 2 * case.rounding.weights
+    return [error + share * (case.y + error)]
+
+
+@rule("ReduceProd")
+def multiplied(case: Case) -> list[Array]:
+    """The product of ``|x| + e`` less that of ``|x|``."""
+    share = case.sums(_terms(case))
+    most, size = case.first(case.size), np.abs(case.y)
+    return [np.maximum(most - size, 0) + share * most]
+
+
+@rule("ReduceLogSum", "ReduceLogSumExp")
+def log_of_sum(case: Case) -> list[Array]:
+    """The relative error of the sum, and that of the logarithm.
+
+    Exponentials are taken relative to the largest, so that their errors are those of the differences.
+    """
+    terms = _terms(case)
+    share = case.sums(terms) + of_function() + 2 * case.rounding.weights
+    if case.op == "ReduceLogSumExp":
+        spread = np.float32(case.x.max() - case.x.min()) if np.isfinite(case.x).all() else np.float32(200)
+        off = 2 * case.e.max(initial=0) + (of_operation() + case.rounding.weights) * min(spread, np.float32(200))
+        return [off + share + of_function() * np.maximum(np.abs(case.y), 1)]
+    total = np.exp(case.y)
+    off = (terms * case.e.max(initial=0) + share * terms * np.abs(case.x).max(initial=0)) / np.abs(total)
+    return [-np.log1p(-np.minimum(off, np.float32(1))) + of_function() * np.maximum(np.abs(case.y), 1)]
+
+
+@rule("ReduceSumSquare")
+def squares(case: Case) -> list[Array]:
+    """The sum of ``(|x| + e)**2 - x**2``, and of a share of the squares."""
+    share, size = case.sums(_terms(case)), np.abs(case.x)
+    return [case.first(np.sqrt(2 * size * case.e + case.e**2 + share * case.size**2))]
+
+
+@rule("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", exact=True)
+def largest(case: Case) -> list[Array]:
+    """The largest of numbers moves by the largest error at most."""
+    error = case.first(-case.e if case.op == "ReduceMin" else case.e)
+    # A window of padding only has the lowest number.
+    return [np.where(np.abs(error) > 3e38, 0, np.abs(error))]
+
+
+@rule("TopK", exact=True)
+def topk(case: Case) -> list[Array]:
+    """Sorted numbers move by the largest error of their row at most."""
+    axis = int(case.attribute("axis", -1))
+    return [np.broadcast_to(case.e.max(axis=axis, keepdims=True), case.y.shape)]
+
+
+@rule("Resize", "Upsample")
+def resize(case: Case) -> list[Array]:
+    """Copies, or sums with weights that come from float32 coordinates, which are off by a rounding of the size."""
+    mode = case.attribute("mode", "nearest")
+    if mode in ("nearest", b"nearest"):
+        return [case.first(case.e)]
+    size = max(*case.x.shape[2:], *case.y.shape[2:], 1)
+    # One axis after the other: the weights of each are rounded to the dtype, and what lies between two axes.
+    axes = case.x.ndim - 2
+    share = case.sums(4**axes) + 2 * size * SUMS + (2 * axes - 1) * case.rounding.weights
+    off = case.e + share * case.rounding.magnitude(case.size)
+    error = case.first(off)
+    if mode in ("cubic", b"cubic"):  # some weights are negative: their magnitudes add up to less than 2 in an axis
+        error = np.full(error.shape, 4 * off.max(), np.float32)
+    return [error]
+
+
+def _terms(case: Case) -> int:
+    """How many elements make one result of a pooling or reduction."""
+    window = case.attribute("kernel_shape", None)
+    return int(prod(window)) if window else max(1, case.x.size // max(case.y.size, 1))

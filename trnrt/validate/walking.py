@@ -1,0 +1,241 @@
+"""The pass over a model's steps: which values are alive, and each step run alone on onnxruntime's values and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.backends import Backend
+from trnrt.backends.onnxruntime import CpuKernel
+from trnrt.importer import ImportedModel
+from trnrt.planner.lowering import node_name, value_name
+from trnrt.planner.partition import CpuPart, DevicePart, Partition
+from trnrt.planner.plan import StepReport, StoredTensor
+from trnrt.running import as_output
+from trnrt.validate import rules as rules  # registers them
+from trnrt.validate.alone import LoneStep, PlanReader
+from trnrt.validate.bounds import Bound, as_float, bound
+from trnrt.validate.distances import Distance, distance, errors_of, index_errors
+from trnrt.validate.reference import Evaluated, Group, Groups, evaluate, value_of
+from trnrt.validate.rounding import Rounding
+
+Array = NDArray[Any]
+Errors = dict[str, Array]
+_INDICES = ("ArgMax", "ArgMin")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is done at a time: a step with the nodes that make its value, or, without a step, a part for the CPU or what
+    leaves a part of the device. ``groups`` are those of the values that onnxruntime makes for it."""
+
+    part: CpuPart | DevicePart
+    step: StepReport | None
+    groups: tuple[Group, ...]
+    reads: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The step's name, or the part's."""
+        return self.part.name if self.step is None else self.step.name
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of a step, with those that only give its sources another shape."""
+        grouped = [node_name(node) for group in self.groups for node in group.nodes]
+        return tuple(dict.fromkeys([*(self.step.nodes if self.step else ()), *grouped]))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A step's two distances; with what it takes to repeat one of them, where its result is a value."""
+
+    isolated: Distance | None
+    cumulative: Distance
+    length: int
+    inputs: dict[str, Array]
+    expected: Array | None
+    tolerance: Array | None
+
+
+class Walk:
+    """The values that are alive: ``theirs`` onnxruntime's and ``ours``, by name, in ONNX shape.
+
+    Tensors that are no values of the graph are in ``loose`` (isolated, cumulative), in their stored shape.
+    """
+
+    def __init__(
+        self, model: ImportedModel, partition: Partition, backend: Backend, arrays: Mapping[str, Array]
+    ) -> None:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        self.groups = Groups(model.bind(shapes, {name: arrays[name] for name in model.parameters}).model)
+        self.opset = self.groups.model.opset_imports.get("", 0)
+        self.rounding = Rounding(partition.dtype)
+        self._backend = backend
+        self._constants = partition.constants
+        self.theirs: dict[str, Array] = dict(arrays) | partition.constants
+        self.ours: dict[str, Array] = dict(self.theirs)
+        self.loose: dict[str, tuple[Array, Array]] = {}
+        self._readers: dict[str, PlanReader] = {}
+        self._held: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self.units: list[Unit] = []
+        for part in partition.parts:
+            self._add(part, is_only=len(partition.parts) == 1)
+        self._last = {name: k for k, unit in enumerate(self.units) for name in unit.reads}
+
+    # The order of things.
+
+    def _add(self, part: CpuPart | DevicePart, *, is_only: bool) -> None:
+        """Append a part's units."""
+        if isinstance(part, CpuPart):
+            self.groups.known |= set(part.outputs)
+            self.units.append(Unit(part, None, (), part.inputs))
+            return
+        reader = self._readers[part.name] = PlanReader(part.plan)
+        for step in part.plan.steps:
+            is_new = step.holds and step.holds not in self.groups.known
+            groups: tuple[Group, ...] = (self.groups.cut(step.holds),) if is_new else ()
+            if is_new:
+                self._held[part.name, step.output] = step.holds, step.order
+                self._dtypes[step.holds] = reader.dtype(step.output)
+            self.units.append(Unit(part, step, groups, self._reads(part, step.sources, groups)))
+        if not is_only:
+            made = [name for name in part.outputs if name not in self.groups.known]
+            groups = tuple(self.groups.cut(name) for name in made)
+            results = [StoredTensor(tensor.name, "", tensor.shape, "") for tensor in part.plan.results]
+            self.units.append(Unit(part, None, groups, self._reads(part, results, groups)))
+
+    def _reads(self, part: DevicePart, sources: Sequence[StoredTensor], groups: Sequence[Group]) -> tuple[str, ...]:
+        stored = [self._name(part, source.name) for source in sources]
+        return (*stored, *(value_name(value) for group in groups for value in group.sources))
+
+    def _name(self, part: DevicePart, stored: str) -> str:
+        """The name under which a stored tensor is kept: the value's that it is, else its own."""
+        return self._held.get((part.name, stored), (stored, ()))[0]
+
+    def forget(self, position: int) -> None:
+        """Let go of what no unit after this one reads."""
+        for kept in (self.theirs, self.ours, self.loose):
+            for name in [name for name in kept if self._last.get(name, -1) <= position]:
+                if name not in self._constants:
+                    kept.pop(name)
+
+    # Units without a step.
+
+    def cross(self, unit: Unit) -> None:
+        """Run a part for the CPU, or the host's nodes at the end of a part of the device."""
+        if isinstance(unit.part, CpuPart):
+            kernel = CpuKernel(unit.part)
+            for values in (self.theirs, self.ours):
+                taken = {n: values[n].astype(self.theirs[n].dtype, copy=False) for n in unit.part.inputs}
+                values |= kernel.run(taken)
+            return
+        for group in unit.groups:
+            self.theirs[value_name(group.value)] = value_of(group, evaluate(group, self.groups.model, self.theirs))
+        plan = unit.part.plan
+        known = dict(self.ours) | plan.constants
+        known |= {t.name: self._stored(unit.part, StoredTensor(t.name, "", t.shape, ""), 1) for t in plan.results}
+        for node in plan.host:
+            known[node.output] = node.compute(*(known[name] for name in node.inputs))
+        made = {output.name: as_output(known[output.source], output) for output in plan.outputs}
+        self.ours |= {name: array for name, array in made.items() if name not in self.ours}
+
+    # Units with one.
+
+    def compare(self, unit: Unit, directory: Path) -> Compared:
+        """Run a step alone, on onnxruntime's values and on ours, and compare both results."""
+        part, step = unit.part, unit.step
+        assert isinstance(part, DevicePart) and step is not None
+        isolated, cumulative = self._run(part, step, directory)
+        if not unit.groups:
+            self.loose[step.output] = isolated, cumulative
+            errors = errors_of(cumulative, isolated)
+            return Compared(None, distance(errors, np.full(errors.shape, np.inf)), 1, {}, None, None)
+        (group,) = unit.groups
+        done = evaluate(group, self.groups.model, self.theirs)
+        expected = value_of(group, done)
+        results = [_as_value(array, step, expected.shape) for array in (isolated, cumulative)]
+        distances: list[Distance] = []
+        bounds: list[Bound] = []
+        for position, result in enumerate(results):
+            bounds.append(bound(group, done, self._source_errors(group, position), self.rounding, self.opset))
+            distances.append(_measured(group, done, result, expected, bounds[-1]))
+        # What repeats the comparison that fails: the isolated one, unless only the other does.
+        shown = 1 if distances[0].passed and not distances[1].passed else 0
+        inputs = {name: self._fed(name, shown) for name in map(value_name, group.sources)}
+        self.theirs[step.holds], self.ours[step.holds] = expected, results[1]
+        return Compared(distances[0], distances[1], bounds[0].length, inputs, expected, bounds[shown].error)
+
+    def _fed(self, name: str, position: int) -> Array:
+        """A value of onnxruntime's (0) or of ours (1) in the model's own dtype."""
+        theirs = self.theirs[name]
+        return (theirs, self.ours[name])[position].astype(theirs.dtype, copy=False)
+
+    def _run(self, part: DevicePart, step: StepReport, directory: Path) -> tuple[Array, Array]:
+        reader = self._readers[part.name]
+        lone = LoneStep(reader, step, self._backend, directory)
+        fed = reader.fed(step)
+        made = [lone.run({source.name: self._stored(part, source, k) for source in fed}) for k in (0, 1)]
+        return made[0], made[1]
+
+    def _stored(self, part: DevicePart, source: StoredTensor, position: int) -> Array:
+        """A tensor as it is stored: of onnxruntime's values (0) or of ours (1)."""
+        if source.name in self.loose:
+            return self.loose[source.name][position]
+        name, order = self._held.get((part.name, source.name), (source.name, ()))
+        array = (self.theirs, self.ours)[position][name]
+        return (array.transpose(order) if order else array).reshape(source.shape)
+
+    def _source_errors(self, group: Group, position: int) -> Errors:
+        """What a group's sources, as they are fed, are off by."""
+        errors = {}
+        for source in group.sources:
+            name = value_name(source)
+            theirs = self.theirs[name]
+            held = self._dtypes.get(name, _held_in(self.rounding))
+            with np.errstate(all="ignore"):
+                fed = (theirs, self.ours[name])[position].astype(held)
+            errors[name] = errors_of(fed, as_float(theirs)).astype(np.float32)
+        return errors
+
+
+def _held_in(rounding: Rounding) -> np.dtype[Any]:
+    from trnrt.nki.machine.dtypes import as_dtype
+
+    return as_dtype(rounding.dtype).numpy
+
+
+def _as_value(stored: Array, step: StepReport, shape: tuple[int, ...]) -> Array:
+    """A stored result as the value that it is."""
+    if list(step.order) == sorted(step.order):
+        return stored.reshape(shape)
+    turned = stored.reshape([shape[d] for d in step.order])
+    return turned.transpose(np.argsort(step.order))
+
+
+def _measured(group: Group, done: Sequence[Evaluated], result: Array, expected: Array, made: Bound) -> Distance:
+    producer = next(step for step in done if group.value in step.runner.node.outputs)
+    node = producer.runner.node
+    if node.op_type not in _INDICES:
+        return distance(errors_of(result, as_float(expected)), made.error)
+    (x, *_), (value, *_) = producer.inputs, node.inputs
+    assert x is not None and value is not None
+    found = node.attributes.get("axis")
+    axis = int(found.value if found is not None else 0) % max(x.ndim, 1)
+    shape = tuple(1 if d == axis else size for d, size in enumerate(x.shape))
+    off = made.errors.get(value_name(value), np.zeros(x.shape, np.float32))
+    errors = index_errors(result, expected, as_float(x), off, axis, shape)
+    return distance(errors, np.zeros(errors.shape))
+
+
+def for_plan(partition: Partition, plan: Any) -> Partition:
+    """A partition of one plan with another one in its place."""
+    (part,) = partition.parts
+    assert isinstance(part, DevicePart), "a plan of one's own is for a model that is one plan"
+    return replace(partition, parts=(replace(part, plan=plan),))
