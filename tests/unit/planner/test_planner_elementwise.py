@@ -127,6 +127,42 @@ def test_integers_are_refused() -> None:
         planned(modelled(graph), {"x": (3, 4)})
 
 
+@pytest.mark.parametrize(
+    "op", ["Add(i, c)", "Div(i, c)", "Mul(i, i)", "Sub(c, i)", "Abs(i)", "ReduceMean<axes=[1]>(i)"]
+)
+def test_arithmetic_on_integers_that_a_cast_made_is_refused(op: str) -> None:
+    """Of integers, 7 / 2 is 3: the engines would give 3.5."""
+    shape = "[2, 1]" if "Reduce" in op else "[2, 3]"
+    graph = f"(float[2, 3] x) => (int32{shape} y) {{ i = Cast<to=6>(x) y = {op} }}"
+    with pytest.raises(UnsupportedModelError, match="arithmetic on int32"):
+        planned(modelled(graph, {"c": np.array(2, np.int32)}), {"x": (2, 3)})
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *("Max(i, c)", "Min(i, j)", "Transpose<perm=[1, 0]>(i)", "Where(i_is_two, i, j)", "Cast<to=9>(i)"),
+        *("Greater(i, j)", "Equal(i, c)", "Clip(i, c)", "Concat<axis=0>(i, j)", "Cast<to=7>(i)"),
+    ],
+)
+def test_integers_that_a_cast_made_are_moved_compared_and_chosen(op: str) -> None:
+    name = op.split("(", maxsplit=1)[0]
+    kind = "bool" if name in ("Greater", "Equal", "Cast<to=9>") else "int64" if name == "Cast<to=7>" else "int32"
+    shape = "[5, 4]" if name.startswith("Transpose") else "[8, 5]" if name.startswith("Concat") else "[4, 5]"
+    graph = f"""(float[4, 5] x, float[4, 5] z) => ({kind}{shape} y)
+        {{ i = Cast<to=6>(x) j = Cast<to=6>(z) i_is_two = Equal(i, c) y = {op} }}"""
+    inputs = {"x": 9 * drawn(4, 5), "z": 9 * drawn(4, 5, seed=1)}
+    compare(modelled(graph, {"c": np.array(2, np.int32)}), inputs)
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(16777217, "float32"), (257, "bfloat16")])
+def test_an_integer_constant_that_would_be_rounded_is_refused(number: int, dtype: str) -> None:
+    graph = "(float[2, 2] x) => (bool[2, 2] y) { i = Cast<to=6>(x) y = Equal(i, c) }"
+    constants = np.array([number, 3], np.int32)
+    with pytest.raises(UnsupportedModelError, match=f"the integer {number} in a constant, which {dtype}"):
+        planned(modelled(graph, {"c": constants}), {"x": (2, 2)}, dtype=dtype)
+
+
 def test_neighbours_become_one_step() -> None:
     """The gate of SiLU reads the input twice; a bias a channel and a residual come along."""
     graph = """(float[2, 8, 5, 5] x, float[2, 8, 5, 5] r) => (float[2, 8, 5, 5] y) {

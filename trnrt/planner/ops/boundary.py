@@ -25,19 +25,20 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
     source = node.inputs[0]
     assert source is not None
     target = ir.DataType(attribute(node, "to", 1))
-    held = {*FLOATS, ir.DataType.BOOL}
+    held, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
+    widens = kind in INTEGERS and target in INTEGERS and np.can_cast(kind.numpy(), target.numpy())
     if lowering.on_host(source):
         lowering.to_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
     elif ir.DataType.STRING in (source.dtype, target):
         raise Blocked(
             "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
         )
-    elif target in FLOATS and (lowering.is_input(source) or source.dtype in held | INTEGERS):
+    elif widens or (target in FLOATS and (lowering.is_input(source) or kind in held | INTEGERS)):
         lowering.view(node, source, "the session's dtype holds it as it is")
-    elif source.dtype in held and target in INTEGERS | {ir.DataType.BOOL}:
+    elif (kind in held and target in INTEGERS) or (kind in held | INTEGERS and target is ir.DataType.BOOL):
         add_cast(lowering, node, target)
     else:
-        kinds = f"{source.dtype.name if source.dtype else '?'} to {target.name}"
+        kinds = f"{kind.name if kind else '?'} to {target.name}"
         raise Blocked(f"a cast from {kinds} between computed tensors")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner import weights
 from trnrt.planner.lowering import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.plan import Array, Layout
@@ -218,12 +219,25 @@ def term(lowering: Lowering, program: Program, value: ir.Value | None, *, intege
     """An input of a node as an operand: a number where it is one that is constant, else a source."""
     constant = lowering.constant(value)
     if constant is not None and constant.dtype != object:
-        numbers = constant.astype(np.float32)
+        numbers = _held(lowering, constant)
         # Infinity can't be written as a number in a kernel module.
         return (
             float(numbers.reshape(())) if numbers.size == 1 and np.isfinite(numbers).all() else program.source(numbers)
         )
     return program.source(lowering.operand(value, short_integers=integers))
+
+
+def _held(lowering: Lowering, constant: Array) -> Array:
+    """A constant as float32; blocks integers that the session's dtype would round."""
+    numbers: Array = constant.astype(np.float32)
+    if constant.dtype.kind not in "iu":
+        return numbers
+    dtype = "float32" if constant.size == 1 else lowering.dtype  # one number is written into the kernel as float32
+    held = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
+    if not (held == constant.astype(np.float64)).all() or (np.abs(held) > 2.0**53).any():
+        wrong = int(constant.reshape(-1)[np.argmax((held != constant).reshape(-1))])
+        raise Blocked(f"the integer {wrong} in a constant, which {dtype} does not hold", "use floats, or dtype float32")
+    return numbers
 
 
 # -- operators of one input ---------------------------------------------------------------------------
@@ -410,7 +424,7 @@ def lower_mod(lowering: Lowering, node: ir.Node) -> None:
 def add_cast(lowering: Lowering, node: ir.Node, target: ir.DataType) -> None:
     """A cast of a computed float: to a whole number, towards zero, or to truth."""
     program = Program()
-    source = program.source(lowering.operand(node.inputs[0]))
+    source = program.source(lowering.operand(node.inputs[0], short_integers=True))
     if target is ir.DataType.BOOL:
         program.apply("not_equal", source, 0.0)
     else:
