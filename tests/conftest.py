@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 # Before numpy is imported: threads of several test processes that wait for each other cost more than they bring.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# pytest's processes inherit the 80 columns that readline assumes; what is printed to no terminal must not be cut.
+os.environ.pop("COLUMNS", None)
 
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
 for folder in ("kernels", "unit/nki", "unit/planner", "shared", "conformance/onnx"):
     sys.path.append(str(Path(__file__).parent / folder))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test writes to the user's own cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("TRNRT_CACHE", str(tmp_path_factory.mktemp("cache")))
+@pytest.fixture(scope="module", autouse=True)
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test writes to the user's own cache; each module has one, and with it few entries to look through."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRNRT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -13,33 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from cache_writing import LARGE, REQUEST, request, weights, write_often
 
 from trnrt.cache.entries import Entries, key_of
-
-LARGE = 2**30
-REQUEST = {
-    "name": "digits",
-    "model": "a" * 40,
-    "version": "0.1.0+" + "b" * 40,
-    "target": "trn2",
-    "dtype": "float32",
-    "shapes": {"image": [1, 1, 8, 8]},
-}
-
-
-def request(**changes: Any) -> dict[str, Any]:
-    return REQUEST | changes
 
 
 def entries(folder: Path, limit: int = LARGE) -> Entries:
     folder.mkdir(mode=0o700, exist_ok=True)
     return Entries(folder, limit)
-
-
-def weights(seed: int, size: int = 100) -> list[NDArray[Any]]:
-    generator = np.random.default_rng(seed)
-    return [generator.random(size, np.float32), np.arange(3, dtype=np.int64)]
 
 
 def test_what_is_put_is_found(tmp_path: Path) -> None:
@@ -83,6 +64,24 @@ def test_a_miss_says_what_changed(tmp_path: Path, changes: dict[str, Any], reaso
     cache.put(request(target="trn3", dtype="float16", shapes={}), {}, [])
     found = cache.look_up(request(**changes))
     assert found.saved is None and found.reason == reason
+
+
+def test_a_miss_reads_only_some_entries_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However full the cache is: what a model's name and its latest entries say is enough."""
+    cache = entries(tmp_path / "cache")
+    for k in range(40):
+        cache.put(request(name=f"other{k}"), {}, [])
+        cache.put(request(batch=k), {}, [])
+    read, real = [], Path.read_bytes
+
+    def reads(path: Path) -> bytes:
+        read.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reads)
+    assert cache.look_up(request(batch=39, target="trn1")).reason == "target trn2 -> trn1"
+    assert len(read) == 1 + 32  # the entry that is not there, and those used last
+    assert len({name.split("-")[0] for name in read}) == 1
 
 
 @pytest.mark.parametrize("what", ["plans", "arrays"])
@@ -141,12 +140,6 @@ def test_a_full_disk_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-def write_often(folder: Path, seed: int, count: int) -> None:
-    cache = Entries(folder, LARGE)
-    for k in range(count):
-        cache.put(request(batch=k % 3), {"by": seed}, weights(k % 3, 20_000))
-
-
 def test_concurrent_writers(tmp_path: Path) -> None:
     cache = entries(tmp_path / "cache")
     context = multiprocessing.get_context("spawn")
@@ -171,6 +164,7 @@ def test_killed_writers_leave_nothing_that_is_used(tmp_path: Path) -> None:
         writer = context.Process(target=write_often, args=(tmp_path / "cache", 0, 10_000))
         writer.start()
         while not list((tmp_path / "cache").rglob("*.npy")):
+            assert writer.is_alive()
             time.sleep(0.01)
         time.sleep(pause)
         assert writer.pid is not None

@@ -1,6 +1,7 @@
 """What the cache keeps of a compiled model: one JSON file an entry, and arrays as files that entries share.
 
-    plans/<key>.json     what was asked for (the key is its digest), the saved plan, and the digests of its arrays
+    plans/<key>.json     what was asked for (the key is its digest, after one of the model's name, so that a miss reads
+                         only entries of that name), the saved plan, and the digests of its arrays
     arrays/<digest>.npy  weights, by content: the same for every batch
     kernels/...          kernel modules, by content
 
@@ -31,6 +32,8 @@ SCHEMA_VERSION = 1
 NEW_MODEL = "this model is not in the cache"
 # Files that no entry names yet are left alone for so long: another process may be about to write the entry.
 _GRACE_SECONDS = 600.0
+# To say why a request missed, it is compared with so many entries of its model: those used last.
+_COMPARED = 32
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,13 @@ class Found:
 
 
 def key_of(request: Mapping[str, Any]) -> str:
-    """The name of the entry for a request: the digest of all that the plan depends on."""
-    return hashlib.sha256(_canonical(request)).hexdigest()[:40]
+    """The name of the entry for a request: digests of its model's name, and of all that the plan depends on."""
+    return f"{_of_model(request)}-{_digest(_canonical(request))}"
+
+
+def _of_model(request: Mapping[str, Any]) -> str:
+    """What the keys of all entries of a model's name begin with."""
+    return _digest(str(request.get("name")).encode("utf-8", "backslashreplace"))[:8]
 
 
 class Entries:
@@ -118,7 +126,7 @@ class Entries:
 
     def entries(self) -> list[Entry]:
         """All entries, the one used last first. Damaged ones are left out."""
-        return sorted(self._each(), key=lambda entry: -entry.used)
+        return sorted(self._each(_entry_files(self._plans)), key=lambda entry: -entry.used)
 
     def clear(self) -> int:
         """Remove everything; how many bytes that were."""
@@ -140,7 +148,7 @@ class Entries:
             return
         named = {path: _named_arrays(path) for path in _entry_files(self._plans)}
         excess -= self._drop_unnamed({digest for digests in named.values() for digest in digests})
-        for entry in sorted(self._each(), key=lambda entry: entry.used):
+        for entry in reversed(self.entries()):
             if excess <= 0:
                 return
             digests = set(named.pop(entry.path, []))
@@ -160,8 +168,8 @@ class Entries:
                 dropped += _remove(path)
         return dropped
 
-    def _each(self) -> Iterator[Entry]:
-        for path in _entry_files(self._plans):
+    def _each(self, paths: list[Path]) -> Iterator[Entry]:
+        for path in paths:
             try:
                 status, content = path.stat(), json.loads(path.read_bytes())["content"]
                 size = status.st_size + int(content["bytes"])
@@ -186,7 +194,9 @@ class Entries:
     def _why_missing(self, request: Mapping[str, Any]) -> str:
         """What distinguishes a request from the most similar entry of the same model."""
         wanted = json.loads(json.dumps(request))  # as the entries hold it, in the order of the request
-        others = [entry.request for entry in self.entries() if entry.request.get("name") == wanted.get("name")]
+        paths = [path for path in _entry_files(self._plans) if path.name.startswith(_of_model(request))]
+        latest = sorted(paths, key=_modified)[-_COMPARED:]
+        others = [e.request for e in self._each(latest) if e.request.get("name") == wanted.get("name")]
         if not others:
             return NEW_MODEL
         changes = sorted((list(_changes(other, wanted)) for other in others), key=len)
