@@ -162,7 +162,9 @@ def _runner(system: str, model: str) -> Callable[[], object]:
         return lambda: ours.run(None, feeds)
     import onnxruntime
 
-    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # of the light networks' unused constants there is a warning each
+    theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     (image,) = theirs.get_inputs()
     drawn: Array = np.random.default_rng(0).random(image.shape).astype(np.float32)
     return lambda: theirs.run(None, {image.name: drawn})
