@@ -3,7 +3,7 @@
 from typing import Any
 
 from trnrt.kernels.common import ceil_div
-from trnrt.kernels.compute_ops import OTHER_ROOM, ROOM, VECTOR, evaluate
+from trnrt.kernels.compute_ops import OTHER_ROOM, ROOM, SCALAR, VECTOR, evaluate
 from trnrt.kernels.values import as_float32, fresh, is_column, is_number, result_shape, wide
 from trnrt.nki import nisa, nl
 
@@ -22,28 +22,59 @@ def run(dst: nl.NkiTensor, sources: list[Any], ops: tuple[tuple[Any, ...], ...])
     for source in sources:
         values.append(as_float32(source) if is_column(source) else source)
     used = last_uses(len(sources), ops)
-    skipped = False
+    skipped = 0
     for i in range(len(ops)):
-        args = arguments(values, ops[i])
-        shape = result_shape(args)
-        assert shape[0] > 0, f"compute: all operands of operator {i}, {ops[i][0]}, are numbers; compute it beforehand"
-        if skipped:
+        if skipped > 0:
             # It was computed together with the operator before.
-            skipped = False
+            skipped = skipped - 1
+            values.append(values[len(values) - 1])
         else:
-            pair = i + 1 < len(ops) and used[i] == i + 1 and is_pair(values, ops[i], ops[i + 1])
-            last = i == len(ops) - 1 or (pair and i == len(ops) - 2)
+            args = arguments(values, ops[i])
+            shape = result_shape(args)
+            assert shape[0] > 0, (
+                f"compute: all operands of operator {i}, {ops[i][0]}, are numbers; compute it beforehand"
+            )
+            many = _at_once(values, ops, used, i)
+            last = i + many == len(ops)
             whole = shape == result_shape([dst])
             result = dst if last and whole else fresh(shape)
-            if pair:
+            if many == 3:
+                _scaled(result, values, ops[i], ops[i + 1], ops[i + 2])
+            elif many == 2:
                 _both(result, values, ops[i], ops[i + 1])
-                values.append(result)
-                skipped = True
             else:
                 evaluate(result, ops[i][0], args)
             if last and not whole:
                 nisa.tensor_copy(dst=dst, src=wide(result, dst.shape))
             values.append(result)
+            skipped = many - 1
+
+
+def _at_once(values: list[Any], ops: tuple[tuple[Any, ...], ...], used: list[int], i: int) -> int:
+    """How many operators from number ``i`` on one instruction can compute: up to 3."""
+    if i + 1 >= len(ops) or used[i] != i + 1 or not is_pair(values, ops[i], ops[i + 1]):
+        return 1
+    if i + 2 >= len(ops) or used[i + 1] != i + 2 or ops[i + 2][0] not in SCALAR:
+        return 2
+    args = arguments(values, ops[i])
+    added = _other(values, ops[i + 1])
+    scaled = ops[i][0] == "multiply" and is_column(args[1]) and ops[i + 1][0] == "add"
+    return 3 if scaled and not is_number(added) else 2
+
+
+def _other(values: list[Any], second: tuple[Any, ...]) -> Any:
+    """What the second operator of a pair takes besides the first one's result."""
+    other = second[1] if is_number(second[1]) or second[1] != len(values) else second[2]
+    return other if is_number(other) else values[other]
+
+
+def _scaled(
+    dst: nl.NkiTensor, values: list[Any], first: tuple[Any, ...], second: tuple[Any, ...], third: tuple[Any, ...]
+) -> None:
+    """dst = a function of a tile times a column plus a column, on the scalar engine."""
+    args = arguments(values, first)
+    scale_sb, bias_sb = args[1].flatten_dims(1, 2), _other(values, second).flatten_dims(1, 2)
+    nisa.activation(dst=dst, op=SCALAR[third[0]], data=args[0], scale=scale_sb, bias=bias_sb)
 
 
 def arguments(values: list[Any], op: tuple[Any, ...]) -> list[Any]:
@@ -75,18 +106,14 @@ def is_pair(values: list[Any], first: tuple[Any, ...], second: tuple[Any, ...]) 
 def _both(dst: nl.NkiTensor, values: list[Any], first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
     """dst = the second operator of the first one's result; see ``is_pair``."""
     args = arguments(values, first)
-    this = len(values)
-    backwards = is_number(second[1]) or second[1] != this
-    other = second[1] if backwards else second[2]
-    other = other if is_number(other) else values[other]
     nisa.tensor_scalar(
         dst=dst,
         data=args[0],
         op0=VECTOR[first[0]],
         operand0=args[1],
         op1=VECTOR[second[0]],
-        operand1=other,
-        reverse1=backwards,
+        operand1=_other(values, second),
+        reverse1=is_number(second[1]) or second[1] != len(values),
     )
 
 
@@ -103,6 +130,11 @@ def last_uses(sources: int, ops: tuple[tuple[Any, ...], ...]) -> list[int]:
 
 def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
     """How many elements of a partition a piece may have for all that lives at once to fit PIECE_BYTES."""
+    return max(1, min(COLUMNS, PIECE_BYTES // (4 * tiles_at_once(sources, ops))))
+
+
+def tiles_at_once(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
+    """How many float32 tiles of a piece's size live at once, those of its sources and its result among them."""
     used = last_uses(sources, ops)
     most = 0
     for i in range(len(ops)):
@@ -110,7 +142,7 @@ def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
         for j in range(i):
             alive = alive + 1 if used[j] >= i else alive
         most = max(most, alive)
-    return max(1, min(COLUMNS, PIECE_BYTES // (4 * most)))
+    return most
 
 
 def merged(shape: tuple[int, ...], srcs: list[nl.NkiTensor]) -> tuple[list[int], list[list[bool]]]:
@@ -300,3 +332,19 @@ def _flat(tile: nl.NkiTensor, size: int, first: int, last: int) -> nl.NkiTensor:
         nisa.tensor_copy(dst=copy_sb, src=tile)
         tile = copy_sb
     return tile.reshape((tile.shape[0], 1, size))[:, :, first:last]
+
+
+def compute_gated(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops: Any) -> None:
+    """run for a tile (P, G, W) and sources of its shape, columns, and (P, G, 1): one number a partition and group;
+    ``most`` elements of a partition at a time."""
+    _, groups, width = dst.shape
+    at_once, each = max(1, most // width), min(width, most)
+    for g0 in range(0, groups, at_once):
+        g1 = min(groups, g0 + at_once)
+        for w0 in range(0, width, each):
+            w1 = min(width, w0 + each)
+            parts = []
+            for source in sources:
+                part = source[:, g0:g1] if source.shape[1] == groups else source
+                parts.append(part[:, :, w0:w1] if source.shape[2] == width else part)
+            run(dst[:, g0:g1, w0:w1], parts, ops)

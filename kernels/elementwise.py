@@ -3,7 +3,15 @@
 from typing import Any
 
 from trnrt.kernels.common import is_hbm_tensor, load
-from trnrt.kernels.compute_tiles import columns_of_a_piece, compute_piece, compute_tile, merged, pieces, strides_of
+from trnrt.kernels.compute_tiles import (
+    columns_of_a_piece,
+    compute_gated,
+    compute_piece,
+    compute_tile,
+    merged,
+    pieces,
+    strides_of,
+)
 from trnrt.nki import nl
 
 
@@ -12,7 +20,8 @@ def compute(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[
 
     dst: HBM (A, B, R, C), or an SBUF tile of at most 5 dimensions that is none of srcs
     srcs: for an HBM dst HBM (a, b, r, c), each dimension that of dst or 1, which repeats; for an SBUF dst tiles of its
-        shape, or HBM (P, B) float32, one number a partition and block of dst (P, B, ...)
+        shape, (P, B) float32 in HBM or SBUF, one number a partition and block of dst (P, B, ...), or for channels
+        (P, B, N, H, W) tiles (P, B, N, 1, 1)
     ops: (name, operand, ...) each; an operand is an int, which numbers the sources and then the results of the
         operators before, or a float, itself. The last result is dst; those between are float32.
 
@@ -63,19 +72,38 @@ def _compute_tile(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[
     """compute for tiles in SBUF, block by block where sources are one number a block and partition."""
     values = []
     blocks = 1
+    gated = False
     for src in srcs:
-        if is_hbm_tensor(src):
+        if _is_columns(src, dst):
             assert src.shape == dst.shape[0:2], f"compute: columns {src.shape} for a tile {dst.shape}"
             blocks = dst.shape[1]
-            values.append(load(src))
+            values.append(load(src) if is_hbm_tensor(src) else src)
         else:
+            repeats = src.shape != dst.shape
+            assert not repeats or src.shape == dst.shape[0:3] + (1, 1), f"compute: {src.shape} for a tile {dst.shape}"
+            gated = gated or repeats
             values.append(src)
     most = columns_of_a_piece(len(srcs), ops)
     for block in range(blocks):
         parts = []
         for i in range(len(srcs)):
-            if is_hbm_tensor(srcs[i]):
+            if _is_columns(srcs[i], dst):
                 parts.append(values[i][:, block : block + 1].expand_dim(2))
             else:
-                parts.append(values[i] if blocks == 1 else values[i][:, block : block + 1])
-        compute_tile(dst if blocks == 1 else dst[:, block : block + 1], parts, most, ops)
+                part = values[i] if blocks == 1 else values[i][:, block : block + 1]
+                parts.append(_by_image(part) if gated else part)
+        part = dst if blocks == 1 else dst[:, block : block + 1]
+        if gated:
+            compute_gated(_by_image(part), parts, most, ops)
+        else:
+            compute_tile(part, parts, most, ops)
+
+
+def _is_columns(src: nl.NkiTensor, dst: nl.NkiTensor) -> bool:
+    """Whether a source is one number a partition and block of a tile."""
+    return is_hbm_tensor(src) or len(src.shape) < len(dst.shape)
+
+
+def _by_image(tile: nl.NkiTensor) -> nl.NkiTensor:
+    """A tile of channels as (P, blocks and images, pixels)."""
+    return tile.flatten_dims(3, 4).flatten_dims(1, 2)

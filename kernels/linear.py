@@ -5,8 +5,9 @@ are the stationary operand, bias and activation ride along as the scalar engine 
 puts the batch on the partitions: activations are the stationary operand, and a row is ready for softmax,
 argmax or HBM.
 
-Weights are prepared on the host as (P, B*S, O): chunk b*S + s holds the rows of the features that stand in
-block b at position s (see ``features`` in common.py), so that they arrive by DMA as they are used.
+Weights are prepared on the host as (P, B*S*O): chunk b*S + s of (B*S) holds the rows of the features that stand in
+block b at position s (see ``features`` in common.py). Each OUTPUTS columns of the result have theirs together, chunk
+after chunk, so that a load of some chunks is one piece a partition; they arrive by DMA as they are used.
 """
 
 from trnrt.kernels.common import (
@@ -26,6 +27,8 @@ ACTIVATION_BYTES = 48 * 1024
 MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
 # PSUM banks that accumulate at once; the other half is being evacuated.
 BANKS = 4
+# Columns of the result whose weights are together: of float32, one bank of rows, or BANKS of features.
+OUTPUTS = 512
 
 
 def linear_rows(
@@ -35,7 +38,7 @@ def linear_rows(
 
     dst: rows, HBM (N, O) or SBUF (P, ceil(N/128), O)
     src: HBM (N, F), or SBUF ``features`` (P, B, S, N)
-    w: HBM (P, B*S, O), prepared; the dtype of src
+    w: HBM or SBUF (P, B*S*O), prepared; the dtype of src
     bias: HBM (1, O) float32
     features: F of an HBM src; the number of channels of a flattened image otherwise (F = features * S)
     act: "none", "relu", "sigmoid", "tanh"
@@ -49,28 +52,35 @@ def linear_rows(
     for n0 in range(0, rows, step):
         n_size = min(step, rows - n0)
         x_sb = _features_block(src, features, n0, n_size)
-        for o0 in range(0, w.shape[2], nl.tile_size.psum_bank_fmax):
-            o_size = min(nl.tile_size.psum_bank_fmax, w.shape[2] - o0)
+        outputs = bias.shape[1]
+        for o0 in range(0, outputs, OUTPUTS):
+            o_size = min(OUTPUTS, outputs - o0)
             bias_sb = load(bias[:, o0 : o0 + o_size].broadcast(0, nl.tile_size.pmax))
             for m0 in range(0, n_size, BANKS * nl.tile_size.pmax):
                 m_size = min(BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
-                banks = _rows_product(x_part, w, features, o0, o_size)
+                banks = _rows_product(x_part, weight_chunks(w, outputs, o0, o_size), features)
                 _store_rows(dst, banks, bias_sb, n0 + m0, o0, act)
 
 
-def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, o0: int, o_size: int) -> list[nl.NkiTensor]:
-    """PSUM tiles (rows, o_size), one for each 128 rows of x_sb (P, B, S, rows)."""
-    rows = x_sb.shape[3]
+def weight_chunks(w: nl.NkiTensor, outputs: int, o0: int, o_size: int) -> nl.NkiTensor:
+    """The weights (P, B*S, o_size) of columns ``o0``... of ``outputs`` in prepared ones (P, B*S*outputs)."""
+    chunks = w.shape[1] // outputs
+    return w[:, chunks * o0 : chunks * (o0 + o_size)].reshape((w.shape[0], chunks, o_size))
+
+
+def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int) -> list[nl.NkiTensor]:
+    """PSUM tiles (rows, o_size), one for each 128 rows of x_sb (P, B, S, rows); w: (P, B*S, o_size)."""
+    rows, o_size = x_sb.shape[3], w.shape[2]
     banks = []
     for m0 in range(0, rows, nl.tile_size.pmax):
         m_size = min(nl.tile_size.pmax, rows - m0)
         banks.append(nl.ndarray((m_size, o_size), dtype=nl.float32, buffer=nl.psum))
     positions = x_sb.shape[2]
-    group = _chunk_group(w, o_size)
+    group = _chunk_group(w)
     for c0 in range(0, w.shape[1], group):
         c_size = min(group, w.shape[1] - c0)
-        w_sb = load(w[:, c0 : c0 + c_size, o0 : o0 + o_size])
+        w_sb = _at_hand(w[:, c0 : c0 + c_size])
         for i in range(len(banks)):
             m0 = i * nl.tile_size.pmax
             m1 = m0 + banks[i].shape[0]
@@ -113,48 +123,55 @@ def _store_rows(
 
 
 def linear_features(
-    dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, features: int, act: str = "none"
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    w: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    features: int,
+    outputs: int,
+    act: str = "none",
 ) -> None:
     """dst = act(src @ w + bias), a feature of the result on each partition.
 
     dst: SBUF (P, ceil(O/128), N) in the ``features`` layout with S = 1 left out
     src, w, features, act: as in linear_rows
-    bias: HBM (P, ceil(O/128)) float32, prepared
+    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared
+    outputs: O
 
     numpy: act(src @ w + bias).T, output o on partition o % 128 of block o // 128
     """
     assert features <= MAX_FEATURES, f"linear: rows of {features} features; the limit is {MAX_FEATURES}"
     rows = dst.shape[2]
-    bias_sb = load(bias)
+    bias_sb = load(bias) if is_hbm_tensor(bias) else bias
     step = min(_batch_step(src, features), nl.tile_size.psum_bank_fmax)
     for n0 in range(0, rows, step):
         n_size = min(step, rows - n0)
         x_sb = _features_block(src, features, n0, n_size)
-        for o0 in range(0, w.shape[2], BANKS * nl.tile_size.pmax):
-            o_size = min(BANKS * nl.tile_size.pmax, w.shape[2] - o0)
-            banks = _features_product(x_sb, w, features, o0, o_size)
+        for o0 in range(0, outputs, OUTPUTS):
+            o_size = min(OUTPUTS, outputs - o0)
+            banks = _features_product(x_sb, weight_chunks(w, outputs, o0, o_size), features)
             for i in range(len(banks)):
-                outputs = banks[i].shape[0]
+                parts = banks[i].shape[0]
                 block = o0 // nl.tile_size.pmax + i
                 nisa.activation(
-                    dst=dst[0:outputs, block, n0 : n0 + n_size],
+                    dst=dst[0:parts, block, n0 : n0 + n_size],
                     op=activation_function(act),
                     data=banks[i],
-                    bias=bias_sb[0:outputs, block : block + 1],
+                    bias=bias_sb[0:parts, block : block + 1],
                 )
 
 
-def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, o0: int, o_size: int) -> list[nl.NkiTensor]:
-    """PSUM tiles (outputs, rows), one for each 128 outputs of columns ``o0``... of w."""
+def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int) -> list[nl.NkiTensor]:
+    """PSUM tiles (outputs, rows), one for each 128 outputs of w (P, B*S, at most OUTPUTS)."""
     banks = []
-    for b0 in range(0, o_size, nl.tile_size.pmax):
-        outputs = min(nl.tile_size.pmax, o_size - b0)
+    for b0 in range(0, w.shape[2], nl.tile_size.pmax):
+        outputs = min(nl.tile_size.pmax, w.shape[2] - b0)
         banks.append(nl.ndarray((outputs, x_sb.shape[3]), dtype=nl.float32, buffer=nl.psum))
     positions = x_sb.shape[2]
-    group = _chunk_group(w, o_size)
+    group = _chunk_group(w)
     for c0 in range(0, w.shape[1], group):
         c_size = min(group, w.shape[1] - c0)
-        w_sb = load(w[:, c0 : c0 + c_size, o0 : o0 + o_size])
+        w_sb = _at_hand(w[:, c0 : c0 + c_size])
         for i in range(len(banks)):
             b0 = i * nl.tile_size.pmax
             b1 = b0 + banks[i].shape[0]
@@ -169,9 +186,14 @@ def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, o0: in
     return banks
 
 
-def _chunk_group(w: nl.NkiTensor, o_size: int) -> int:
-    """How many chunks of weights fit one load."""
-    return max(1, WEIGHT_BYTES // (o_size * 4))
+def _chunk_group(w: nl.NkiTensor) -> int:
+    """How many chunks of weights (P, B*S, o_size) fit one load; all that are in SBUF already."""
+    return max(1, WEIGHT_BYTES // (w.shape[2] * 4)) if is_hbm_tensor(w) else w.shape[1]
+
+
+def _at_hand(w: nl.NkiTensor) -> nl.NkiTensor:
+    """Some chunks of weights in SBUF."""
+    return load(w) if is_hbm_tensor(w) else w
 
 
 def _batch_step(src: nl.NkiTensor, features: int) -> int:

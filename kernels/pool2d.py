@@ -59,6 +59,9 @@ def max_pool2d(
 
     numpy: sliding_window_view of src padded with the lowest float, strided, .max of each window
     """
+    if _is_whole(dst, src, kernel, pads):
+        _whole_images(dst, src, channels, nl.maximum)
+        return
     tile = _tile_of(dst, kernel, stride, dilation)
     for block in range(ceil_div(channels, nl.tile_size.pmax)):
         parts = block_rows(channels, block)
@@ -93,6 +96,9 @@ def avg_pool2d(
 
     numpy: sliding_window_view of src padded with zeros, strided, .sum of each window / how many of it count
     """
+    if _is_whole(dst, src, kernel, pads):
+        _whole_images(dst, src, channels, nl.add)
+        return
     tile = _tile_of(dst, kernel, stride, dilation)
     rows = _counted(src.shape[-2], (pads[0], pads[2]), count_include_pad)
     columns = _counted(src.shape[-1], (pads[1], pads[3]), count_include_pad)
@@ -108,6 +114,31 @@ def avg_pool2d(
             column_runs = _runs(corner[1], c1 - c0, kernel[1], stride[1], dilation[1], columns)
             _divide(y_sb, sum_sb, row_runs, column_runs)
             _store_rectangle(dst, y_sb, block, n0, r0, c0)
+
+
+def _is_whole(dst: nl.NkiTensor, src: nl.NkiTensor, kernel: Pair, pads: tuple[int, ...]) -> bool:
+    """Whether each window is a whole image, and images and results are in SBUF: then nothing has to be moved."""
+    padded = pads[0] + pads[1] > 0 or kernel != (src.shape[-2], src.shape[-1])
+    return not padded and not is_hbm_tensor(src) and not is_hbm_tensor(dst) and dst.shape[-2] * dst.shape[-1] == 1
+
+
+def _whole_images(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, op: Any) -> None:
+    """dst (P, B, N, 1, 1) = the maxima, or averages (nl.add), of whole images (P, B, N, H, W): of all blocks that are
+    full at once, and of the rest."""
+    pixels = src.shape[3] * src.shape[4]
+    full = channels // nl.tile_size.pmax
+    for span in [(0, full, nl.tile_size.pmax), (full, src.shape[1], channels - full * nl.tile_size.pmax)]:
+        first, end, parts = span
+        if parts == 0 or first == end:
+            continue
+        y_sb = dst[0:parts, first:end, :, 0, 0]
+        images = src[0:parts, first:end]
+        if op == nl.maximum:
+            nisa.tensor_reduce(dst=y_sb, op=op, data=images, axis=(3, 4))
+        else:
+            sums_sb = nl.ndarray((parts, end - first, src.shape[2]), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_reduce(dst=sums_sb, op=op, data=images, axis=(3, 4))
+            nisa.tensor_scalar(dst=y_sb, data=sums_sb, op0=nl.multiply, operand0=1.0 / pixels)
 
 
 def _tile_of(dst: nl.NkiTensor, kernel: Pair, stride: Pair, dilation: Pair) -> tuple[int, int, int, int, int]:

@@ -12,7 +12,7 @@ They stay in SBUF for the whole batch where 128 outputs' worth fits; else they a
 
 from typing import Any
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes, load
 from trnrt.kernels.conv.conv_bands import Area, leading_tap, load_image_band, padded_images, seen_part
 from trnrt.kernels.conv.conv_weights import load_bias, load_weight_rows, load_weights, turn_weights
 from trnrt.kernels.conv.convolving import (
@@ -74,54 +74,86 @@ def conv2d(
     pool_dilation: Pair = (1, 1),
     pool_op: str = "max",
     groups: int = 1,
+    added: Any = None,
 ) -> None:
-    """dst = pool(act(conv(src, w) + bias)).
+    """dst = pool(act(conv(src, w) + bias + added)).
 
     dst: HBM (N, O, PH, PW), or SBUF ``channels`` (P, ceil(O/128), N, PH, PW)
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, ceil(C/128), N, H, W)
-    w: HBM (P, ceil(C/128), T, O), prepared; the dtype of src. With groups C and O are what ``groups_together`` of them
-        have, and the blocks of each so many groups follow each other
-    bias: HBM (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
+    w: HBM or SBUF (P, ceil(C/128), T, O), prepared; the dtype of src. With groups C and O are what ``groups_together``
+        of them have, and the blocks of each so many groups follow each other
+    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
     channels: C
     size: (rows, columns) of the convolution's result, before pooling
     kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) is none
     pads, pool_pads: (top, left); what is needed beyond the bottom and right edges is padding, too
     act: "none", "relu", "sigmoid", "tanh"
     pool_op: "max", or "average": padding is 0 there, and counts
+    added: None, or a tensor of dst's shape (without groups and pooling), in HBM or SBUF as dst can be
     limits: what one result needs fits BAND_BYTES over all channel blocks, and POOL_BYTES of the convolution's (see
-        conv_fits); no pooling window starts beyond the convolution's last row or column; with groups > 1 dst and
-        src are in HBM, and ``groups`` divides C and O; where groups are computed together, NaN and infinity reach all
-        of them
+        conv_fits); no pooling window starts beyond the convolution's last row or column; ``groups`` divides C and
+        O; where dst or src are in SBUF the groups that are computed together are all, or fill whole blocks of 128
+        channels and outputs; NaN and infinity reach all of them
 
-    numpy: y[n, o, i, j] = act(bias[o] + sum(w[o, c, u, v] * padded[n, c, i*s + u*d, j*s + v*d])), then the
-    maxima or means of the pooling windows of y; with groups, c runs over the channels of o's group
+    numpy: y[n, o, i, j] = act(bias[o] + sum(w[o, c, u, v] * padded[n, c, i*s + u*d, j*s + v*d]) + added[n, o, i, j]),
+    then the maxima or means of the pooling windows of y; with groups, c runs over the channels of o's group
     """
     pooling = (pool_op, pool, pool_stride, pool_pads, pool_dilation)
     if groups == 1:
         shape = (channels, size, kernel, stride, pads, dilation)
-        convolve(dst, src, w, bias, shape, act, pooling, False, WEIGHT_BYTES)
+        convolve(dst, src, w, bias, shape, act, pooling, False, WEIGHT_BYTES, added)
         return
-    assert is_hbm_tensor(dst) and is_hbm_tensor(src), "conv2d: with groups the images must be in HBM"
-    outputs = dst.shape[1]
-    assert channels % groups == 0 and outputs % groups == 0, f"conv2d: {groups} groups of {channels} to {outputs}"
-    together = groups_together(channels, outputs, groups)
-    ins, outs = channels // groups, outputs // groups
-    blocks, columns = ceil_div(together * ins, nl.tile_size.pmax), ceil_div(together * outs, nl.tile_size.pmax)
-    for g0 in range(0, groups, together):
-        g1 = min(groups, g0 + together)
-        block, column = g0 // together * blocks, g0 // together * columns
-        shape = ((g1 - g0) * ins, size, kernel, stride, pads, dilation)
+    assert added is None, "conv2d: with groups nothing can be added"
+    ins, outs = _together(dst, w, bias, channels, groups)
+    blocks, columns = ceil_div(ins, nl.tile_size.pmax), ceil_div(outs, nl.tile_size.pmax)
+    for call in range(ceil_div(channels, ins)):
+        c0 = call * ins
+        c1 = min(channels, c0 + ins)
+        made = (c1 - c0) * outs // ins
+        weights = w[0 : min(c1 - c0, nl.tile_size.pmax), call * blocks : (call + 1) * blocks]
+        if _whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
+            # All outputs, of which the last groups have fewer: each partition's weights are one piece.
+            weights = load(weights)
         convolve(
-            dst[:, g0 * outs : g1 * outs],
-            src[:, g0 * ins : g1 * ins],
-            w[:, block : block + blocks, :, 0 : (g1 - g0) * outs],
-            bias[:, column : column + columns],
-            shape,
+            _some_channels(dst, call * outs, call * outs + made),
+            _some_channels(src, c0, c1),
+            weights[:, :, :, 0:made],
+            bias[:, call * columns : (call + 1) * columns],
+            (c1 - c0, size, kernel, stride, pads, dilation),
             act,
             pooling,
             False,
             WEIGHT_BYTES,
         )
+
+
+def _together(dst: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, channels: int, groups: int) -> Pair:
+    """How many channels and outputs of conv2d are computed as one convolution."""
+    if is_hbm_tensor(dst):
+        outputs = dst.shape[1]
+        assert channels % groups == 0 and outputs % groups == 0, f"conv2d: {groups} groups of {channels} to {outputs}"
+        together = groups_together(channels, outputs, groups)
+        return together * channels // groups, together * outputs // groups
+    # What is computed as one fills whole blocks of the tile, so that the blocks of weights are those of channels.
+    calls = bias.shape[1] // ceil_div(w.shape[3], nl.tile_size.pmax)
+    assert calls == 1 or w.shape[0] == nl.tile_size.pmax, "conv2d: groups do not fill blocks of 128; they must in SBUF"
+    ins = channels if calls == 1 else w.shape[1] // calls * nl.tile_size.pmax
+    return ins, w.shape[3]
+
+
+def _whole_pieces(w: nl.NkiTensor, src: nl.NkiTensor) -> bool:
+    """Whether weights for a source in SBUF come in few pieces, and no taps are packed: on trn1 pieces take long."""
+    is_slow = nisa.get_nc_version() < nisa.nc_version.gen3
+    return is_slow and is_hbm_tensor(w) and not is_hbm_tensor(src)
+
+
+def _some_channels(images: nl.NkiTensor, first: int, end: int) -> nl.NkiTensor:
+    """Channels ``first`` to ``end`` of images in HBM, or of a tile, which must be whole blocks or its last ones."""
+    if is_hbm_tensor(images):
+        return images[:, first:end]
+    pmax = nl.tile_size.pmax
+    assert first % pmax == 0, f"conv2d: groups from channel {first} on do not fill blocks of {pmax}; they must in SBUF"
+    return images[0 : min(pmax, end - first), first // pmax : ceil_div(end, pmax)]
 
 
 def groups_together(channels: int, outputs: int, groups: int) -> int:
@@ -148,12 +180,18 @@ def convolve(
     pooling: Pooling,
     natural: bool,
     weight_bytes: int,
+    added: Any = None,
 ) -> None:
     """conv2d without groups; ``natural``: w is HBM (O, C, T) and bias (O,), else they are prepared. At most
     ``weight_bytes`` of weights a partition are at hand at once."""
     assert conv_fits(shape, pooling), f"conv2d: what one result of {shape} needs does not fit SBUF"
+    assert added is None or _unpooled(pooling), "conv2d: with pooling nothing can be added"
     channels, _, kernel, _, _, _ = shape
     outputs = w.shape[0] if natural else w.shape[3]
+    if not is_hbm_tensor(w):
+        how = (False, False, (1, 1, 0), leading_tap(src, shape), weight_bytes)
+        _all_bands(dst, src, w, w, bias, (0, outputs), shape, act, pooling, how, added)
+        return
     pack = _chosen_packing(src, outputs, shape, pooling, dst.shape[-1], weight_bytes)
     if pack[2] > src.shape[-1] or (pack[2] > 0 and _beyond(src, shape) != (0, 0)):
         _, size, _, stride, pads, dilation = shape
@@ -175,7 +213,7 @@ def convolve(
                 load_weights(w_sb, w, natural, o0, shape, pack)
         lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf and not is_packed(pack) else (-1, -1)
         how = (natural, turn, pack, lead, weight_bytes)
-        _all_bands(dst, src, w, w_sb, bias, (o0, o_end), shape, act, pooling, how)
+        _all_bands(dst, src, w, w_sb, bias, (o0, o_end), shape, act, pooling, how, added)
 
 
 def _chosen_packing(
@@ -250,6 +288,7 @@ def _all_bands(
     act: str,
     pooling: Pooling,
     how: Method,
+    added: Any,
 ) -> None:
     """All results of some outputs, band by band."""
     natural, turn, pack, lead, weight_bytes = how
@@ -283,7 +322,8 @@ def _all_bands(
             weights = (w_block, (b0, b1), how, seen)
             column = bias_sb[0 : b1 - b0, block : block + 1]
             y_sb = _result_tile(dst, block, b1 - b0, at, count, largest)
-            _convolve_and_pool(y_sb, x_sb, weights, column, at, largest, shape, act, pooling)
+            added_sb = _added_tile(added, block, b1 - b0, at, count, largest)
+            _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, at, largest, shape, act, pooling)
             if is_hbm_tensor(dst):
                 store_rows(dst, y_sb, block, at)
 
@@ -379,11 +419,30 @@ def _result_tile(dst: nl.NkiTensor, block: int, outputs: int, at: Steps, size: S
     return dst[0:outputs, block, n0 : n0 + n_size, r0 : r0 + r_size, c0 : c0 + c_size]
 
 
+def _added_tile(added: Any, block: int, outputs: int, at: Steps, size: Steps, most: Steps) -> Any:
+    """What is added to the results at (image, row, column), in SBUF; None where nothing is."""
+    if added is None:
+        return None
+    tile_sb = _result_tile(added, block, outputs, at, size, most)
+    if is_hbm_tensor(added):
+        (n0, r0, c0), (n_size, r_size, c_size) = at, size
+        o0 = block * nl.tile_size.pmax
+        part = added[n0 : n0 + n_size, o0 : o0 + outputs, r0 : r0 + r_size, c0 : c0 + c_size]
+        nisa.dma_copy(dst=tile_sb, src=part.permute((1, 0, 2, 3)))
+    return tile_sb
+
+
+def _unpooled(pooling: Pooling) -> bool:
+    """Whether there is no pooling."""
+    return pooling[1] == (1, 1) and pooling[2] == (1, 1)
+
+
 def _convolve_and_pool(
     y_sb: nl.NkiTensor,
     x_sb: nl.NkiTensor,
     weights: Weights,
     bias_column: nl.NkiTensor,
+    added_sb: Any,
     at: Steps,
     most: Steps,
     shape: ConvShape,
@@ -392,8 +451,8 @@ def _convolve_and_pool(
 ) -> None:
     """y_sb (o, n, rows, columns) = the pooled convolution; what lies between stays in an SBUF tile."""
     op, pool, stride, pads, dilation = pooling
-    if pool == (1, 1) and stride == (1, 1):
-        _convolve(y_sb, x_sb, weights, bias_column, shape, act, True)
+    if _unpooled(pooling):
+        _convolve(y_sb, x_sb, weights, bias_column, added_sb, shape, act, True)
         return
     outputs, images, rows, cols = y_sb.shape
     need_rows, need_cols = input_extent(rows, cols, pool, stride, dilation)
@@ -406,7 +465,7 @@ def _convolve_and_pool(
     if row1 - row0 < need_rows or col1 - col0 < need_cols:
         nisa.memset(dst=conv_sb, value=pool_fill(op))
     inner_sb = conv_sb[:, :, top : top + row1 - row0, left : left + col1 - col0]
-    _convolve(inner_sb, x_sb, weights, bias_column, shape, act, False)
+    _convolve(inner_sb, x_sb, weights, bias_column, None, shape, act, False)
     pool_windows(y_sb, conv_sb, pooling)
 
 
@@ -415,11 +474,12 @@ def _convolve(
     x_sb: nl.NkiTensor,
     weights: Weights,
     bias_column: nl.NkiTensor,
+    added_sb: Any,
     shape: ConvShape,
     act: str,
     vector_free: bool,
 ) -> None:
-    """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias), one PSUM bank after the other."""
+    """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias + added_sb), one PSUM bank after the other."""
     w, outs, (natural, _, pack, lead, weight_bytes), seen = weights
     outputs, images, rows, cols = y_sb.shape
     n_step, r_step, c_step = stretches(images, rows, cols)
@@ -438,5 +498,6 @@ def _convolve(
                     accumulate_streamed(sum_psum, x_part, w, natural, outs, (r0, c0), shape, weight_bytes)
                 else:
                     accumulate(sum_psum, x_part, w, (r0, c0), shape, pack, lead, seen)
-                evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector)
+                more = None if added_sb is None else added_sb[:, n0:n1, r0:r1, c0:c1]
+                evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector, more)
                 by_vector = alternate and not by_vector

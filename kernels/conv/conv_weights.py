@@ -1,6 +1,6 @@
 """A convolution's weights and bias on their way to SBUF: prepared on the host, or as they are in a model."""
 
-from trnrt.kernels.common import Pair, block_rows, ceil_div, load
+from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
 from trnrt.kernels.conv.packing import ConvShape, Packing, is_packed, spread
 from trnrt.nki import nisa, nl
 
@@ -43,9 +43,9 @@ def load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, natural: bool, o0: int, sh
 
 
 def load_bias(bias: nl.NkiTensor, natural: bool) -> nl.NkiTensor:
-    """Prepared bias (P, ceil(O/128)), or a natural one (O,), in HBM, as SBUF (P, ceil(O/128)) float32."""
+    """Prepared bias (P, ceil(O/128)), or a natural one (O,) in HBM, as SBUF (P, ceil(O/128)) float32."""
     if not natural:
-        return load(bias)
+        return load(bias) if is_hbm_tensor(bias) else bias
     outputs = bias.shape[0]
     blocks = ceil_div(outputs, nl.tile_size.pmax)
     bias_sb = nl.ndarray((min(outputs, nl.tile_size.pmax), blocks), dtype=nl.float32, buffer=nl.sbuf)

@@ -1,5 +1,7 @@
 """A convolution's products, and what is made of a PSUM bank: bias, activation, pooling, the way to HBM."""
 
+from typing import Any
+
 from trnrt.kernels.common import LOWEST, Pair, activation_function, block_rows, ceil_div
 from trnrt.kernels.conv.conv_weights import weight_view
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, spread
@@ -122,9 +124,17 @@ def accumulate_streamed(
                 )
 
 
-def evacuate(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_column: nl.NkiTensor, act: str, by_vector: bool) -> None:
-    """y_sb = act(sum_psum + bias), on the scalar engine, or on the vector engine ("none" and "relu" only)."""
-    if not by_vector:
+def evacuate(
+    y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_column: nl.NkiTensor, act: str, by_vector: bool, added: Any = None
+) -> None:
+    """y_sb = act(sum_psum + bias), on the scalar engine, or on the vector engine ("none" and "relu" only). With
+    ``added``, a tile like y_sb: act(sum_psum + added + bias), where the vector engine adds and the scalar engine does
+    the rest (scalar_tensor_tensor would take twice as long)."""
+    if added is not None:
+        total_sb = nl.ndarray(y_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=total_sb, data1=sum_psum, data2=added, op=nl.add)
+        nisa.activation(dst=y_sb, op=activation_function(act), data=total_sb, bias=bias_column)
+    elif not by_vector:
         nisa.activation(dst=y_sb, op=activation_function(act), data=sum_psum, bias=bias_column)
     elif act == "none":
         nisa.tensor_scalar(dst=y_sb, data=sum_psum, op0=nl.add, operand0=bias_column)

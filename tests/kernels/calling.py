@@ -144,14 +144,15 @@ def channels_to_hbm(tile: Tensor, channels: int) -> Tensor:
 
 
 def prepared_linear(weight: Array, positions: int = 1) -> Array:
-    """(F, O) as the linear kernels want it: feature c * S + s at [c % 128, c // 128 * S + s]."""
+    """(F, O) as the linear kernels want it: feature c * S + s at [c % 128, c // 128 * S + s] of each 512 outputs."""
     features, outputs = weight.shape
     channels = features // positions
     result = np.zeros((min(channels, 128), blocks_of(channels) * positions, outputs), weight.dtype)
     for feature in range(features):
         channel, position = divmod(feature, positions)
         result[channel % 128, channel // 128 * positions + position] = weight[feature]
-    return result
+    parts = [result[:, :, o : o + 512].reshape(result.shape[0], -1) for o in range(0, outputs, 512)]
+    return np.concatenate(parts, axis=1)
 
 
 def prepared_conv(weight: Array) -> Array:

@@ -15,7 +15,7 @@ from trnrt.errors import KernelError
 from trnrt.kernels import batched_matmul as module
 from trnrt.kernels.batched_matmul import Place, batched_matmul
 from trnrt.nki import Spec, trace
-from trnrt.planner.placing import WORKING_BYTES
+from trnrt.planner.steps import WORKING_BYTES
 
 Shape = tuple[int, ...]
 

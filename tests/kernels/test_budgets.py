@@ -23,7 +23,7 @@ from trnrt.kernels.topk import MOST, SEARCH_MAX, topk
 from trnrt.kernels.transpose import transpose_matrices
 from trnrt.nki import Spec, nl, trace
 from trnrt.nki.machine.program import Program
-from trnrt.planner.placing import WORKING_BYTES
+from trnrt.planner.steps import WORKING_BYTES
 
 Shape = tuple[int, ...]
 Case = tuple[Callable[..., Tensor], list[Shape]]
@@ -33,13 +33,13 @@ def linear(rows: int, features: int, outputs: int, by_features: bool = False) ->
     def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         dst = hbm((rows, outputs), nl.float32)
         if by_features:
-            linear_features(sbuf_features(rows, outputs, nl.float32), x, w, b, features, "relu")
+            linear_features(sbuf_features(rows, outputs, nl.float32), x, w, b, features, outputs, "relu")
         else:
             linear_rows(dst, x, w, b, features, "relu")
         return dst
 
     bias = (min(outputs, 128), -(-outputs // 128)) if by_features else (1, outputs)
-    return body, [(rows, features), (min(features, 128), -(-features // 128), outputs), bias]
+    return body, [(rows, features), (min(features, 128), -(-features // 128) * outputs), bias]
 
 
 def conv(images: Shape, outputs: int, kernel: tuple[int, int], pooled: bool) -> Case:

@@ -45,9 +45,34 @@ def test_groups_everywhere(target: str, dtype: str) -> None:
     compare(Conv((3, 48, 6, 7), 96, groups=24, act="relu", pool=Pool((2, 2)), target=target), dtype)
 
 
-def test_what_groups_need() -> None:
-    with pytest.raises(KernelError, match="with groups the images must be in HBM"):
-        compare(Conv((1, 4, 5, 5), 4, groups=4, places=(1, 0)))
+IN_BLOCKS = [
+    "depthwise",
+    "depthwise, 129 channels",
+    "depthwise, 300 channels, stride 2",
+    "groups of 64",
+    "pooled",
+    "averaged",
+    "dilated",
+    "a row",
+]
+
+
+@pytest.mark.parametrize("places", [(1, 0), (0, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_groups_in_sbuf(name: str, places: Pair) -> None:
+    compare(replace(GROUPED[name], places=places))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_groups_in_sbuf_everywhere(target: str, dtype: str) -> None:
+    compare(Conv((2, 192, 6, 7), 192, groups=96, act="relu", places=(1, 1), target=target), dtype)
+
+
+def test_what_groups_need_in_sbuf() -> None:
+    """130 channels a group do not fill blocks of 128."""
+    with pytest.raises(KernelError, match="groups from channel 130 on do not fill blocks of 128"):
+        compare(Conv((1, 260, 5, 5), 260, groups=2, places=(1, 0)))
 
 
 PACKED = {

@@ -17,7 +17,7 @@ from trnrt.kernels.conv.conv2d import groups_together
 from trnrt.kernels.conv.conv_transpose import conv_transpose2d, transpose_fits
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
-from trnrt.planner.placing import WORKING_BYTES
+from trnrt.planner.steps import WORKING_BYTES
 from trnrt.planner.weights import columns, conv_transpose_weight
 
 

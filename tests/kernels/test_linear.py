@@ -29,6 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
+from trnrt.kernels.common import load
 from trnrt.kernels.linear import ACTIVATION_BYTES, MAX_FEATURES, linear_features, linear_rows
 from trnrt.nki import Spec, nl, profile, trace
 
@@ -55,6 +56,7 @@ class Case:
     result: str = "hbm"
     act: str = "none"
     target: str = "trn2"
+    held: bool = False  # the weights are in SBUF
 
     def run(self, x: Array, w: Array, b: Array) -> Array:
         """act(x @ w + b), by the kernel."""
@@ -64,9 +66,11 @@ class Case:
 
         def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
             source = self._source(x)
+            if self.held:
+                w, b = load(w), load(b) if by_features else b
             if by_features:
                 tile = sbuf_features(rows, outputs, x.dtype)
-                linear_features(tile, source, w, b, features // positions, self.act)
+                linear_features(tile, source, w, b, features // positions, outputs, self.act)
                 return features_to_hbm(tile, outputs)
             dst = hbm((rows, outputs), x.dtype) if self.result == "hbm" else sbuf_rows(rows, outputs, x.dtype)
             linear_rows(dst, source, w, b, features // positions, self.act)
@@ -111,6 +115,13 @@ def test_a_flattened_image(image: tuple[int, int, int], result: str) -> None:
     compare(Case(image, result), 33, int(np.prod(image)), 10)
 
 
+@pytest.mark.parametrize("source", ["hbm", "features"])
+@pytest.mark.parametrize("result", ["hbm", "rows", "features"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_weights_in_sbuf(shape: tuple[int, int, int], source: str, result: str) -> None:
+    compare(Case(source, result, held=True), *shape)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("result", ["hbm", "rows", "features"])
@@ -151,7 +162,7 @@ def limit(features: int) -> None:
         return dst
 
     chunks = -(-features // 128)
-    trace(body, Spec((2, features), "float32"), Spec((128, chunks, 1), "float32"), Spec((1, 1), "float32"))
+    trace(body, Spec((2, features), "float32"), Spec((128, chunks), "float32"), Spec((1, 1), "float32"))
 
 
 def test_rows_of_too_many_features() -> None:
@@ -190,5 +201,5 @@ def test_rows_are_turned_by_the_tensor_engine_on_trn1() -> None:
         linear_rows(dst, x, w, b, 1024)
         return dst
 
-    specs = Spec((1024, 1024), "float32"), Spec((128, 8, 512), "float32"), Spec((1, 512), "float32")
+    specs = Spec((1024, 1024), "float32"), Spec((128, 8 * 512), "float32"), Spec((1, 512), "float32")
     assert profile(body, *specs, target="trn1").benchmark_us < 1.5 * profile(body, *specs, target="trn2").benchmark_us

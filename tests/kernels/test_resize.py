@@ -15,7 +15,7 @@ from trnrt.errors import KernelError
 from trnrt.kernels import resize as module
 from trnrt.kernels.resize import MAX_SIZE, images_together, repeat_pixels, resize
 from trnrt.nki import Spec, trace
-from trnrt.planner.placing import WORKING_BYTES
+from trnrt.planner.steps import WORKING_BYTES
 
 
 @dataclass(frozen=True)

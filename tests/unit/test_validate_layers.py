@@ -112,11 +112,14 @@ WRONG = [
 
 def wronged(plan: Plan, weight: str, seed: int = 0) -> Plan:
     """The plan with one element of a weight moved."""
-    array = plan.weights[weight].copy()
-    used = np.flatnonzero(array)
-    place = np.random.default_rng(seed).choice(used)
-    array.flat[place] += array.dtype.type(0.5 * np.abs(array).max())
-    return replace(plan, weights=plan.weights | {weight: array})
+    part = plan.parts.get(weight)
+    argument = weight if part is None else part.argument
+    array = plan.weights[argument].copy()
+    mine = array if part is None else part.of(array)
+    places = np.argwhere(mine)
+    place = tuple(places[np.random.default_rng(seed).integers(len(places))])
+    mine[place] += array.dtype.type(0.5 * np.abs(mine).max())
+    return replace(plan, weights=plan.weights | {argument: array})
 
 
 @pytest.mark.parametrize(("name", "step", "weight"), WRONG, ids=[weight for *_, weight in WRONG])
@@ -239,7 +242,7 @@ def test_progress() -> None:
 def test_a_step_alone_is_its_lines_of_the_plan() -> None:
     plan = opened("digits_cnn").plan_for(4)
     alone = PlanReader(plan).alone(plan.steps[1])
-    assert list(alone.weights) == ["node_conv2d_1_w", "node_conv2d_1_b"]
+    assert list(alone.weights) == ["biases_all", "node_conv2d_1_w"]
     assert [tensor.shape for tensor in alone.inputs] == [(4, 16, 4, 4)]
     call = plan.source.splitlines()[plan.steps[1].lines[0] - 1 : plan.steps[1].lines[1]]
     assert "\n".join(call) in alone.source

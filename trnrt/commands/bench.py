@@ -12,6 +12,7 @@ from trnrt.report.files import write_text
 
 if TYPE_CHECKING:
     from trnrt.bench.measuring import Row
+    from trnrt.bench.models.table import Row as ModelRow
 
 
 def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
@@ -90,6 +91,23 @@ def bench_kernels(reporting: Reporting, *, target: str, trials: int) -> None:
     say(document if reporting.as_json else render([shares_table(shares)]))
     if reporting.json_out is not None:
         write_text(reporting.json_out, document)
+
+
+def bench_models(reporting: Reporting, *, target: str, only: list[str]) -> bool:
+    """Predict whole networks (``only`` those named, else all); tell whether every one is within its bar."""
+    from trnrt.bench.models.table import Model, named
+    from trnrt.report.models import models_document, models_parts
+
+    rows: list[ModelRow] = []
+    for network in named(only):
+        with working(f"predicting {network.name} on {target}"):
+            rows += Model(network).rows(target)
+    document = models_document(rows)
+    text = as_text(document)
+    say(text if reporting.as_json else render(models_parts(rows)))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, text)
+    return bool(document["passed"])
 
 
 def _warn_if_busy() -> None:

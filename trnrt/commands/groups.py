@@ -155,6 +155,24 @@ def bench_kernels_command(
     bench_kernels(Reporting(as_json, json_out), target=target or default_target(), trials=trials)
 
 
+@bench_app.command("models", short_help="Compare whole networks with AWS's published times.")
+def bench_models_command(
+    target: SimulatedTargetFlag = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Only this network; repeatable.", show_default=False),
+    ] = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict whole networks beside AWS's published times and the physical bound; exit 1 if a bar is missed."""
+    from trnrt.commands.bench import bench_models
+    from trnrt.nki.sim.kernel import default_target
+
+    if not bench_models(Reporting(as_json, json_out), target=target or default_target(), only=only or []):
+        raise typer.Exit(1)
+
+
 def profiling(
     html: Path | None, trace: Path | None, baseline: Path | None, max_regress: str | None, reporting: Reporting
 ) -> ProfileRequest:

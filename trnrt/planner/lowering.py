@@ -200,6 +200,11 @@ class Lowering:
         """Whether a value is an input of the model, or a view of one."""
         return self.root(value) in self._inputs
 
+    def is_there(self, value: ir.Value) -> bool:
+        """Whether a value is an input, or stored by a step that was made already, or a view of such a one."""
+        root = self.root(value)
+        return root in self._inputs or any(step.output == root for step in self.steps)
+
     def on_host(self, value: ir.Value | None) -> bool:
         """Whether a value is computed on the host (a final index or label)."""
         return value is not None and value.name in self._on_host

@@ -10,12 +10,9 @@ from math import prod
 
 from trnrt.nki.machine.targets import Target
 from trnrt.planner.plan import Layout
+from trnrt.planner.prefetching import Rooms
 from trnrt.planner.steps import Step
 from trnrt.planner.weights import PARTITIONS, blocks_of
-
-# Bytes a partition that the kernels' own tiles may take at once (the budgets at the top of the kernel files);
-# what is left of SBUF may hold activations between steps.
-WORKING_BYTES = 132 * 1024
 
 
 @dataclass
@@ -25,6 +22,7 @@ class Placed:
     shapes: dict[str, tuple[int, ...]]
     layouts: dict[str, Layout]
     reasons: dict[str, str]
+    inputs: frozenset[str] = frozenset()
 
     def layout(self, value: str) -> Layout:
         """Where ``value`` lives."""
@@ -57,15 +55,36 @@ def place(
     """
     shapes = dict(inputs) | {step.output: step.shape for step in steps}
     placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
+    placed.inputs = frozenset(inputs)
     for step in steps:
         _choose(step, steps, outputs, placed)
-    budget = target.sbuf_usable_bytes - WORKING_BYTES
     while True:
         _agree(steps, placed)
-        value = _largest_at_peak(steps, placed, budget, itemsize)
-        if value is None:
+        rooms = rooms_of(steps, placed, target, itemsize)
+        full = next((index for index, room in enumerate(rooms.own) if room < 0), None)
+        alive = {} if full is None else _alive(steps, placed, itemsize)[full]
+        if full is None or not alive:
             return placed
-        placed.to_hbm(value, f"does not fit the {budget} bytes a partition that SBUF has for tensors between steps")
+        held = sum(alive.values()) + rooms.own[full]
+        why = f"does not fit the {held} bytes a partition that SBUF has for tensors while step {steps[full].name} runs"
+        placed.to_hbm(max(alive, key=lambda value: alive[value]), why)
+
+
+def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
+    """Bytes a partition that a step's kernel takes beside the tensors between steps."""
+    return step.working_bytes(placed, held=held)
+
+
+def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
+    """What SBUF has left at each step, beside the tensors that live there and the tiles of the step's kernel."""
+    alive = [sum(sizes.values()) for sizes in _alive(steps, placed, itemsize)]
+    usable = target.sbuf_usable_bytes
+    held, own = (
+        [usable - taken - working_bytes(step, placed, held=has) for step, taken in zip(steps, alive, strict=True)]
+        for has in (True, False)
+    )
+    opening = {k for k, step in enumerate(steps) if any(s.value in placed.inputs for s in step.sources)}
+    return Rooms(held, own, frozenset(opening), usable)
 
 
 def _choose(step: Step, steps: list[Step], outputs: set[str], placed: Placed) -> None:
@@ -102,18 +121,19 @@ def _agree(steps: list[Step], placed: Placed) -> None:
                         changed = True
 
 
-def _largest_at_peak(steps: list[Step], placed: Placed, budget: int, itemsize: int) -> str | None:
-    """The largest tensor alive where SBUF holds more than ``budget`` bytes a partition; None if it never does."""
+def _alive(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, int]]:
+    """The tensors that are in SBUF at each step, with their bytes a partition."""
     spans: dict[str, tuple[int, int]] = {}
     for index, step in enumerate(steps):
         for value in [step.output, *(source.value for source in step.sources)]:
             if placed.layout(value) is not Layout.HBM:
                 spans[value] = (spans.get(value, (index, index))[0], index)
-    for index in range(len(steps)):
-        alive = {v: _partition_bytes(v, placed, itemsize) for v, (a, b) in spans.items() if a <= index <= b}
-        if sum(alive.values()) > budget:
-            return max(alive, key=lambda v: alive[v])
-    return None
+    alive: list[dict[str, int]] = [{} for _ in steps]
+    for value, (first, last) in spans.items():
+        size = _partition_bytes(value, placed, itemsize)
+        for index in range(first, last + 1):
+            alive[index][value] = size
+    return alive
 
 
 def _partition_bytes(value: str, placed: Placed, itemsize: int) -> int:

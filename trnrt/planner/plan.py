@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -112,12 +113,27 @@ class PlanOutput:
 
 
 @dataclass(frozen=True)
+class WeightPart:
+    """Where a weight is that shares an argument of the kernel, (P, columns), with others: columns ``first``...,
+    in the order of its elements in ``shape`` (P, ...)."""
+
+    argument: str
+    first: int
+    shape: tuple[int, ...]
+
+    def of(self, array: Array) -> Array:
+        """The weight in the argument's array, in two dimensions: a view."""
+        columns = prod(self.shape[1:])
+        return array[: self.shape[0], self.first : self.first + columns]
+
+
+@dataclass(frozen=True)
 class Plan:
     """A model for given input shapes, ready to be compiled.
 
     ``batch`` is the number of rows it is for, None where the model has no batch.
     ``source`` is the kernel module's text; its function ``entry`` takes ``inputs`` and then ``weights`` in order
-    and returns ``results``. ``constants`` are values that the host needs (label tables, outputs that do not depend
+    and returns ``results``. ``parts`` tells by name which weights share one of them. ``constants`` are values that the host needs (label tables, outputs that do not depend
     on any input).
     """
 
@@ -136,3 +152,4 @@ class Plan:
     nodes: tuple[NodeReport, ...]
     notes: tuple[str, ...]
     source: str
+    parts: dict[str, WeightPart] = field(default_factory=dict)

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any
 
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing import Placed, tile_shape
-from trnrt.planner.plan import Array, DeviceTensor, Layout
+from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
+from trnrt.planner.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch"}
 _LINE_LIMIT = 120
 
 
@@ -21,7 +23,8 @@ _LINE_LIMIT = 120
 class KernelModule:
     """The rendered text, its entry function, and its weight arguments in order (biases keep float32).
 
-    ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors.
+    ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors;
+    ``loosely``: its tiles are sure to find room; ``parts``: the weights that share an argument, by name.
     """
 
     source: str
@@ -31,6 +34,8 @@ class KernelModule:
     lines: list[tuple[int, int]]
     kernels: list[str]
     identifiers: dict[str, str]
+    loosely: bool
+    parts: dict[str, WeightPart]
 
 
 @dataclass
@@ -41,12 +46,36 @@ class _Writer:
     dtype: str
     names: Names
     results: dict[str, DeviceTensor]
+    prefetched: Prefetched
+    itemsize: int
     body: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     weights: dict[str, Array] = field(default_factory=dict)
     biases: set[str] = field(default_factory=set)
+    tiles: dict[int, str] = field(default_factory=dict)  # of each transfer, by its id
+    arguments: dict[int, str] = field(default_factory=dict)
+    parts: dict[str, WeightPart] = field(default_factory=dict)
 
-    def step(self, step: Step, call: Call) -> None:
+    def transfers(self, calls: list[Call], number: int) -> None:
+        """Ask for what is brought in before step ``number``."""
+        if self.prefetched.biases is not None and number == 0:
+            self._transfer(self.prefetched.biases, calls, "biases", "all")
+        for k, transfer in enumerate(self.prefetched.weights):
+            if transfer.before == number:
+                self._transfer(transfer, calls, "weights", f"{k}")
+
+    def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
+        name, tile = self.names.of(what, part), self.names.of(what, f"{part}_sb")
+        is_bias = transfer is self.prefetched.biases
+        self.weights[name] = transfer.joined(calls, biases=is_bias)
+        if is_bias:
+            self.biases.add(name)
+        self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
+        piece = PIECE_BYTES // (4 if is_bias else self.itemsize)
+        self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
+        self.body.append(f"{tile} = prefetch({name}, {piece})")
+
+    def step(self, number: int, step: Step, call: Call) -> None:
         """A comment, the result's memory, and the call."""
         layout = self.placed.layout(step.output)
         title = printable(" + ".join(step.title))
@@ -54,7 +83,7 @@ class _Writer:
         self.body += ["", f"# {title}   {shapes} -> {step.shape}, {_where(layout)}"]
         self.body.append(self._allocation(step, layout))
         first = len(self.body)
-        self.body += self._call(step, call)
+        self.body += self._call(number, step, call)
         self.spans.append((first, len(self.body) - 1))
 
     def _allocation(self, step: Step, layout: Layout) -> str:
@@ -65,11 +94,10 @@ class _Writer:
         memory = "shared_hbm" if step.output in self.results else "private_hbm"
         return f"{name} = nl.ndarray({step.shape}, dtype={dtype}, buffer=nl.{memory})"
 
-    def _call(self, step: Step, call: Call) -> list[str]:
-        names = {key: self._weight(step, key, array) for key, array in call.weights.items()}
+    def _call(self, number: int, step: Step, call: Call) -> list[str]:
+        names = {key: self._weight(number, step, key, array) for key, array in call.weights.items()}
         for key, array in call.biases.items():
-            names[key] = self._weight(step, key, array)
-            self.biases.add(names[key])
+            names[key] = self._weight(number, step, key, array, bias=True)
         sources = [self._source(step, position, source) for position, source in enumerate(step.sources)]
 
         def argument(value: Any) -> str:
@@ -87,9 +115,16 @@ class _Writer:
             return [line]
         return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
 
-    def _weight(self, step: Step, key: str, array: Array) -> str:
+    def _weight(self, number: int, step: Step, key: str, array: Array, *, bias: bool = False) -> str:
+        """How a call names a weight: as an argument of the module, or as its part of what was brought in ahead."""
+        found = self.prefetched.part(number, key, bias=bias)
         name = self.names.of(step.name, key)
+        if found is not None:
+            self.parts[name] = WeightPart(self.arguments[id(found[0])], found[1].first, found[1].shape)
+            return _part_of(self.tiles[id(found[0])], *found)
         self.weights[name] = array
+        if bias:
+            self.biases.add(name)
         return name
 
     def _destination(self, step: Step) -> str:
@@ -111,6 +146,14 @@ def _literal(value: Any) -> str:
     if isinstance(value, float) and not isfinite(value):
         return f'float("{value}")'
     return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _part_of(tile: str, transfer: Transfer, part: Part) -> str:
+    """The view of a transfer's tile that is one of its weights."""
+    rows, columns = part.shape[0], prod(part.shape[1:])
+    whole = columns == transfer.columns and rows == rows_of(transfer)
+    view = tile if whole else f"{tile}[0:{rows}, {part.first}:{part.first + columns}]"
+    return view if len(part.shape) == 2 else f"{view}.reshape({part.shape})"
 
 
 def _names_sources(args: tuple[Any, ...]) -> bool:
@@ -135,39 +178,46 @@ def render(
     placed: Placed,
     dtype: str,
     heading: list[str],
+    rooms: Rooms,
 ) -> KernelModule:
     """The module of a plan. ``heading`` are lines about it for the docstring; names are escaped here.
 
     ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
+    ``rooms`` is what SBUF has left for weights.
     """
     calls = [step.call(placed) for step in steps]
+    itemsize = as_dtype(dtype).itemsize
+    prefetched = plan_prefetch(calls, rooms, itemsize)
     kernels = {call.kernel for call in calls}
     entry = Names(_OWN_NAMES | kernels).of(name)
     names = Names(_OWN_NAMES | kernels | {entry})
     parameters = [names.of(tensor.name) for tensor in inputs]
     weights = {names.of(constant): array for constant, array in constants.items()}
-    writer = _Writer(placed, dtype, names, {r.name: r for r in results}, weights=weights)
-    for step, call in zip(steps, calls, strict=True):
-        writer.step(step, call)
+    writer = _Writer(placed, dtype, names, {r.name: r for r in results}, prefetched, itemsize, weights=weights)
+    for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
+        writer.transfers(calls, number)
+        writer.step(number, step, call)
     returned = [names.of(result.name) for result in results]
-    head = _head(entry, calls, parameters + list(writer.weights), heading)
+    imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
+    head = _head(entry, imports, parameters + list(writer.weights), heading)
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {_tuple(returned)}"]]
     source = "\n".join([*head, *body]) + "\n"
     lines = [(first + len(head), last + len(head)) for first, last in writer.spans]
     stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
     identifiers = {value: names.of(value) for value in stored}
     called = [call.kernel for call in calls]
-    return KernelModule(source, entry, writer.weights, writer.biases, lines, called, identifiers)
+    loosely = prefetched.loosely
+    return KernelModule(source, entry, writer.weights, writer.biases, lines, called, identifiers, loosely, writer.parts)
 
 
 def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
-def _head(entry: str, calls: list[Call], parameters: list[str], heading: list[str]) -> list[str]:
+def _head(entry: str, used: set[tuple[str, str]], parameters: list[str], heading: list[str]) -> list[str]:
     imports: dict[str, set[str]] = {}
-    for call in calls:
-        imports.setdefault(call.module, set()).add(call.kernel)
+    for module, kernel in used:
+        imports.setdefault(module, set()).add(kernel)
     signature = f"def {entry}({', '.join(parameters)}):"
     if len(signature) > _LINE_LIMIT:
         signature = "\n".join([f"def {entry}(", *(f"    {p}," for p in parameters), "):"])

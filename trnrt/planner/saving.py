@@ -23,13 +23,14 @@ from trnrt.planner.plan import (
     PlanOutput,
     StepReport,
     StoredTensor,
+    WeightPart,
 )
 
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         *(Partition, DevicePart, CpuPart, Crossing, Blocker),
-        *(Plan, DeviceTensor, HostNode, NodeReport, PlanOutput, StepReport, StoredTensor),
+        *(Plan, DeviceTensor, HostNode, NodeReport, PlanOutput, StepReport, StoredTensor, WeightPart),
     )
 }
 

@@ -11,6 +11,9 @@ from typing import Any, Protocol
 
 from trnrt.planner.plan import Array, Layout
 
+# Bytes a partition that the tiles of any kernel may take at once: the budgets at the top of the kernel files.
+WORKING_BYTES = 132 * 1024
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -25,7 +28,7 @@ class Call:
     """A kernel call. ``args`` follow dst and the sources: names of weights, compile-time values, or tuples of those.
 
     Sources that are named in ``args`` (SourceName) are not put before them. ``weights`` take the session's dtype;
-    ``biases`` stay float32, as the engines want them.
+    ``biases`` stay float32, as the engines want them. The kernel also takes those named in ``held`` as SBUF tiles.
     """
 
     module: str
@@ -34,6 +37,7 @@ class Call:
     options: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, Array] = field(default_factory=dict)
     biases: dict[str, Array] = field(default_factory=dict)
+    held: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,10 @@ class Step:
     def on_chip_view(self, name: str, layout: Layout, stored: tuple[int, ...]) -> str:
         """The expression with which the step reads a source that is in SBUF under ``name``."""
         return name
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """Bytes a partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
+        return WORKING_BYTES
 
     def call(self, tensors: Tensors) -> Call:
         """The kernel call, once layouts are known."""

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.kernels.linear import OUTPUTS
+
 Array = NDArray[Any]
 
 PARTITIONS = 128
@@ -32,7 +34,7 @@ def _blocked(array: Array) -> Array:
 
 
 def linear_weight(weight: Array, positions: int = 1) -> Array:
-    """(F, O) -> (P, B*S, O) for the linear kernels.
+    """(F, O) -> (P, B*S*O) for the linear kernels: the chunks (B*S) of each OUTPUTS columns one after the other.
 
     ``positions`` (S) is 1 for plain features; for a flattened image it is rows x columns, and feature
     ``c*S + s`` is channel c at position s.
@@ -40,7 +42,11 @@ def linear_weight(weight: Array, positions: int = 1) -> Array:
     features, outputs = weight.shape
     channels = features // positions
     blocked = _blocked(weight.reshape(channels, positions, outputs))
-    return blocked.reshape(blocked.shape[0], -1, outputs)
+    chunks = blocked.reshape(blocked.shape[0], -1, outputs)
+    if outputs <= OUTPUTS:
+        return chunks.reshape(chunks.shape[0], -1)
+    parts = [chunks[:, :, o : o + OUTPUTS].reshape(chunks.shape[0], -1) for o in range(0, outputs, OUTPUTS)]
+    return np.concatenate(parts, axis=1)
 
 
 def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:

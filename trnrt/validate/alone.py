@@ -30,6 +30,7 @@ class PlanReader:
         self.plan = plan
         self._lines = plan.source.splitlines()
         self._imports = [node for node in ast.parse(plan.source).body if isinstance(node, ast.ImportFrom)]
+        self._brought = {line.split("=")[0].strip(): line.strip() for line in self._lines if " = prefetch(" in line}
         self._dtypes = {tensor.name: tensor.dtype for tensor in plan.inputs}
         for step in plan.steps:
             self._dtypes[step.output] = self._allocated(step)
@@ -51,21 +52,25 @@ class PlanReader:
         """The plan of one step: it takes sources as ONNX stores them, and returns the result in its stored shape."""
         call = "\n".join(self._lines[step.lines[0] - 1 : step.lines[1]])
         names = {node.id for node in ast.walk(_parsed(call)) if isinstance(node, ast.Name)}
+        brought = [line for tile, line in self._brought.items() if tile in names]
+        names |= {node.id for line in brought for node in ast.walk(_parsed(line)) if isinstance(node, ast.Name)}
         weights = {name: array for name, array in self.plan.weights.items() if name in names}
         fed = self.fed(step)
         arguments = {source.name: _argument(source, k) for k, source in enumerate(fed)}
-        body = [line for source in fed for line in self._load(source, arguments[source.name])]
+        body = [*brought, *(line for source in fed for line in self._load(source, arguments[source.name]))]
         allocation = self._lines[step.lines[0] - 2].replace("buffer=nl.private_hbm", "buffer=nl.shared_hbm")
         result = allocation.split("=")[0].strip()
         body += [allocation.strip(), *_dedented(call)]
         dtype = self._dtypes[step.output]
         loading = {f"load_{s.layout}" for s in fed if s.layout != Layout.HBM.value}
+        prefetching = ["from trnrt.kernels.prefetch import prefetch"] if brought else []
         if step.layout != Layout.HBM.value:
             loading.add(f"store_{step.layout}")
             body.append(f"{_RESULT} = nl.ndarray({step.shape}, dtype=nl.{dtype}, buffer=nl.shared_hbm)")
             body.append(f"_store_{step.layout}({_RESULT}, {result})")
             result = _RESULT
-        source = self._module(step, loading, [*arguments.values(), *weights], [*body, f"return ({result},)"])
+        body.append(f"return ({result},)")
+        source = self._module(step, loading, prefetching, [*arguments.values(), *weights], body)
         return replace(
             self.plan,
             name=f"{self.plan.name}_{step.name}",
@@ -100,7 +105,9 @@ class PlanReader:
             f"_load_{source.layout}({source.identifier}, {argument})",
         ]
 
-    def _module(self, step: StepReport, loading: set[str], arguments: list[str], body: list[str]) -> str:
+    def _module(
+        self, step: StepReport, loading: set[str], more: list[str], arguments: list[str], body: list[str]
+    ) -> str:
         home = next(node.module for node in self._imports if step.kernel in {alias.name for alias in node.names})
         layouts = [f"from trnrt.kernels.layouts import {name} as _{name}" for name in sorted(loading)]
         return "\n".join(
@@ -109,6 +116,7 @@ class PlanReader:
                 "",
                 f"from {home} import {step.kernel}",
                 *layouts,
+                *more,
                 "from trnrt.nki import nki, nl",
                 "",
                 "",

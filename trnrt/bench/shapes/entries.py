@@ -58,9 +58,10 @@ def largest_columns(src: Tensor) -> Tensor:
 
 @nki.jit
 def linear(src: Tensor, w: Tensor, features: int) -> Tensor:
-    """src @ w. src: HBM (N, F), w: HBM (128, ceil(F/128), O), prepared"""
-    out = nl.ndarray((src.shape[0], w.shape[2]), dtype=src.dtype, buffer=nl.shared_hbm)
-    linear_rows(out, src, w, _zero_bias((1, w.shape[2])), features)
+    """src @ w. src: HBM (N, F), w: HBM (128, ceil(F/128) * O), prepared"""
+    outputs = w.shape[1] // -(-features // 128)
+    out = nl.ndarray((src.shape[0], outputs), dtype=src.dtype, buffer=nl.shared_hbm)
+    linear_rows(out, src, w, _zero_bias((1, outputs)), features)
     return out
 
 

@@ -93,7 +93,7 @@ def _linear(generator: np.random.Generator, item: int) -> Trial:
     rows, features, outputs = (_log_uniform(generator, 64, 4096) for _ in range(3))
     blocks = -(-features // 128)
     moved = (rows * features + features * outputs + rows * outputs) * item
-    shapes = ((rows, features), (128, blocks, outputs))
+    shapes = ((rows, features), (128, blocks * outputs))
     return Trial(shapes, {"features": features}, 2.0 * rows * features * outputs, moved)
 
 

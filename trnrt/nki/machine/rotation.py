@@ -5,21 +5,24 @@ allocates are a pool (a line of a function that several lines of the kernel call
 ``DEPTH`` times as many places as it holds tiles at once, and a new tile takes the place that has been free for
 longest. So a loop may load its next tiles while the last ones are in use, ``DEPTH`` iterations at most at a time. A
 pool keeps its places from its first tile to its last. Where memory is too small for every pool to have addresses of its
-own, pools that do not live at the same time share them; where it is too small even so, every pool gets its second
-places before any gets its third, small ones first.
+own, pools that do not live at the same time share them, each at the lowest address that is free for its whole life:
+they take their places in the order of their first tiles, or, where the gaps of that are too small, in another order.
+Where it is too small even so, every pool gets its second places before any gets its third, small ones first.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 
 from trnrt.nki.machine.program import Storage
 
 DEPTH = 8  # more than any measurement needs; docs/timing.md
-_MOST_TRIES = 500  # layouts of the memory that are looked at
+# Layouts of the memory that are looked at, in the order of first tiles, and in any other, which takes longer.
+_MOST_TRIES, _MOST_OTHER_TRIES = 500, 40
 ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
 
 Span = tuple[int, int]
@@ -51,11 +54,17 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     """
     pools = _pools(tiles, spans)
     places = [pool.held for pool in pools]
-    if not _fits(pools, capacity, places):
-        return False
-    if not _fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
-        places = _divided(pools, capacity, places)
-        _fits(pools, capacity, places)
+    fits: _Fitting = _fits
+    tries = _MOST_TRIES
+    if not fits(pools, capacity, places):
+        orders = (partial(_fits_in_order, order) for order in _ORDERS)
+        found = next((other for other in orders if other(pools, capacity, places)), None)
+        if found is None:
+            return False
+        fits, tries = found, _MOST_OTHER_TRIES
+    if not fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
+        places = _divided(pools, capacity, places, fits, tries)
+        fits(pools, capacity, places)
     _spread(pools, capacity)
     for pool in pools:
         for tile, place in zip(pool.tiles, _turns(pool, spans), strict=True):
@@ -107,6 +116,34 @@ def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
     return True
 
 
+_Fitting = Callable[[Sequence[_Pool], int, Sequence[int]], bool]
+# What pools take their places by, where the gaps are too small in the order of their first tiles: the largest first,
+# those that end last, those that take most space and time, those that live longest.
+_ORDERS: tuple[Callable[[_Pool], int], ...] = (
+    lambda pool: -pool.bytes,
+    lambda pool: -pool.last,
+    lambda pool: -pool.bytes * (pool.last - pool.first),
+    lambda pool: pool.first - pool.last,
+)
+
+
+def _fits_in_order(order: Callable[[_Pool], int], pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
+    """``_fits`` in another order."""
+    for pool, count in zip(pools, places, strict=True):
+        pool.places = min(count, len(pool.tiles))
+    placed: list[_Pool] = []
+    for pool in sorted(pools, key=order):
+        pool.start, first, last, size = 0, pool.first, pool.last, pool.bytes
+        beside = [other for other in placed if other.first <= last and first <= other.last]
+        for other in sorted(beside, key=lambda o: o.start):
+            if other.start < pool.start + size and pool.start < other.start + other.bytes:
+                pool.start = other.start + other.bytes
+        if pool.start + size > capacity:
+            return False
+        placed.append(pool)
+    return True
+
+
 def _spread(pools: Sequence[_Pool], capacity: int) -> None:
     """Give each pool addresses of its own, where there is room: a tile then waits for none of another pool."""
     if sum(pool.bytes for pool in pools) <= capacity:
@@ -116,17 +153,16 @@ def _spread(pools: Sequence[_Pool], capacity: int) -> None:
             start += pool.bytes
 
 
-def _divided(pools: Sequence[_Pool], capacity: int, places: list[int]) -> list[int]:
+def _divided(pools: Sequence[_Pool], capacity: int, places: list[int], fitting: _Fitting, tries: int) -> list[int]:
     """The places of each pool where not all can have as many as they want."""
     small_first = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
-    tries = _MOST_TRIES
     for depth in range(2, DEPTH + 1):
         for number in small_first:
             fits, wanted = places[number], min(pools[number].held * depth, len(pools[number].tiles))
             while fits < wanted and tries:
                 tries -= 1
                 tried = (fits + wanted + 1) // 2
-                if _fits(pools, capacity, [*places[:number], tried, *places[number + 1 :]]):
+                if fitting(pools, capacity, [*places[:number], tried, *places[number + 1 :]]):
                     fits = tried
                 else:
                     wanted = tried - 1

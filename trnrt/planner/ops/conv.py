@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels.conv import conv2d, conv_transpose
+from trnrt.kernels.conv import conv2d, conv_transpose, packing
 from trnrt.planner import weights
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.ops.arranging import arranged, named
-from trnrt.planner.ops.fusing import next_activation
+from trnrt.planner.ops.fusing import following_sum, next_activation
 from trnrt.planner.ops.pool import read_pool
 from trnrt.planner.ops.windows import Window, read_pair, read_window
 from trnrt.planner.plan import Array, Layout
-from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
+from trnrt.planner.weights import blocks_of
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
+# From so many channels on, the kernel would gain little by packing taps of weights that it loads itself.
+_PACKED_CHANNELS = 64
+# Weights that are zero for groups to be one, 1 MiB in bfloat16: DMA brings them in about the 4 us that a tensor takes
+# to HBM and back.
+MOST_ZEROS = 512 * 1024
 _NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
 # conv2d's own defaults: what equals them is left out of the call.
 _DEFAULTS = {
@@ -64,7 +70,12 @@ class ImagesStep(Step):
             options={key: value for key, value in given.items() if value != _DEFAULTS.get(key)},
             weights={} if isinstance(self.weight, Operand) else {"w": self.weight},
             biases={} if isinstance(self.bias, Operand) else {"b": self.bias},
+            held=self._held(),
         )
+
+    def _held(self) -> tuple[str, ...]:
+        """The weights that the kernel takes in SBUF."""
+        return ()
 
 
 @dataclass(kw_only=True)
@@ -74,8 +85,17 @@ class ConvStep(ImagesStep):
     size: tuple[int, int]
     pool: Window
     pool_op: str
+    added: Operand | None = None
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        if position is not None and self.sources[position] == self.added:
+            return super().hbm_view(None)
+        return super().hbm_view(position)
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        if self.sources[position] == self.added:
+            same = shapes.shape(self.added.value) == self.shape
+            return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
         same = position == 0 and shapes.shape(self.sources[0].value) == self.sources[0].shape
         return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
 
@@ -83,8 +103,44 @@ class ConvStep(ImagesStep):
         return (Layout.CHANNELS, Layout.HBM) if self._on_chip() else (Layout.HBM,)
 
     def _on_chip(self) -> bool:
-        """Whether the kernel can have its images in SBUF."""
-        return self.groups == 1 and len(self.shape) == 4
+        """Whether the kernel can have its images in SBUF: groups that are computed together must be whole blocks."""
+        return len(self.shape) == 4 and self._layer.in_blocks
+
+    @property
+    def _layer(self) -> _Layer:
+        return _Layer(self.channels, self.shape[1], self.window.kernel, self.groups)
+
+    def reorder(self, order: list[int]) -> bool:
+        """Make output ``order[k]`` number k, if the weights are constants of one group."""
+        if self.groups > 1 or self.added or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+            return False
+        self.weight = self.weight[..., order]
+        self.bias = weights.columns(self.bias.T.reshape(-1)[order])
+        return True
+
+    def _held(self) -> tuple[str, ...]:
+        """Not those of few channels: the kernel arranges them as it packs taps."""
+        if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+            return ()
+        packed = self._layer.seen < _PACKED_CHANNELS and self.window.kernel != (1, 1)
+        return ("b",) if packed else ("w", "b")
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """A band of the source if it is not read where it lies, results on their way, and the weights at hand."""
+        if (self.groups > 1 and not held) or (held and self._held() == ("b",)):
+            return WORKING_BYTES
+        images, pixels = self.shape[0], self.sources[0].shape[2:]
+        seen = packing.input_extent(*self.size, self.window.kernel, self.window.stride, self.window.dilation)
+        seen = max(seen[0], pixels[-2] if len(pixels) > 1 else 1), max(seen[1], pixels[-1])
+        band = blocks_of(self.channels) * images * seen[0] * seen[1] * 4
+        if tensors.layout(self.sources[0].value) is not Layout.HBM and seen == pixels and self.window.pads == (0, 0):
+            band = 0
+        result = min(conv2d.POOL_BYTES, images * self.size[0] * self.size[1] * 4)
+        if tensors.layout(self.output) is not Layout.HBM and self.pool == _NO_POOL:
+            result = 0
+        if self.added is not None and tensors.layout(self.added.value) is Layout.HBM:
+            result += conv2d.POOL_BYTES
+        return (0 if held else conv2d.WEIGHT_BYTES) + min(conv2d.BAND_BYTES, band) + 3 * result
 
     def call(self, tensors: Tensors) -> Call:
         window, pool = self.window, self.pool
@@ -103,6 +159,8 @@ class ConvStep(ImagesStep):
             "pool_op": self.pool_op,
             "groups": self.groups,
         }
+        if self.added is not None:
+            given["added"] = SourceName(self.sources.index(self.added))
         return self._called("conv.conv2d", "conv2d", given)
 
 
@@ -148,6 +206,19 @@ class _Layer:
         """Channels that are on the partitions, or in their blocks, at once."""
         return self.channels // self.groups * self.together
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the groups that are computed as one have whole blocks of channels, and make whole ones."""
+        made = self.outputs // self.groups * self.together
+        return self.together == self.groups or not (self.seen % weights.PARTITIONS or made % weights.PARTITIONS)
+
+    def dense(self) -> _Layer:
+        """The layer as one group, with zeros where an output does not see a channel, if these take little: what is
+        between steps can stay in SBUF then."""
+        taps = self.kernel[0] * self.kernel[1]
+        zeros = (self.channels * self.outputs - self.seen * self.outputs) * taps
+        return self if self.in_blocks or zeros > MOST_ZEROS else replace(self, groups=1)
+
 
 def _layer(lowering: Lowering, node: ir.Node, transposed: bool) -> _Layer:
     """The sizes that the shapes of a node's source and weight (O, C, KH, KW), or (C, O, KH, KW), give."""
@@ -170,11 +241,13 @@ def _parameters(
     lowering: Lowering, node: ir.Node, layer: _Layer, transposed: bool
 ) -> tuple[Array | Operand, Array | Operand]:
     """Weight and bias as the kernels want them: constants, or tensors that a movement step makes."""
+    groups = int(attribute(node, "group", 1))
+    together = groups if layer.groups == 1 else layer.together
 
     def prepared(weight: Array) -> Array:
         images = weight if weight.ndim == 4 else weight[:, :, None]
         made = weights.conv_transpose_weight if transposed else weights.conv_weight
-        return made(images, layer.groups, layer.together)
+        return made(images, groups, together)
 
     value = node.inputs[1]
     assert value is not None
@@ -194,6 +267,8 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     shape = lowering.shape(node.outputs[0])
     window = read_window(node, layer.kernel, source.shape[2:], shape[2:])
     size = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
+    if _fits(layer.dense().seen, size, window, _NO_POOL):
+        layer = layer.dense()
     if not _fits(layer.seen, size, window, _NO_POOL):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, False)
@@ -205,10 +280,14 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
         # Every activation here is monotonic: the largest of the activated is the activated largest.
         act, activation = next_activation(lowering, nodes[-1].outputs[0], node)
         nodes += activation
+    added, adding = (None, []) if pooling or act != "none" or layer.groups > 1 else following_sum(lowering, node)
+    if adding:
+        act, activation = next_activation(lowering, adding[-1].outputs[0], node)
+        nodes += [*adding, *activation]
     step = ConvStep(
         name=node_name(node),
         nodes=[node_name(n) for n in nodes],
-        sources=[source, *(p for p in (weight, bias) if isinstance(p, Operand))],
+        sources=[source, *(p for p in (added, weight, bias) if isinstance(p, Operand))],
         output=value_name(nodes[-1].outputs[0]),
         shape=lowering.shape(nodes[-1].outputs[0]),
         weight=weight,
@@ -220,6 +299,7 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
         pool=pool,
         pool_op=pool_op,
         groups=layer.groups,
+        added=added,
     )
     lowering.add(step, nodes, "a convolution on the tensor engine")
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.kernels import compute_tiles
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner import weights
 from trnrt.planner.lowering import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.placing import tile_shape
 from trnrt.planner.plan import Array, Layout
-from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors, WeightName
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors, WeightName
 from trnrt.planner.views import View
 
 # Dimensions of the kernel's operands in HBM.
@@ -93,12 +96,16 @@ class ComputeStep(Step):
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
         rank = {2: (Layout.FEATURES, Layout.ROWS), 4: (Layout.CHANNELS,)}.get(len(self.shape), ())
-        stored = all(shapes.shape(s.value) == s.shape == self.shape for s in self.sources)
+        stored = all(shapes.shape(s.value) == s.shape and s.shape in (self.shape, self._gate()) for s in self.sources)
         on_chip = [layout for layout in rank if stored and all(self._fits(c, layout) for c in self._constants())]
         return (*on_chip, Layout.HBM)
 
     def same_layout(self) -> bool:
         return True
+
+    def _gate(self) -> tuple[int, ...]:
+        """The shape of one number an image and channel, if the result is images."""
+        return (*self.shape[:2], 1, 1) if len(self.shape) == 4 else self.shape
 
     def _constants(self) -> list[Array]:
         return [s for s in self.program.sources if not isinstance(s, Operand)]
@@ -131,8 +138,19 @@ class ComputeStep(Step):
             names.append(WeightName(key))
             column = source.astype(np.float32)
             held[key] = weights.columns(column.reshape(-1)) if on_chip else column.reshape(self._views()[k])
-        numbers = {"biases" if on_chip else "weights": held}
-        return Call("elementwise", "compute", (tuple(names), self.program.rendered()), **numbers)
+        weights_held, biases = ({}, held) if on_chip else (held, {})
+        args = (tuple(names), self.program.rendered())
+        return Call("elementwise", "compute", args, weights=weights_held, biases=biases, held=tuple(biases))
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """The tiles of a piece and of the next one; between tiles there are only those of what is computed on the way."""
+        sources, operations = len(self.program.sources), self.program.rendered()
+        tiles = compute_tiles.tiles_at_once(sources, operations)
+        columns = compute_tiles.columns_of_a_piece(sources, operations)
+        layout = tensors.layout(self.output)
+        if layout is not Layout.HBM:
+            columns = min(columns, prod(tile_shape(layout, self.shape)[1:]))
+        return min(WORKING_BYTES, 2 * tiles * columns * 4)
 
 
 def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.kernels import linear
 from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.planner import weights
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
@@ -15,8 +16,13 @@ from trnrt.planner.ops.elementwise import Program, Register, add_compute, term
 from trnrt.planner.ops.fusing import next_activation
 from trnrt.planner.ops.matmul import product_step
 from trnrt.planner.plan import Array, Layout
-from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
 from trnrt.planner.views import View
+from trnrt.planner.weights import blocks_of
+
+
+# With fewer, DMA would wait for the products of one load before it brings the next.
+_LOADS_AHEAD = 4
 
 
 @dataclass(kw_only=True)
@@ -64,10 +70,19 @@ class LinearStep(Step):
             module="linear",
             kernel="linear_features" if by_features else "linear_rows",
             args=(WeightName("w"), WeightName("b")),
-            options={"features": features} | ({"act": self.act} if self.act != "none" else {}),
+            options={"features": features}
+            | ({"outputs": self.weight.shape[1]} if by_features else {})
+            | ({"act": self.act} if self.act != "none" else {}),
             weights={"w": weights.linear_weight(self.weight, positions)},
             biases={"b": bias},
+            held=("w", "b") if by_features else ("w",),
         )
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """Some loads of weights ahead; what the source is turned in, if it is in HBM; a bias and sums of a bank each."""
+        rows = blocks_of(self.shape[0]) * 3 * 4 * linear.OUTPUTS
+        source = 0 if tensors.layout(self.sources[0].value) is not Layout.HBM else 2 * linear.ACTIVATION_BYTES
+        return min(WORKING_BYTES, (0 if held else _LOADS_AHEAD * linear.WEIGHT_BYTES) + source + rows)
 
 
 def _bias_row(bias: Array, outputs: int) -> Array | None:

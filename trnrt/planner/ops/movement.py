@@ -1,4 +1,4 @@
-"""Operators that only move elements: views where an access pattern says it, else DMA into a new tensor."""
+"""Operators that only move elements: views where an access pattern says it, else a new tensor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.planner.lowering import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
-from trnrt.planner.moving import move_step
+from trnrt.planner.lowering import (
+    FLOATS,
+    INTEGERS,
+    Blocked,
+    Lowering,
+    attribute,
+    lowers,
+    node_name,
+    operator_name,
+    value_name,
+)
+from trnrt.planner.moving import Run, move_step
+from trnrt.planner.ops.conv import ConvStep
 from trnrt.planner.plan import Array
 from trnrt.planner.views import View
 
@@ -67,7 +78,55 @@ def lower_reshape(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked("the input is left out")
     if node.op_type == "Dropout":
         _check_dropout(lowering, node)
-    lowering.view(node, source, "the same elements in another shape; nothing moves")
+    if not _shuffle(lowering, node, source):
+        lowering.view(node, source, "the same elements in another shape; nothing moves")
+
+
+def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
+    """Put channels of images in another order, where that is what an earlier Transpose and this Reshape do together."""
+    made = node.outputs[0]
+    shape = lowering.shape(made)
+    if len(shape) != 4 or source.dtype not in FLOATS or lowering.on_host(source):
+        return False
+    view = lowering.view_of(source)
+    put = View.whole(value_name(made), shape).reshape(view.shape)
+    if view.reshape(shape) is not None or put is None:
+        return False
+    step = move_step(node_name(node), value_name(made), shape, [(view, put)])
+    runs = step.runs()
+    if not runs:
+        return False
+    producer = _only_for(lowering, source, view.root)
+    if producer is not None and producer.reorder(_order(runs, shape[1])):
+        producer.output = value_name(made)
+        producer.nodes.append(node_name(node))
+        producer.title.append(f"{operator_name(node)} {node_name(node)}")
+        why = f"fused into {producer.name}: its outputs are computed in this order"
+        lowering.report(node, "core", why, step=producer.name)
+        return True
+    step.nodes = [node_name(node)]
+    lowering.add(step, [node], "channels in another order", place="dma")
+    return True
+
+
+def _only_for(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None:
+    """The convolution that makes ``root``, if only views on the way to ``value`` read it, and one node reads that."""
+    seen: ir.Value | None = value
+    while seen is not None and lowering.sole_consumer(seen)[0] is not None:
+        if value_name(seen) == root:
+            return next((s for s in lowering.steps if s.output == root and isinstance(s, ConvStep)), None)
+        node = seen.producer()
+        seen = node.inputs[0] if node is not None else None
+    return None
+
+
+def _order(runs: list[Run], channels: int) -> list[int]:
+    """Which channel of the source each channel is."""
+    order = [0] * channels
+    for _, first, step, put, put_step, count in runs:
+        for k in range(count):
+            order[put + k * put_step] = first + k * step
+    return order
 
 
 def _check_dropout(lowering: Lowering, node: ir.Node) -> None:

@@ -7,6 +7,7 @@ from math import prod
 
 import onnx_ir as ir
 
+from trnrt.kernels import pool2d
 from trnrt.planner.lowering import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.ops.elementwise import Program, add_compute, add_program
 from trnrt.planner.ops.windows import Window, read_window
@@ -37,6 +38,17 @@ class PoolStep(Step):
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         return (*self.shape[:2], *(self.size if position is None else self.image))
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """A band of the source, sums and results: each no larger than the images with their padding."""
+        window = self.window
+        seen = [
+            max(image, (size - 1) * stride + (taps - 1) * dilation + 1)
+            for image, size, stride, taps, dilation in zip(
+                self.image, self.size, window.stride, window.kernel, window.dilation, strict=True
+            )
+        ]
+        return 3 * min(pool2d.BAND_BYTES, self.shape[0] * prod(seen) * 4)
 
     def call(self, tensors: Tensors) -> Call:
         window = self.window

@@ -1,0 +1,205 @@
+"""Channels of images from tile to tile in SBUF, and between SBUF and HBM: what puts images side by side, picks of their
+channels, and shuffles them.
+
+Engines copy where partitions start at multiples of 32 on both sides. Other channels of tiles go through the tensor
+engine, multiplied with matrices of 0 and 1; DMA would do, but has weights to bring at the same time.
+"""
+
+from typing import Any
+
+from trnrt.kernels.common import ceil_div, is_hbm_tensor
+from trnrt.nki import nisa, nl
+
+# Elements of a partition that engines copy; DMA or products, which take about 2 us first, do more in the meantime.
+ENGINE_ELEMENTS = 4096
+# So many elements of a partition and more are shared by the vector and the scalar engine, by their clocks on trn1: 1.12
+# and 1.4 GHz.
+SHARED = 256
+VECTOR_SHARE = 44  # percent
+# Engines start at multiples of so many partitions.
+QUADRANT = 32
+
+# (source, its first channel, from one of its channels to the next, the same of dst, how many).
+Run = tuple[int, int, int, int, int, int]
+
+
+def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple[Run, ...]) -> None:
+    """Write channels of images to channels of dst.
+
+    dst, srcs: SBUF channels (P, B, N, H, W), at least one of them, or HBM (N, C, H, W) in any shape; of one dtype
+    runs: (source, its first channel, from one of its channels to the next, dst's first channel, from one to the next,
+        how many) each
+    limits: steps are at least 1; N, H and W are those of all images; no two runs share channels of dst
+
+    Where products move channels, NaN or infinity in one makes NaN of others at its pixel.
+
+    numpy: for each run dst[:, put::put_step][:, :count] = srcs[source][:, first::step][:, :count]
+    """
+    images, pixels = _extent(dst, srcs)
+    to, given = _by_channel(dst, images, pixels), []
+    for src in srcs:
+        given.append(_by_channel(src, images, pixels))
+    blocks: list[list[Run]] = []
+    for _ in range(1 if is_hbm_tensor(dst) else dst.shape[1]):
+        blocks.append([])
+    for run in runs:
+        source, first, step, put, put_step, count = run
+        assert step > 0 and put_step > 0, f"move_channels: steps of {run} must be at least 1"
+        done = 0
+        while done < count:
+            start, end = first + done * step, put + done * put_step
+            size = min(count - done, min(_left(given[source], start, step), _left(to, end, put_step)))
+            block = 0 if is_hbm_tensor(dst) else end // nl.tile_size.pmax
+            blocks[block].append((source, start, step, end, put_step, size))
+            done = done + size
+    for block in range(len(blocks)):
+        if _by_products(to, given, blocks[block]):
+            _select(to, given, blocks[block], block)
+        else:
+            for piece in blocks[block]:
+                source, start, step, end, put_step, size = piece
+                part = _part(given[source], start, step, size)
+                _copy(_part(to, end, put_step, size), part, _quadrants(to, given[source], piece))
+
+
+def _extent(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...]) -> tuple[int, int]:
+    """(images, pixels) of the tiles in SBUF."""
+    found = (0, 0)
+    for i in range(len(srcs) + 1):
+        tensor = dst if i == len(srcs) else srcs[i]
+        if not is_hbm_tensor(tensor):
+            found = (tensor.shape[2], tensor.shape[3] * tensor.shape[4])
+    assert found[0] > 0, "move_channels: all tensors are in HBM; move is for them"
+    return found
+
+
+def _by_channel(tensor: nl.NkiTensor, images: int, pixels: int) -> nl.NkiTensor:
+    """A tile as (P, B, N, pixels), a tensor in HBM as (C, N, pixels)."""
+    if not is_hbm_tensor(tensor):
+        return tensor.flatten_dims(3, 4)
+    size = 1
+    for length in tensor.shape:
+        size = size * length
+    return tensor.reshape((images, size // (images * pixels), pixels)).permute((1, 0, 2))
+
+
+def _left(tensor: nl.NkiTensor, first: int, step: int) -> int:
+    """How many channels from ``first`` on, ``step`` apart, are in one block; all in HBM."""
+    if is_hbm_tensor(tensor):
+        return ceil_div(tensor.shape[0] - first, step)
+    return ceil_div(nl.tile_size.pmax - first % nl.tile_size.pmax, step)
+
+
+def _part(tensor: nl.NkiTensor, first: int, step: int, count: int) -> nl.NkiTensor:
+    """Channels of one block, or in HBM: (count, N, pixels)."""
+    if is_hbm_tensor(tensor):
+        return tensor[first : first + (count - 1) * step + 1 : step]
+    low = first % nl.tile_size.pmax
+    return tensor[low : low + (count - 1) * step + 1 : step, first // nl.tile_size.pmax]
+
+
+def _quadrants(dst: nl.NkiTensor, src: nl.NkiTensor, piece: Run) -> int:
+    """How many partitions of a piece, which is in one block on both sides, an engine may copy at once; 0 where engines
+    can't, or would take longer."""
+    _, first, step, put, put_step, size = piece
+    if is_hbm_tensor(dst) or is_hbm_tensor(src) or (size > 1 and (step > 1 or put_step > 1)):
+        return 0
+    span = nl.tile_size.pmax
+    for start in [first % nl.tile_size.pmax, put % nl.tile_size.pmax]:
+        if start % QUADRANT != 0:
+            return 0
+        span = min(span, nl.tile_size.pmax - start if start % (2 * QUADRANT) == 0 else QUADRANT)
+    at_once = size if size <= span else QUADRANT
+    elements = dst.shape[2] * dst.shape[3] * ceil_div(size, at_once)
+    return at_once if elements <= ENGINE_ELEMENTS else 0
+
+
+def _by_products(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run]) -> bool:
+    """Whether the tensor engine makes a block of dst: where engines can't copy all its pieces, and products can."""
+    if is_hbm_tensor(dst):
+        return False
+    copied, last, total = True, 0, 0
+    for piece in pieces:
+        source, _, step, put, put_step, size = piece
+        if is_hbm_tensor(srcs[source]) or (step > 1 and put_step > 1 and size > 1):
+            return False
+        copied = copied and _quadrants(dst, srcs[source], piece) > 0
+        last = max(last, put % nl.tile_size.pmax + (size - 1) * put_step)
+        total = total + size
+    # All of a block is written at once.
+    return not copied and total == last + 1
+
+
+def _select(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run], block: int) -> None:
+    """A block of dst as the sum of the products of pieces, whole blocks of their sources, with matrices that select."""
+    rows = 0
+    matrices = []
+    for piece in pieces:
+        rows = rows + piece[5]
+    for piece in pieces:
+        matrices.append(_selection(piece, rows, dst.dtype))
+    to = dst[0:rows, block].flatten_dims(1, 2)
+    by_vector = True
+    for p0 in range(0, to.shape[1], nl.tile_size.psum_bank_fmax):
+        p1 = min(to.shape[1], p0 + nl.tile_size.psum_bank_fmax)
+        sum_psum = nl.ndarray((rows, p1 - p0), dtype=nl.float32, buffer=nl.psum)
+        for i in range(len(pieces)):
+            source, first, step, _, _, size = pieces[i]
+            last = first % nl.tile_size.pmax + (size - 1) * step + 1
+            seen = srcs[source][0:last, first // nl.tile_size.pmax].flatten_dims(1, 2)
+            nisa.nc_matmul(dst=sum_psum, stationary=matrices[i], moving=seen[:, p0:p1])
+        if by_vector:
+            nisa.tensor_copy(dst=to[:, p0:p1], src=sum_psum)
+        else:
+            nisa.activation(dst=to[:, p0:p1], op=nl.copy, data=sum_psum)
+        by_vector = not by_vector
+
+
+def _selection(piece: Run, rows: int, dtype: Any) -> nl.NkiTensor:
+    """The matrix (partitions of a source up to a piece's last, ``rows``) that is 1 where one becomes the other, else 0.
+
+    Partition k becomes row m where (k - k0) * put_step = (m - m0) * step, from k0 and m0 on.
+    """
+    _, first, step, put, put_step, size = piece
+    k0, m0 = first % nl.tile_size.pmax, put % nl.tile_size.pmax
+    parts = k0 + (size - 1) * step + 1
+    ones_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sb, value=1.0)
+    equal_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=equal_sb,
+        pattern=[[-step, rows]],
+        channel_multiplier=put_step,
+        on_true_tile=ones_sb,
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+        offset=m0 * step - k0 * put_step,
+    )
+    if m0 == 0 or k0 == 0:
+        return equal_sb
+    matrix_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=matrix_sb,
+        pattern=[[1, rows]],
+        channel_multiplier=0,
+        on_true_tile=equal_sb,
+        on_false_value=0.0,
+        cmp_op=nl.greater_equal,
+        offset=-m0,
+    )
+    return matrix_sb
+
+
+def _copy(dst: nl.NkiTensor, src: nl.NkiTensor, at_once: int) -> None:
+    """dst = src, at most ``at_once`` partitions at a time by two engines, or by DMA where that is 0."""
+    if at_once == 0:
+        nisa.dma_copy(dst=dst, src=src)
+        return
+    dst, src = dst.flatten_dims(1, 2), src.flatten_dims(1, 2)
+    size = dst.shape[1]
+    first = size if size < SHARED else ceil_div(size * VECTOR_SHARE, 100)
+    for p0 in range(0, dst.shape[0], at_once):
+        p1 = min(dst.shape[0], p0 + at_once)
+        nisa.tensor_copy(dst=dst[p0:p1, 0:first], src=src[p0:p1, 0:first])
+        if first < size:
+            nisa.activation(dst=dst[p0:p1, first:size], op=nl.copy, data=src[p0:p1, first:size])

@@ -1,0 +1,19 @@
+"""Weights on their way to SBUF ahead of the steps that use them."""
+
+from trnrt.nki import nisa, nl
+
+
+def prefetch(src: nl.NkiTensor, piece: int) -> nl.NkiTensor:
+    """A copy of src in SBUF, brought in ``piece`` columns at a time: a product waits for what it reads, not for all.
+
+    src: HBM (P, K), P at most 128
+    piece: columns of a transfer, each of which is one piece of memory a partition
+
+    numpy: src
+    """
+    copy_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    columns = src.shape[1]
+    for first in range(0, columns, piece):
+        last = min(columns, first + piece)
+        nisa.dma_copy(dst=copy_sb[:, first:last], src=src[:, first:last])
+    return copy_sb

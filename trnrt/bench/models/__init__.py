@@ -1,0 +1,1 @@
+"""``trnrt bench models``: whole networks against AWS's published times, and against the device's physical limit."""

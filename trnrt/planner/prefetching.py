@@ -1,0 +1,190 @@
+"""Which weights are brought to SBUF ahead of their steps, in which transfers, and how early.
+
+A step's weights are held in SBUF while it runs if they find room beside the tensors that live there and the tiles of
+the step's kernel. Those of steps that follow each other share transfers of some kilobytes a partition. They are brought
+in the order of their use, each as early as there is room: DMA then seldom stands still while an engine computes, and an
+engine seldom waits for its weights. All biases come first, in one transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from trnrt.planner.plan import Array
+from trnrt.planner.steps import Call
+from trnrt.planner.weights import PARTITIONS
+
+# Bytes a partition that are brought in together, and of one transfer: 2 KiB are advised at least, and from 4 KiB on the
+# bandwidth no longer grows (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer.
+GROUP_BYTES = 8 * 1024
+PIECE_BYTES = 8 * 1024
+# Tiles that take so much of the room always find places: however they lie, the gaps between them are large enough.
+_LOOSE = 0.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """The weight ``key`` of step number ``step``: columns ``first``... of its transfer, in ``shape``."""
+
+    step: int
+    key: str
+    first: int
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Transfer:
+    """Weights that are brought to SBUF together, before step number ``before``."""
+
+    parts: list[Part] = field(default_factory=list)
+    columns: int = 0
+    before: int = 0
+
+    @property
+    def first(self) -> int:
+        """The first step that reads from it."""
+        return self.parts[0].step
+
+    @property
+    def last(self) -> int:
+        """The last step that reads from it."""
+        return self.parts[-1].step
+
+    def append(self, step: int, key: str, array: Array) -> None:
+        """Put an array (P, ...) behind the others."""
+        self.parts.append(Part(step, key, self.columns, array.shape))
+        self.columns += prod(array.shape[1:])
+
+    def joined(self, calls: Sequence[Call], *, biases: bool) -> Array:
+        """The arrays side by side, as HBM (P, columns) holds them."""
+        held = [(calls[part.step].biases if biases else calls[part.step].weights)[part.key] for part in self.parts]
+        rows = max(array.shape[0] for array in held)
+        flat = [array.reshape(array.shape[0], -1) for array in held]
+        if len(flat) == 1:
+            return flat[0]
+        joined = np.zeros((rows, self.columns), flat[0].dtype)
+        for part, array in zip(self.parts, flat, strict=True):
+            joined[: array.shape[0], part.first : part.first + array.shape[1]] = array
+        return joined
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """Bytes a partition that are free for weights at each step: if its own are among them, and if it loads its own.
+
+    ``opening`` are the steps that load inputs of the model.
+    """
+
+    held: Sequence[int]
+    own: Sequence[int]
+    opening: frozenset[int] = frozenset()
+    usable: int = 0
+    share: float = 1.0
+
+    @property
+    def left_alone(self) -> int:
+        """Bytes a partition that the gaps between tiles may take."""
+        return int(self.usable * (1 - self.share))
+
+    def shared(self, share: float) -> Rooms:
+        """The same of a part of SBUF: the rest is left to the gaps between tiles, which come and go."""
+        less = int(self.usable * (1 - share))
+        held, own = ([room - less for room in rooms] for rooms in (self.held, self.own))
+        return replace(self, held=held, own=own, share=share)
+
+
+@dataclass(frozen=True)
+class Prefetched:
+    """The transfers of weights, in order, and the one of biases; whether all tiles find room, wherever they lie."""
+
+    weights: tuple[Transfer, ...] = ()
+    biases: Transfer | None = None
+    loosely: bool = True
+
+    def part(self, step: int, key: str, *, bias: bool) -> tuple[Transfer, Part] | None:
+        """Where a weight or bias is, if it is brought in ahead."""
+        for transfer in ([self.biases] if self.biases else []) if bias else self.weights:
+            for part in transfer.parts:
+                if (part.step, part.key) == (step, key):
+                    return transfer, part
+        return None
+
+
+def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetched:
+    """Choose what is held, group it, and bring each group in as early as there is room."""
+    biases = Transfer()
+    for step, call in enumerate(calls):
+        for key in call.held:
+            if key in call.biases:
+                biases.append(step, key, call.biases[key])
+    taken = biases.columns * 4
+    if not rooms.share or not biases.parts or min(rooms.own) + rooms.left_alone < taken:
+        return Prefetched()
+    free = [max(0, room - taken) for room in rooms.held]
+    held = [
+        [key for key in call.held if key in call.weights]
+        if sum(_bytes(call.weights[key], itemsize) for key in call.held if key in call.weights) <= free[step]
+        else []
+        for step, call in enumerate(calls)
+    ]
+    free = [room if held[step] else max(0, rooms.own[step] - taken) for step, room in enumerate(free)]
+    transfers = _grouped(calls, held, free, itemsize)
+    used = _bring_early(transfers, free, rooms.opening, itemsize)
+    fullest = max(rooms.share * rooms.usable - room + more for room, more in zip(free, used, strict=True))
+    return Prefetched(tuple(transfers), biases, fullest < _LOOSE * rooms.usable)
+
+
+def _grouped(calls: Sequence[Call], held: Sequence[list[str]], free: Sequence[int], itemsize: int) -> list[Transfer]:
+    """Weights in the order of their steps, put together up to GROUP_BYTES."""
+    transfers: list[Transfer] = []
+    for step, keys in enumerate(held):
+        for key in keys:
+            array = calls[step].weights[key]
+            last = transfers[-1] if transfers else None
+            if last is not None and _fits(last, step, _bytes(array, itemsize), free, itemsize):
+                last.append(step, key, array)
+            else:
+                transfers.append(Transfer())
+                transfers[-1].append(step, key, array)
+    return transfers
+
+
+def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], itemsize: int) -> bool:
+    """Whether a weight of ``step`` can come with a transfer, and find room from its first step on."""
+    total = transfer.columns * itemsize + more
+    # The first product of the model waits for the first transfer: it has nothing that can come later.
+    return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[transfer.first : step + 1]) // 2
+
+
+def _bring_early(
+    transfers: Sequence[Transfer], free: Sequence[int], opening: frozenset[int], itemsize: int
+) -> list[int]:
+    """Set before which step each transfer is asked for: the first from which on there is room, in order.
+
+    Loads are carried out one after the other: what a later step needs comes behind the inputs of the model.
+    Bytes a partition that they take at each step.
+    """
+    used = [0] * len(free)
+    earliest = 0
+    for transfer in transfers:
+        size = transfer.columns * itemsize
+        start = transfer.first
+        while start > earliest and start - 1 not in opening and used[start - 1] + size <= free[start - 1]:
+            start -= 1
+        transfer.before = earliest = start
+        for step in range(start, transfer.last + 1):
+            used[step] += size
+    return used
+
+
+def _bytes(array: Array, itemsize: int) -> int:
+    return prod(array.shape[1:]) * itemsize
+
+
+def rows_of(transfer: Transfer) -> int:
+    """The partitions that a transfer fills."""
+    return min(PARTITIONS, max(part.shape[0] for part in transfer.parts))

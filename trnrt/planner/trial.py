@@ -1,0 +1,41 @@
+"""A kernel module on trial: traced for its target, without a file, to see whether its tiles find room."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from trnrt.errors import KernelMemoryError
+from trnrt.nki import Spec, trace
+from trnrt.nki.machine.program import Program
+from trnrt.planner.plan import Array, DeviceTensor
+
+
+def traced(
+    source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Mapping[str, Array], target: str
+) -> Program:
+    """The program of a module's function ``entry``. Raises what tracing raises."""
+    path = f"<trial of {entry}>"
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    module = ModuleType("trial")
+    module.__file__ = path
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+        specs: list[Any] = [Spec(tensor.shape, tensor.dtype) for tensor in inputs]
+        specs += [Spec(array.shape, array.dtype) for array in weights.values()]
+        return trace(getattr(module, entry), *specs, target=target)
+    finally:
+        linecache.cache.pop(path, None)
+
+
+def finds_room(
+    source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Mapping[str, Array], target: str
+) -> bool:
+    """Whether all tiles of a module find room in SBUF and PSUM."""
+    try:
+        traced(source, entry, inputs, weights, target)
+    except KernelMemoryError:
+        return False
+    return True
