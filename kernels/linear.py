@@ -39,7 +39,7 @@ def linear_rows(
     dst: rows, HBM (N, O) or SBUF (P, ceil(N/128), O)
     src: HBM (N, F), or SBUF ``features`` (P, B, S, N)
     w: HBM or SBUF (P, B*S*O), prepared; the dtype of src
-    bias: HBM (1, O) float32
+    bias: HBM (1, O) float32; or, in SBUF or HBM, (R, O) where R rows are all the batch has, each the same
     features: F of an HBM src; the number of channels of a flattened image otherwise (F = features * S)
     act: "none", "relu", "sigmoid", "tanh"
     limits: F <= MAX_FEATURES of an HBM src
@@ -55,7 +55,9 @@ def linear_rows(
         outputs = bias.shape[1]
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
-            bias_sb = load(bias[:, o0 : o0 + o_size].broadcast(0, nl.tile_size.pmax))
+            bias_sb = bias[:, o0 : o0 + o_size]
+            if is_hbm_tensor(bias):
+                bias_sb = load(bias_sb if bias.shape[0] > 1 else bias_sb.broadcast(0, nl.tile_size.pmax))
             for m0 in range(0, n_size, BANKS * nl.tile_size.pmax):
                 m_size = min(BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]

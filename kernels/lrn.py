@@ -28,6 +28,8 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
     images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
     positions = src.shape[-1]
     bands_sb = _bands(channels, size)
+    bias_sb = nl.ndarray((min(channels, nl.tile_size.pmax), 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=bias_sb, value=bias)
     step = max(1, min(POSITIONS, TOGETHER // ceil_div(channels, nl.tile_size.pmax)))
     more = max(1, step // positions)
     for n0 in range(0, images, more):
@@ -41,13 +43,14 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
                 x_sb.append(part_sb)
                 squares_sb.append(square_sb)
             for block in range(len(x_sb)):
-                y_sb = nl.ndarray(x_sb[block].shape, dtype=dst.dtype, buffer=nl.sbuf)
+                y_sb = _result(dst, block, x_sb[block].shape, part)
                 window = _seen(channels, size, block)
                 for q0 in range(0, y_sb.shape[1], nl.tile_size.psum_bank_fmax):
                     q1 = min(y_sb.shape[1], q0 + nl.tile_size.psum_bank_fmax)
                     sum_psum = _window_sums(squares_sb, bands_sb, window, block, q0, q1)
-                    _divide(y_sb[:, q0:q1], x_sb[block][:, q0:q1], sum_psum, alpha / size, beta, bias)
-                _store(dst, y_sb, block, part)
+                    _divide(y_sb[:, q0:q1], x_sb[block][:, q0:q1], sum_psum, alpha / size, beta, bias_sb)
+                if is_hbm_tensor(dst):
+                    _store(dst, y_sb, block, part)
 
 
 def _flattened(tensor: nl.NkiTensor) -> nl.NkiTensor:
@@ -123,12 +126,25 @@ def _window_sums(
 
 
 def _divide(
-    y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, factor: float, beta: float, bias: float
+    y_sb: nl.NkiTensor,
+    x_sb: nl.NkiTensor,
+    sum_psum: nl.NkiTensor,
+    factor: float,
+    beta: float,
+    bias_sb: nl.NkiTensor,
 ) -> None:
-    """y_sb = x_sb * (bias + factor * sum_psum) ** -beta."""
+    """y_sb = x_sb * (bias_sb + factor * sum_psum) ** -beta: the scalar engine, then the vector engine."""
     base_sb = nl.ndarray(sum_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=base_sb, data=sum_psum, op0=nl.multiply, operand0=factor, op1=nl.add, operand1=bias)
+    nisa.activation(dst=base_sb, op=nl.copy, data=sum_psum, scale=factor, bias=bias_sb[0 : base_sb.shape[0]])
     nisa.scalar_tensor_tensor(dst=y_sb, data=base_sb, op0=nl.power, operand0=-beta, op1=nl.multiply, operand1=x_sb)
+
+
+def _result(dst: nl.NkiTensor, block: int, shape: tuple[int, ...], part: Part) -> nl.NkiTensor:
+    """Where the channels of a block of a part are computed: in dst itself, or in a tile on its way to HBM."""
+    if is_hbm_tensor(dst):
+        return nl.ndarray(shape, dtype=dst.dtype, buffer=nl.sbuf)
+    n0, n1, p0, p1 = part
+    return dst[0 : shape[0], block, n0:n1, p0:p1].reshape(shape)
 
 
 def _load(src: nl.NkiTensor, block: int, rows: int, part: Part) -> nl.NkiTensor:
@@ -143,12 +159,8 @@ def _load(src: nl.NkiTensor, block: int, rows: int, part: Part) -> nl.NkiTensor:
 
 
 def _store(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, part: Part) -> None:
-    """What ``_load`` brought, now normalised, to its place in dst."""
+    """What ``_load`` brought, now normalised, to its place in HBM."""
     n0, n1, p0, p1 = part
-    rows = y_sb.shape[0]
-    if is_hbm_tensor(dst):
-        c0 = block * nl.tile_size.pmax
-        images = dst[n0:n1, c0 : c0 + rows, p0:p1].permute((1, 0, 2))
-        nisa.dma_copy(dst=images, src=y_sb.reshape((rows, n1 - n0, p1 - p0)))
-    else:
-        nisa.tensor_copy(dst=dst[0:rows, block, n0:n1, p0:p1], src=y_sb.reshape((rows, n1 - n0, p1 - p0)))
+    rows, c0 = y_sb.shape[0], block * nl.tile_size.pmax
+    images = dst[n0:n1, c0 : c0 + rows, p0:p1].permute((1, 0, 2))
+    nisa.dma_copy(dst=images, src=y_sb.reshape((rows, n1 - n0, p1 - p0)))

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trnrt.planner.choices import Choices as Choices
     from trnrt.session import InferenceSession as InferenceSession
     from trnrt.session import NodeArg as NodeArg
     from trnrt.validate import validate as validate
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Choices": "trnrt.planner.choices",
     "InferenceSession": "trnrt.session",
     "NodeArg": "trnrt.session",
     "validate": "trnrt.validate",
 }
 
-__all__ = ["InferenceSession", "NodeArg", "__version__", "validate"]
+__all__ = ["Choices", "InferenceSession", "NodeArg", "__version__", "validate"]
 
 
 def __getattr__(name: str) -> Any:

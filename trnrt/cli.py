@@ -45,13 +45,16 @@ from trnrt.commands.options import (
     LogitsFlag,
     MeanFlag,
     ModelFile,
+    NoFuseFlag,
     OutputFlag,
     PlanBatchFlag,
+    PlanFlag,
     RegressFlag,
     Reporting,
     RowsFlag,
     RtolFlag,
     SamplesFlag,
+    SavePlanFlag,
     ScaleFlag,
     SeedFlag,
     ShapeFlag,
@@ -61,6 +64,7 @@ from trnrt.commands.options import (
     TilesFlag,
     TopFlag,
     TraceFlag,
+    WhyFlag,
 )
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
@@ -165,6 +169,8 @@ def run_command(
     backend: BackendFlag = Backend.AUTO,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
+    no_fuse: NoFuseFlag = None,
+    plan: PlanFlag = None,
     buckets: BucketsFlag = None,
     cache: CacheFlag = True,
     keep: KeepFlag = None,
@@ -187,7 +193,7 @@ def run_command(
 
     feeding = Feeding(inputs or [], image_options(layout, color, scale, mean, std), batch, seed)
     request = RunRequest(feeding, top, logits, full, output, keep, Reporting(as_json, json_out))
-    run(model, _session(target, dtype, backend, fallback, shape, buckets, cache), request)
+    run(model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan), request)
 
 
 @app.command("validate", short_help="Compare with onnxruntime on the same inputs.")
@@ -206,6 +212,8 @@ def validate_command(
     backend: BackendFlag = Backend.AUTO,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
+    no_fuse: NoFuseFlag = None,
+    plan: PlanFlag = None,
     buckets: BucketsFlag = None,
     cache: CacheFlag = True,
     seed: SeedFlag = 0,
@@ -224,7 +232,7 @@ def validate_command(
     images = image_options(layout, color, scale, mean, std)
     given = Given(inputs or [], data, images, samples, seed)
     request = ValidateRequest(given, rtol, atol, layers, bundle, bundle_step, Reporting(as_json, json_out))
-    if not validate(model, _session(target, dtype, backend, fallback, shape, buckets, cache), request):
+    if not validate(model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan), request):
         raise typer.Exit(1)
 
 
@@ -237,15 +245,20 @@ def inspect_command(
     target: TargetFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
+    no_fuse: NoFuseFlag = None,
+    plan: PlanFlag = None,
+    why: WhyFlag = None,
+    save_plan: SavePlanFlag = None,
     tiles: TilesFlag = True,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
     """Show the step and kernel of every node, its tiles and memory, and where each tensor lives; nothing is run."""
-    from trnrt.commands.inspect import inspect
+    from trnrt.commands.inspect import InspectRequest, inspect
 
-    options = _session(target, dtype, Backend.AUTO, fallback, shape)
-    if not inspect(model, options, stage, batch, Reporting(as_json, json_out), tiles=tiles):
+    options = _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan)
+    request = InspectRequest(stage, batch, why, save_plan, tiles, Reporting(as_json, json_out))
+    if not inspect(model, options, request):
         raise typer.Exit(1)
 
 
@@ -260,13 +273,15 @@ def compile_command(
     target: TargetFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
+    no_fuse: NoFuseFlag = None,
+    plan: PlanFlag = None,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
     """Write the kernel module that runs a model, and its weights, into a directory."""
     from trnrt.commands.compile import compile_model
 
-    options = _session(target, dtype, Backend.AUTO, fallback, shape)
+    options = _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan)
     compile_model(model, options, directory, batch, Reporting(as_json, json_out))
 
 
@@ -278,6 +293,8 @@ def profile_command(
     target: TargetFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
+    no_fuse: NoFuseFlag = None,
+    plan: PlanFlag = None,
     html: HtmlFlag = None,
     trace: TraceFlag = None,
     baseline: BaselineFlag = None,
@@ -289,7 +306,9 @@ def profile_command(
     from trnrt.commands.profile import profile
 
     request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
-    if not profile(model, _session(target, dtype, Backend.AUTO, fallback, shape), batch, request):
+    if not profile(
+        model, _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan), batch, request
+    ):
         raise typer.Exit(1)
 
 
@@ -330,6 +349,8 @@ def _session(
     shapes: list[str] | None = None,
     buckets: str | None = None,
     cache: bool = True,
+    no_fuse: list[str] | None = None,
+    plan: Path | None = None,
 ) -> SessionOptions:
     from trnrt.buckets import parse_buckets
     from trnrt.commands.opening import SessionOptions
@@ -343,4 +364,6 @@ def _session(
         dict(parse_shape(text) for text in shapes or []),
         None if buckets is None else parse_buckets(buckets),
         cache,
+        no_fuse or (),
+        plan,
     )

@@ -25,6 +25,7 @@ from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.planner import Plan, make_plan
+from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.naming import identifier
 from trnrt.planner.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
 from trnrt.planner.sizes import default_shapes
@@ -58,8 +59,9 @@ class InferenceSession:
     ``model``: a file's path or its content. ``target``: "trn1", "trn2" or "trn3"; by default this machine's device,
     else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). ``fallback``:
     "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such a model is
-    refused. What a shape needs is compiled once and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers``
-    are accepted so that a script written for onnxruntime changes one import; they mean nothing here.
+    refused. ``choices`` override the planner's own. What a shape needs is compiled once and kept. Errors are
+    TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for onnxruntime changes one
+    import; they mean nothing here.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class InferenceSession:
         fallback: str | None = None,
         buckets: Sequence[int] | None = None,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
+        choices: Choices = DEFAULT,
         cache_dir: Path | None = None,
         cache: bool = True,
     ) -> None:
@@ -87,6 +90,7 @@ class InferenceSession:
         self.backend = choice.backend.name
         self.backend_reason = choice.reason
         self.fallback = fallback
+        self.choices = choices
         self._file = model
         self.model: ImportedModel = import_model(model)
         self.name = self.model.name
@@ -155,7 +159,8 @@ class InferenceSession:
 
     def plan_for(self, batch: int = 1) -> Plan:
         """The plan for ``batch`` rows."""
-        return make_plan(self.model, self.shapes_for(batch), target=self.target, dtype=self.dtype)
+        shapes = self.shapes_for(batch)
+        return make_plan(self.model, shapes, target=self.target, dtype=self.dtype, choices=self.choices)
 
     def choose_buckets(self, expected: Mapping[int, float], most: int = MOST_BUCKETS) -> tuple[int, ...]:
         """The buckets with the least predicted latency for batches of these sizes and weights; at most ``most``.
@@ -185,6 +190,10 @@ class InferenceSession:
     def partition_for(self, batch: int = 1) -> Partition:
         """The parts for ``batch`` rows: one, the plan, unless there is a fallback and the model needs it."""
         return self._partition(self.shapes_for(batch))
+
+    def planned_for(self, batch: int = 1) -> Partition:
+        """``partition_for``, from the cache if it is there."""
+        return self._cached(self.shapes_for(batch), {})[0]
 
     def random_inputs(self, batch: int | None = None, seed: int = 0) -> dict[str, Array]:
         """A seeded random value for each input: floats in [0, 1), integers in [0, 10).
@@ -233,8 +242,14 @@ class InferenceSession:
 
     def in_dtype(self, dtype: str) -> InferenceSession:
         """A session of its own for the same model, with the same options, in another dtype."""
-        twin = copy(self)
+        twin = self.choosing(self.choices)
         twin.dtype = dtype
+        return twin
+
+    def choosing(self, choices: Choices) -> InferenceSession:
+        """A session of its own for the same model, with the same options, that overrides the planner like this."""
+        twin = copy(self)
+        twin.choices = choices
         twin.notes, twin.cache_notes, twin._ran, twin._compiled = [], [], [], {}
         twin.kernel_path = twin.last_plan = twin.last_partition = None
         return twin
@@ -358,12 +373,13 @@ class InferenceSession:
 
     def _cached(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[Partition, str]:
         """The parts from the cache, or made now; and why they were made."""
-        request = request_for(self.model, shapes, values, target=self.target, dtype=self.dtype, fallback=self.fallback)
+        options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices}
+        request = request_for(self.model, shapes, values, fallback=self.fallback, **options)
         return self._cache.partition(request, lambda: self._partition(shapes, values))
 
     def _partition(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array] | None = None) -> Partition:
-        fallback = self.fallback is not None
-        return make_partition(self.model, shapes, values, target=self.target, dtype=self.dtype, fallback=fallback)
+        options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices}
+        return make_partition(self.model, shapes, values, fallback=self.fallback is not None, **options)
 
 
 def as_numpy(dtype: str) -> np.dtype[Any]:

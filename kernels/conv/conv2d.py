@@ -27,6 +27,7 @@ from trnrt.kernels.conv.convolving import (
     vector_helps,
     warm_up,
 )
+from trnrt.kernels.conv.grouping import some_channels, together, whole_pieces
 from trnrt.kernels.conv.packing import (
     ConvShape,
     Packing,
@@ -37,6 +38,8 @@ from trnrt.kernels.conv.packing import (
     products_of,
     spread,
 )
+from trnrt.kernels.conv.strip_plans import strips_of
+from trnrt.kernels.conv.strips import convolve_strips
 from trnrt.nki import nisa, nl
 
 # Bytes a partition for the weights at hand, for a band of input (all its channel blocks), and for a band of
@@ -93,7 +96,8 @@ def conv2d(
     limits: what one result needs fits BAND_BYTES over all channel blocks, and POOL_BYTES of the convolution's (see
         conv_fits); no pooling window starts beyond the convolution's last row or column; ``groups`` divides C and
         O; where dst or src are in SBUF the groups that are computed together are all, or fill whole blocks of 128
-        channels and outputs; NaN and infinity reach all of them
+        channels and outputs; NaN and infinity reach all of them; where an image is computed in strips (strips.py)
+        they reach all strips
 
     numpy: y[n, o, i, j] = act(bias[o] + sum(w[o, c, u, v] * padded[n, c, i*s + u*d, j*s + v*d]) + added[n, o, i, j]),
     then the maxima or means of the pooling windows of y; with groups, c runs over the channels of o's group
@@ -101,22 +105,26 @@ def conv2d(
     pooling = (pool_op, pool, pool_stride, pool_pads, pool_dilation)
     if groups == 1:
         shape = (channels, size, kernel, stride, pads, dilation)
-        convolve(dst, src, w, bias, shape, act, pooling, False, WEIGHT_BYTES, added)
+        plan = strips_of(dst, src, w, shape, pooling) if added is None and conv_fits(shape, pooling) else (0, 0)
+        if plan[0] > 0:
+            convolve_strips(dst, src, w, bias, shape, act, pooling, plan)
+        else:
+            convolve(dst, src, w, bias, shape, act, pooling, False, WEIGHT_BYTES, added)
         return
     assert added is None, "conv2d: with groups nothing can be added"
-    ins, outs = _together(dst, w, bias, channels, groups)
+    ins, outs = together(dst, w, bias, channels, groups)
     blocks, columns = ceil_div(ins, nl.tile_size.pmax), ceil_div(outs, nl.tile_size.pmax)
     for call in range(ceil_div(channels, ins)):
         c0 = call * ins
         c1 = min(channels, c0 + ins)
         made = (c1 - c0) * outs // ins
         weights = w[0 : min(c1 - c0, nl.tile_size.pmax), call * blocks : (call + 1) * blocks]
-        if _whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
+        if whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
             # All outputs, of which the last groups have fewer: each partition's weights are one piece.
             weights = load(weights)
         convolve(
-            _some_channels(dst, call * outs, call * outs + made),
-            _some_channels(src, c0, c1),
+            some_channels(dst, call * outs, call * outs + made),
+            some_channels(src, c0, c1),
             weights[:, :, :, 0:made],
             bias[:, call * columns : (call + 1) * columns],
             (c1 - c0, size, kernel, stride, pads, dilation),
@@ -125,44 +133,6 @@ def conv2d(
             False,
             WEIGHT_BYTES,
         )
-
-
-def _together(dst: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, channels: int, groups: int) -> Pair:
-    """How many channels and outputs of conv2d are computed as one convolution."""
-    if is_hbm_tensor(dst):
-        outputs = dst.shape[1]
-        assert channels % groups == 0 and outputs % groups == 0, f"conv2d: {groups} groups of {channels} to {outputs}"
-        together = groups_together(channels, outputs, groups)
-        return together * channels // groups, together * outputs // groups
-    # What is computed as one fills whole blocks of the tile, so that the blocks of weights are those of channels.
-    calls = bias.shape[1] // ceil_div(w.shape[3], nl.tile_size.pmax)
-    assert calls == 1 or w.shape[0] == nl.tile_size.pmax, "conv2d: groups do not fill blocks of 128; they must in SBUF"
-    ins = channels if calls == 1 else w.shape[1] // calls * nl.tile_size.pmax
-    return ins, w.shape[3]
-
-
-def _whole_pieces(w: nl.NkiTensor, src: nl.NkiTensor) -> bool:
-    """Whether weights for a source in SBUF come in few pieces, and no taps are packed: on trn1 pieces take long."""
-    is_slow = nisa.get_nc_version() < nisa.nc_version.gen3
-    return is_slow and is_hbm_tensor(w) and not is_hbm_tensor(src)
-
-
-def _some_channels(images: nl.NkiTensor, first: int, end: int) -> nl.NkiTensor:
-    """Channels ``first`` to ``end`` of images in HBM, or of a tile, which must be whole blocks or its last ones."""
-    if is_hbm_tensor(images):
-        return images[:, first:end]
-    pmax = nl.tile_size.pmax
-    assert first % pmax == 0, f"conv2d: groups from channel {first} on do not fill blocks of {pmax}; they must in SBUF"
-    return images[0 : min(pmax, end - first), first // pmax : ceil_div(end, pmax)]
-
-
-def groups_together(channels: int, outputs: int, groups: int) -> int:
-    """How many groups are computed as one convolution: as many as have their channels and outputs on the partitions.
-
-    So are depth-wise ones: the tensor engine multiplies 127 zeros for each weight, and is still no slower than
-    the vector engine, which takes two cycles an element and tap to multiply and add.
-    """
-    return max(1, min(groups, nl.tile_size.pmax // max(channels // groups, outputs // groups)))
 
 
 def conv_fits(shape: ConvShape, pooling: Pooling) -> bool:

@@ -7,8 +7,8 @@ all phases and outputs; no zeros stand between its pixels, and no product is mad
 """
 
 from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
-from trnrt.kernels.conv.conv2d import groups_together
 from trnrt.kernels.conv.convolving import evacuate, stretches, vector_helps
+from trnrt.kernels.conv.grouping import groups_together
 from trnrt.kernels.pool2d import load_band
 from trnrt.nki import nisa, nl
 

@@ -13,8 +13,8 @@ from test_budgets import peak
 
 from trnrt.errors import KernelError
 from trnrt.kernels.conv import conv_transpose
-from trnrt.kernels.conv.conv2d import groups_together
 from trnrt.kernels.conv.conv_transpose import conv_transpose2d, transpose_fits
+from trnrt.kernels.conv.grouping import groups_together
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
 from trnrt.planner.steps import WORKING_BYTES

@@ -34,6 +34,8 @@ NEW_MODEL = "this model is not in the cache"
 _GRACE_SECONDS = 600.0
 # To say why a request missed, it is compared with so many entries of its model: those used last.
 _COMPARED = 32
+# Characters of a value in such a comparison.
+_LONGEST_WORD = 200
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,8 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _word(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= _LONGEST_WORD else f"{text[: _LONGEST_WORD - 3]}..."
 
 
 def _named_arrays(path: Path) -> list[str]:

@@ -20,6 +20,7 @@ from trnrt.errors import OptionError
 
 if TYPE_CHECKING:
     from trnrt.importer import ImportedModel
+    from trnrt.planner.choices import Choices
     from trnrt.planner.partition import Partition
 
 Array = NDArray[Any]
@@ -57,6 +58,7 @@ def request_for(
     target: str,
     dtype: str,
     fallback: str | None,
+    choices: Choices | None = None,
 ) -> dict[str, Any]:
     """All that a plan depends on, as JSON can hold it."""
     batched = {name for name in shapes if model.batch is not None and name not in values and shapes[name]}
@@ -71,6 +73,7 @@ def request_for(
         "batch": rows.pop() if len(rows) == 1 else None,
         "shapes": {name: list(shape[1:] if name in batched else shape) for name, shape in shapes.items()},
         "values": {name: _digest(array) for name, array in values.items()},
+        "choices": dict.fromkeys(("no_fuse", "in_hbm", "own_weights"), "[]") if choices is None else choices.request,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from trnrt.commands.options import Reporting, Stage
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import complain, render, say, working
 from trnrt.report.documents import Document, as_text, inspect_document, stage_document, unsupported_document
-from trnrt.report.files import write_text
+from trnrt.report.files import check_writable, write_text
 from trnrt.report.text import counted, escaped, shown
 
 if TYPE_CHECKING:
@@ -21,17 +22,30 @@ if TYPE_CHECKING:
     from trnrt.session import InferenceSession
 
 
-def inspect(
-    model: Path, options: SessionOptions, stage: Stage, batch: int | None, reporting: Reporting, *, tiles: bool
-) -> bool:
-    """Print what ``stage`` of the model looks like; tell whether trnrt can run it.
+@dataclass(frozen=True)
+class InspectRequest:
+    """What the user wants to see: of ``stage``, for ``batch`` rows.
 
-    ``tiles``: trace the kernels as well, for what each step holds in memory and does.
+    ``why`` names a step whose candidates are to be compared, ``save_plan`` a file for the plan. ``tiles``: trace the
+    kernels as well, for what each step holds in memory and does.
     """
+
+    stage: Stage
+    batch: int | None
+    why: str | None
+    save_plan: Path | None
+    tiles: bool
+    reporting: Reporting
+
+
+def inspect(model: Path, options: SessionOptions, request: InspectRequest) -> bool:
+    """Print what a stage of the model looks like; tell whether trnrt can run it."""
+    _check(request)
+    stage, reporting = request.stage, request.reporting
     session = open_session(model, options)
     from trnrt.planner.partition import fallback_notes
 
-    rows = rows_to_plan(session, batch)
+    rows = rows_to_plan(session, request.batch)
     if stage is not Stage.PLANNED:
         listing = _listing(session, stage, rows)
         document = _stage_document(session, stage, listing)
@@ -47,12 +61,45 @@ def inspect(
         hint = None if session.fallback else "--fallback onnxruntime shows what the CPU would run, and at what cost"
         complain(f"{shown(session.name)} can't run on the NeuronCore, for {count}", hint)
         return False
+    _save_plan(partition, request.save_plan)
+    if request.why is not None:
+        _explain(session, partition, rows, request)
+        return True
     shown_batch = rows if session.model.batch is not None else None
-    traced = _traced(partition) if tiles else None
+    traced = _traced(partition) if request.tiles else None
     told = fallback_notes(partition)
     document = inspect_document(partition, shown_batch, traced, told)
     _deliver(document, _text(partition, shown_batch, traced, told), reporting)
     return True
+
+
+def _check(request: InspectRequest) -> None:
+    """OptionError for flags that do not go together, or for a file that can't be written."""
+    flags = {"--why": request.why, "--save-plan": request.save_plan}
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given and request.stage is not Stage.PLANNED:
+        raise OptionError(f"{given[0]} is about the plan, not --stage {request.stage.value}", hint="leave --stage out")
+    if request.save_plan is not None:
+        check_writable(request.save_plan)
+
+
+def _save_plan(partition: Partition, path: Path | None) -> None:
+    """Write the plan for a person to edit, if there is a file to write it to."""
+    if path is not None:
+        from trnrt.planner.planfile import plan_document
+
+        write_text(path, as_text(plan_document(partition)))
+
+
+def _explain(session: InferenceSession, partition: Partition, rows: int, request: InspectRequest) -> None:
+    """Print what could be planned otherwise for the step that ``--why`` names, and what each would cost."""
+    from trnrt.commands.overriding import weigh
+    from trnrt.report.weighing import why_document, why_parts
+
+    assert request.why is not None
+    step, weighed = weigh(session, partition, rows, request.why)
+    document = why_document(partition, step, weighed)
+    _deliver(document, render(why_parts(partition, step, weighed)), request.reporting)
 
 
 def _traced(partition: Partition) -> dict[str, StepTiles]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.options import Color, Layout, read_numbers
+from trnrt.commands.overriding import with_plan
 from trnrt.errors import InputError, OptionError
 from trnrt.images import ImageOptions
 from trnrt.inputs import LARGEST_INPUT, Inputs, read_inputs
@@ -27,7 +28,10 @@ _BYTES_DRAWN = 8
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How a model is opened; a ``target`` of None is the device that is present, else the default."""
+    """How a model is opened; a ``target`` of None is the device that is present, else the default.
+
+    ``no_fuse`` (nodes) and ``plan`` (an edited file) override the planner.
+    """
 
     target: str | None
     dtype: str
@@ -36,6 +40,8 @@ class SessionOptions:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     buckets: Sequence[int] | None = None
     cache: bool = True
+    no_fuse: Sequence[str] = ()
+    plan: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,13 @@ def image_options(
 
 
 def open_session(model: Path, options: SessionOptions) -> InferenceSession:
-    """Read the model, and choose target and backend."""
+    """Read the model, choose target and backend, and find out what a plan's file asks for."""
     with working("loading the runtime"):
+        from trnrt.planner.choices import Choices
         from trnrt.session import InferenceSession
 
     with working(f"reading {model}"):
-        return InferenceSession(
+        session = InferenceSession(
             str(model),
             target=options.target,
             dtype=options.dtype,
@@ -75,8 +82,10 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             fallback=options.fallback,
             shapes=options.shapes,
             buckets=options.buckets,
+            choices=Choices(no_fuse=frozenset(options.no_fuse)),
             cache=options.cache,
         )
+    return session if options.plan is None else with_plan(session, options.plan)
 
 
 def feed(session: InferenceSession, feeding: Feeding) -> Inputs:

@@ -247,6 +247,34 @@ ShapeFlag = Annotated[
         show_default=False,
     ),
 ]
+NoFuseFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-fuse",
+        metavar="NODE",
+        help="A node that is computed in no step with what comes before it; repeatable.",
+        show_default=False,
+    ),
+]
+PlanFlag = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Plan as this file says: a saved plan, edited.", show_default=False),
+]
+SavePlanFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-plan", metavar="FILE", help="Also write the plan as JSON, to be edited for --plan.", show_default=False
+    ),
+]
+WhyFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--why",
+        metavar="STEP",
+        help="Show what else could be planned for this step or node, and the model's predicted time with each.",
+        show_default=False,
+    ),
+]
 BucketsFlag = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,7 @@ wants them dense, and then one copy, whatever came together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -21,6 +21,7 @@ import onnx_ir as ir
 from trnrt.errors import Blocker
 from trnrt.planner.blocked import Blocked as Blocked
 from trnrt.planner.blocked import NotStatic
+from trnrt.planner.choices import ASKED
 from trnrt.planner.moving import copy_step
 from trnrt.planner.naming import printable
 from trnrt.planner.plan import Array, HostNode, NodeReport
@@ -61,10 +62,12 @@ class Lowering:
     """The walk over one graph: its steps, views, host nodes and blockers, in order.
 
     ``dtype`` is the session's. ``tensors`` are constants of the model that steps read like computed tensors.
+    ``no_fuse`` are nodes that are computed in no step with what comes before them.
     """
 
-    def __init__(self, graph: ir.Graph, dtype: str = "float32") -> None:
+    def __init__(self, graph: ir.Graph, dtype: str = "float32", no_fuse: Collection[str] = ()) -> None:
         self.graph = graph
+        self.no_fuse = no_fuse
         self.dtype = dtype
         self.opset = graph.opset_imports.get("", 0)
         self.steps: list[Step] = []
@@ -216,6 +219,8 @@ class Lowering:
             return None, f"{value.name!r} is an output of the model"
         if len(readers) != 1:
             return None, f"{value.name!r} is read by {len(readers)} nodes"
+        if node_name(readers[0]) in self.no_fuse:
+            return None, ASKED
         return readers[0], ""
 
     # What lowering functions do.

@@ -14,12 +14,13 @@ from trnrt.importer import GraphView, ImportedModel
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
 from trnrt.planner import ops as ops  # registers the lowering functions
+from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.merging import merge_steps
 from trnrt.planner.placing import Placed, place, rooms_of
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.refusals import summed_up
-from trnrt.planner.rendering import KernelModule, render
+from trnrt.planner.rendering import Draft, KernelModule, render
 from trnrt.planner.sizes import default_shapes
 from trnrt.planner.trial import finds_room
 
@@ -36,13 +37,17 @@ def make_plan(
     *,
     target: str,
     dtype: str,
+    choices: Choices = DEFAULT,
 ) -> Plan:
     """The plan of a model for concrete input shapes, and for the ``values`` of the inputs that are its parameters.
 
-    Raises UnsupportedModelError with every blocking node, InputError where the shapes do not fit the model.
+    Raises UnsupportedModelError with every blocking node, InputError where the shapes do not fit the model, OptionError
+    where the ``choices`` name what is not there.
     """
     view = model.bind(shapes, values)
-    return plan_view(model, view, batch=rows_of(model, shapes), target=target, dtype=dtype)
+    plan = plan_view(model, view, batch=rows_of(model, shapes), target=target, dtype=dtype, choices=choices)
+    check_choices(choices, plan.nodes, plan.steps)
+    return plan
 
 
 def rows_of(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
@@ -51,9 +56,11 @@ def rows_of(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> int 
     return None if model.batch is None else next((shape[0] for shape in data), None)
 
 
-def plan_view(model: ImportedModel, view: GraphView, *, batch: int | None, target: str, dtype: str) -> Plan:
-    """``make_plan`` for a graph that is bound already."""
-    lowering = Lowering(view.model.graph, dtype)
+def plan_view(
+    model: ImportedModel, view: GraphView, *, batch: int | None, target: str, dtype: str, choices: Choices = DEFAULT
+) -> Plan:
+    """``make_plan`` for a graph that is bound already; names in ``choices`` that it does not know are passed over."""
+    lowering = Lowering(view.model.graph, dtype, choices.no_fuse)
     lowering.walk()
     lowering.settle_outputs()
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
@@ -62,25 +69,42 @@ def plan_view(model: ImportedModel, view: GraphView, *, batch: int | None, targe
     merge_steps(lowering, _leaving(lowering))
     inputs = _kernel_inputs(lowering, dtype)
     results = _kernel_results(lowering, dtype)
-    read = _read_on_device(lowering)
-    constants = {name: array for name, array in lowering.tensors.items() if name in read}
-    placed = place(
-        lowering.steps,
-        {tensor.name: tensor.shape for tensor in inputs} | {name: array.shape for name, array in constants.items()},
-        {tensor.name for tensor in results},
-        get_target(target),
-        as_dtype(dtype).itemsize,
-    )
-    heading = _heading(model, target, dtype, inputs)
-    rooms = rooms_of(lowering.steps, placed, get_target(target), as_dtype(dtype).itemsize)
-    for share in _SHARES:
-        module = render(
-            model.name, lowering.steps, inputs, constants, results, placed, dtype, heading, rooms.shared(share)
-        )
-        held = _cast_weights(module, dtype)
-        if not share or module.loosely or finds_room(module.source, module.entry, inputs, held, target):
-            break
+    placed, module = _rendered(model, lowering, inputs, results, target, dtype, choices)
     return _assemble(model, view, lowering, placed, module, inputs, results, target=target, dtype=dtype, batch=batch)
+
+
+def _rendered(
+    model: ImportedModel,
+    lowering: Lowering,
+    inputs: list[DeviceTensor],
+    results: list[DeviceTensor],
+    target: str,
+    dtype: str,
+    choices: Choices,
+) -> tuple[Placed, KernelModule]:
+    """Where tensors live, and the module, with as many weights brought in ahead as find room.
+
+    Tensors that are too large for the gaps between other tiles go to HBM, one after the other.
+    """
+    steps, read, hardware = lowering.steps, _read_on_device(lowering), get_target(target)
+    constants = {name: array for name, array in lowering.tensors.items() if name in read}
+    shapes = {tensor.name: tensor.shape for tensor in inputs} | {name: array.shape for name, array in constants.items()}
+    leaving = {tensor.name for tensor in results}
+    heading = _heading(model, target, dtype, inputs)
+    in_hbm = dict.fromkeys(choices.in_hbm, ASKED)
+    while True:
+        placed = place(steps, shapes, leaving, hardware, as_dtype(dtype).itemsize, in_hbm)
+        draft = Draft(model.name, steps, inputs, constants, results, placed, dtype, heading, choices.own_weights)
+        rooms = rooms_of(steps, placed, hardware, as_dtype(dtype).itemsize)
+        largest = placed.largest_in_sbuf()
+        for share in _SHARES:
+            module = render(draft, rooms.shared(share))
+            if module.loosely or (not share and largest is None):
+                return placed, module
+            if finds_room(module.source, module.entry, inputs, _cast_weights(module, dtype), target):
+                return placed, module
+        assert largest is not None, "kernels find room alone"
+        in_hbm[largest] = "the gaps between other tiles in SBUF are too small for it"
 
 
 def explain(
@@ -143,24 +167,7 @@ def _assemble(
     dtype: str,
     batch: int | None,
 ) -> Plan:
-    held = lowering.held([step.output for step in lowering.steps])
-    steps = tuple(
-        StepReport(
-            name=step.name,
-            kernel=kernel,
-            nodes=tuple(step.nodes),
-            output=step.output,
-            shape=step.shape,
-            place=placed.layout(step.output).place,
-            layout=placed.layout(step.output).value,
-            reason=placed.reasons[step.output],
-            lines=lines,
-            sources=tuple(_stored(source.value, placed, module) for source in step.sources),
-            holds=held[step.output][0],
-            order=held[step.output][1],
-        )
-        for step, kernel, lines in zip(lowering.steps, module.kernels, module.lines, strict=True)
-    )
+    steps = _step_reports(lowering, placed, module)
     return Plan(
         name=model.name,
         entry=module.entry,
@@ -178,6 +185,31 @@ def _assemble(
         notes=(*view.notes, *lowering.notes),
         source=module.source,
         parts=module.parts,
+    )
+
+
+def _step_reports(lowering: Lowering, placed: Placed, module: KernelModule) -> tuple[StepReport, ...]:
+    held = lowering.held([step.output for step in lowering.steps])
+    return tuple(
+        StepReport(
+            name=step.name,
+            kernel=kernel,
+            nodes=tuple(step.nodes),
+            output=step.output,
+            shape=step.shape,
+            place=placed.layout(step.output).place,
+            layout=placed.layout(step.output).value,
+            reason=placed.reasons[step.output],
+            lines=lines,
+            sources=tuple(_stored(source.value, placed, module) for source in step.sources),
+            holds=held[step.output][0],
+            order=held[step.output][1],
+            weights=loading[0],
+            weights_reason=loading[1],
+        )
+        for step, kernel, lines, loading in zip(
+            lowering.steps, module.kernels, module.lines, module.loading, strict=True
+        )
     )
 
 
@@ -212,7 +244,8 @@ def _planned_nodes(lowering: Lowering, steps: tuple[StepReport, ...]) -> dict[st
     notes = {note.partition(" is not fused")[0]: note for note in lowering.notes if " is not fused" in note}
     reports = {}
     for name, report in lowering.reports.items():
-        unfused = notes.get(f"{report.op} {name!r}", "")
+        kept_apart = f"not fused with what comes before: {ASKED}" if name in lowering.no_fuse else ""
+        unfused = notes.get(f"{report.op} {name!r}", kept_apart)
         reason = "; ".join(part for part in (report.reason, unfused) if part)
         reports[name] = replace(report, kernel=kernels.get(report.step) if report.step else None, reason=reason)
     return reports

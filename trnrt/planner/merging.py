@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from trnrt.planner.lowering import Lowering
 from trnrt.planner.ops.elementwise import ComputeStep, collapse_broadcast
+from trnrt.planner.steps import Step
 
 # Of one program: more tiles at once would leave little of SBUF for each.
 MOST_SOURCES = 6
@@ -24,7 +25,7 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
     gone: set[int] = set()
     for index, step in enumerate(lowering.steps):
         follower = readers.get(step.output, [])
-        if step.output in leaving or len(follower) != 1:
+        if step.output in leaving or len(follower) != 1 or _kept_apart(lowering, step, lowering.steps[follower[0]]):
             continue
         merged = _merged(step, lowering.steps[follower[0]])
         if merged is None:
@@ -37,6 +38,14 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
             why = "element by element, in one pass with its neighbours"
             lowering.reports[name] = replace(lowering.reports[name], step=merged.name, reason=why)
     lowering.steps = [step for index, step in enumerate(lowering.steps) if index not in gone]
+
+
+def _kept_apart(lowering: Lowering, first: Step, second: Step) -> bool:
+    """Whether the node of ``second`` that reads what ``first`` makes is to be in no step with other nodes before it.
+
+    What was merged into ``second`` comes before ``first``, and reads nothing of it: the last node is the reader.
+    """
+    return bool(second.nodes) and second.nodes[-1] in lowering.no_fuse and first.nodes != second.nodes[-1:]
 
 
 def _merged(first: object, second: object) -> ComputeStep | None:

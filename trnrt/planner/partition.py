@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
+from trnrt.planner.choices import DEFAULT, Choices, check_choices
 from trnrt.planner.crossing import Crossing, host_link, told
 from trnrt.planner.cutting import cut, dequantise_constants, serialized, type_open_values
 from trnrt.planner.levels import Flow, grouped
@@ -101,22 +102,39 @@ def make_partition(
     target: str,
     dtype: str,
     fallback: bool,
+    choices: Choices = DEFAULT,
 ) -> Partition:
     """The parts of a model for concrete input shapes: one, its plan, if all of it can be lowered.
 
     ``values`` are those of the inputs that are the model's parameters.
 
     Raises UnsupportedModelError with every blocking node where there is no ``fallback``, InputError where the shapes do
-    not fit the model.
+    not fit the model, OptionError where the ``choices`` name what is not there.
     """
+    partition = _partitioned(model, shapes, values, target=target, dtype=dtype, fallback=fallback, choices=choices)
+    check_choices(choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
+    return partition
+
+
+def _partitioned(
+    model: ImportedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Array] | None,
+    *,
+    target: str,
+    dtype: str,
+    fallback: bool,
+    choices: Choices,
+) -> Partition:
+    """``make_partition``, whatever names the ``choices`` have."""
     view, batch = model.bind(shapes, values), rows_of(model, shapes)
     try:
-        plan = plan_view(model, view, batch=batch, target=target, dtype=dtype)
+        plan = plan_view(model, view, batch=batch, target=target, dtype=dtype, choices=choices)
     except UnsupportedModelError as error:
         if not fallback:
             raise
         _check_outputs(model)
-        return _Partitioner(model, view, target, dtype, error.blockers).partition(batch)
+        return _Partitioner(model, view, target, dtype, error.blockers, choices).partition(batch)
     outputs = tuple(output.name for output in plan.outputs)
     part = DevicePart(plan.name, tuple(info.name for info in model.inputs), outputs, plan)
     return Partition(model.name, target, dtype, batch, (part,), outputs, {}, plan.nodes, plan.notes)
@@ -135,8 +153,15 @@ class _Partitioner:
     """Finds out which nodes go to the CPU, and why; ``blocked`` is node name -> reason."""
 
     def __init__(
-        self, model: ImportedModel, view: GraphView, target: str, dtype: str, blockers: Sequence[Blocker]
+        self,
+        model: ImportedModel,
+        view: GraphView,
+        target: str,
+        dtype: str,
+        blockers: Sequence[Blocker],
+        choices: Choices = DEFAULT,
     ) -> None:
+        self.choices = choices
         self.blockers = tuple(replace(b, hint=_beside_fallback(b.hint)) for b in blockers)
         self.model = model
         self.view = view
@@ -145,7 +170,7 @@ class _Partitioner:
         self.dtype = dtype
         dequantise_constants(view.model)
         self.flow = Flow(self.graph)
-        lowering = Lowering(self.graph, dtype)
+        lowering = Lowering(self.graph, dtype, choices.no_fuse)
         lowering.walk()
         reports = lowering.reports.values()
         self.blocked = {report.name: report.reason for report in reports if report.place == "blocked"}
@@ -185,7 +210,14 @@ class _Partitioner:
         inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
         part = cut(self.view.model, self._part_name(number), inputs, outputs)
         try:
-            plan = plan_view(part, GraphView(part.model, ()), batch=batch, target=self.target, dtype=self.dtype)
+            plan = plan_view(
+                part,
+                GraphView(part.model, ()),
+                batch=batch,
+                target=self.target,
+                dtype=self.dtype,
+                choices=self.choices,
+            )
         except UnsupportedModelError as error:
             reasons = {blocker.node: blocker.reason for blocker in error.blockers}
             found = {name: reasons[name] for name in map(node_name, nodes) if name in reasons}

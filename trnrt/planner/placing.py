@@ -5,6 +5,7 @@ Every kernel can read and write HBM, so moving a tensor there is always possible
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -32,6 +33,11 @@ class Placed:
         """The shape ``value`` is stored in."""
         return self.shapes[value]
 
+    def largest_in_sbuf(self) -> str | None:
+        """The tensor that takes most of SBUF, if any is there."""
+        held = {value for value, layout in self.layouts.items() if layout is not Layout.HBM}
+        return max(held, key=lambda value: (_partition_bytes(value, self, 1), value), default=None)
+
     def to_hbm(self, value: str, reason: str) -> None:
         """Move a tensor to HBM, which every kernel can read and write."""
         self.layouts[value], self.reasons[value] = Layout.HBM, reason
@@ -47,17 +53,26 @@ def tile_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def place(
-    steps: list[Step], inputs: dict[str, tuple[int, ...]], outputs: set[str], target: Target, itemsize: int
+    steps: list[Step],
+    inputs: dict[str, tuple[int, ...]],
+    outputs: set[str],
+    target: Target,
+    itemsize: int,
+    in_hbm: Mapping[str, str],
 ) -> Placed:
     """Decide the layout of each tensor.
 
-    ``inputs`` are the graph inputs with their shapes, ``outputs`` the values that leave the device: both in HBM.
+    ``inputs`` are the graph inputs with their shapes, ``outputs`` the values that leave the device: both in HBM, as are
+    the values ``in_hbm``, each for its reason.
     """
     shapes = dict(inputs) | {step.output: step.shape for step in steps}
     placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
     placed.inputs = frozenset(inputs)
     for step in steps:
-        _choose(step, steps, outputs, placed)
+        if step.output in in_hbm and step.output not in outputs:
+            placed.to_hbm(step.output, in_hbm[step.output])
+        else:
+            _choose(step, steps, outputs, placed)
     while True:
         _agree(steps, placed)
         rooms = rooms_of(steps, placed, target, itemsize)

@@ -61,7 +61,8 @@ class StepReport:
     ``sources`` are names of stored tensors, each with its stored shape and layout. ``lines`` are the first and last
     line of the call in the kernel module; the line before is the allocation of the result. ``holds`` is the value of
     the graph that the result is, empty where it is none, and ``order`` says which of its dimensions stands where:
-    stored dimension d is dimension ``order[d]``.
+    stored dimension d is dimension ``order[d]``. ``weights``: "prefetched" (brought to SBUF ahead of the step), "own"
+    (loaded by the step itself, for the reason ``weights_reason``) or "none".
     """
 
     name: str
@@ -76,6 +77,8 @@ class StepReport:
     sources: tuple[StoredTensor, ...] = ()
     holds: str = ""
     order: tuple[int, ...] = ()
+    weights: str = "none"
+    weights_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,8 @@ class Plan:
 
     ``batch`` is the number of rows it is for, None where the model has no batch.
     ``source`` is the kernel module's text; its function ``entry`` takes ``inputs`` and then ``weights`` in order
-    and returns ``results``. ``parts`` tells by name which weights share one of them. ``constants`` are values that the host needs (label tables, outputs that do not depend
-    on any input).
+    and returns ``results``. ``parts`` tells by name which weights share one of them. ``constants`` are values that the
+    host needs (label tables, outputs that do not depend on any input).
     """
 
     name: str

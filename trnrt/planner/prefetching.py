@@ -116,6 +116,8 @@ class Prefetched:
 
 def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetched:
     """Choose what is held, group it, and bring each group in as early as there is room."""
+    if not calls:
+        return Prefetched()
     biases = Transfer()
     for step, call in enumerate(calls):
         for key in call.held:
@@ -123,7 +125,7 @@ def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetc
                 biases.append(step, key, call.biases[key])
     taken = biases.columns * 4
     if not rooms.share or not biases.parts or min(rooms.own) + rooms.left_alone < taken:
-        return Prefetched()
+        return Prefetched(loosely=rooms.usable - min(rooms.own) - rooms.left_alone < _LOOSE * rooms.usable)
     free = [max(0, room - taken) for room in rooms.held]
     held = [
         [key for key in call.held if key in call.weights]

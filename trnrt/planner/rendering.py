@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
 
 from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.planner.choices import ASKED
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing import Placed, tile_shape
 from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
@@ -24,7 +26,8 @@ class KernelModule:
     """The rendered text, its entry function, and its weight arguments in order (biases keep float32).
 
     ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors;
-    ``loosely``: its tiles are sure to find room; ``parts``: the weights that share an argument, by name.
+    ``loosely``: its tiles are sure to find room; ``parts``: the weights that share an argument, by name; ``loading``:
+    who loads the weights of each step, and why.
     """
 
     source: str
@@ -36,6 +39,7 @@ class KernelModule:
     identifiers: dict[str, str]
     loosely: bool
     parts: dict[str, WeightPart]
+    loading: list[tuple[str, str]]
 
 
 @dataclass
@@ -169,45 +173,84 @@ def _where(layout: Layout) -> str:
     return "HBM" if layout is Layout.HBM else f"SBUF {layout.value}"
 
 
-def render(
-    name: str,
-    steps: list[Step],
-    inputs: list[DeviceTensor],
-    constants: dict[str, Array],
-    results: list[DeviceTensor],
-    placed: Placed,
-    dtype: str,
-    heading: list[str],
-    rooms: Rooms,
-) -> KernelModule:
-    """The module of a plan. ``heading`` are lines about it for the docstring; names are escaped here.
+@dataclass
+class Draft:
+    """What a module is rendered from, but for the weights that are brought in ahead.
 
     ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
-    ``rooms`` is what SBUF has left for weights.
+    ``heading`` are lines for the docstring; names are escaped when it is rendered. ``own_weights`` are the steps that
+    load their weights themselves.
     """
-    calls = [step.call(placed) for step in steps]
-    itemsize = as_dtype(dtype).itemsize
+
+    name: str
+    steps: list[Step]
+    inputs: list[DeviceTensor]
+    constants: dict[str, Array]
+    results: list[DeviceTensor]
+    placed: Placed
+    dtype: str
+    heading: list[str]
+    own_weights: Collection[str] = ()
+    calls: list[Call] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the weights, once for all renderings."""
+        self.calls = [_call(step, self.placed, self.own_weights) for step in self.steps]
+
+
+def render(draft: Draft, rooms: Rooms) -> KernelModule:
+    """The module of a plan; ``rooms`` is what SBUF has left for weights."""
+    steps, calls, itemsize = draft.steps, draft.calls, as_dtype(draft.dtype).itemsize
     prefetched = plan_prefetch(calls, rooms, itemsize)
     kernels = {call.kernel for call in calls}
-    entry = Names(_OWN_NAMES | kernels).of(name)
+    entry = Names(_OWN_NAMES | kernels).of(draft.name)
     names = Names(_OWN_NAMES | kernels | {entry})
-    parameters = [names.of(tensor.name) for tensor in inputs]
-    weights = {names.of(constant): array for constant, array in constants.items()}
-    writer = _Writer(placed, dtype, names, {r.name: r for r in results}, prefetched, itemsize, weights=weights)
+    parameters = [names.of(tensor.name) for tensor in draft.inputs]
+    weights = {names.of(constant): array for constant, array in draft.constants.items()}
+    results = {result.name: result for result in draft.results}
+    writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, weights=weights)
     for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
         writer.transfers(calls, number)
         writer.step(number, step, call)
-    returned = [names.of(result.name) for result in results]
     imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
-    head = _head(entry, imports, parameters + list(writer.weights), heading)
-    body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {_tuple(returned)}"]]
-    source = "\n".join([*head, *body]) + "\n"
-    lines = [(first + len(head), last + len(head)) for first, last in writer.spans]
+    head = _head(entry, imports, parameters + list(writer.weights), draft.heading)
+    returned = _tuple([names.of(result) for result in results])
+    body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]
     stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
-    identifiers = {value: names.of(value) for value in stored}
-    called = [call.kernel for call in calls]
-    loosely = prefetched.loosely
-    return KernelModule(source, entry, writer.weights, writer.biases, lines, called, identifiers, loosely, writer.parts)
+    return KernelModule(
+        source="\n".join([*head, *body]) + "\n",
+        entry=entry,
+        weights=writer.weights,
+        biases=writer.biases,
+        lines=[(first + len(head), last + len(head)) for first, last in writer.spans],
+        kernels=[call.kernel for call in calls],
+        identifiers={value: names.of(value) for value in stored},
+        loosely=prefetched.loosely,
+        parts=writer.parts,
+        loading=[
+            _loading(number, step.name in draft.own_weights, call, prefetched)
+            for number, (step, call) in enumerate(zip(steps, calls, strict=True))
+        ],
+    )
+
+
+def _call(step: Step, placed: Placed, own_weights: Collection[str]) -> Call:
+    """The step's call; if it is to load its own weights, only its biases can come with others."""
+    call = step.call(placed)
+    return replace(call, held=tuple(k for k in call.held if k in call.biases)) if step.name in own_weights else call
+
+
+def _loading(number: int, asked: bool, call: Call, prefetched: Prefetched) -> tuple[str, str]:
+    """Who loads a step's weights, and why: see ``StepReport``."""
+    if not call.weights:
+        return "none", ""
+    if any(prefetched.part(number, key, bias=False) for key in call.weights):
+        return "prefetched", "brought to SBUF ahead of the step"
+    if asked:
+        return "own", ASKED
+    if not call.weights.keys() & set(call.held):
+        return "own", "the kernel arranges them itself as it loads them"
+    return "own", "they find no room in SBUF beside the tensors and tiles that are there while the step runs"
 
 
 def _tuple(names: list[str]) -> str:

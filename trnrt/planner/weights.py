@@ -75,9 +75,9 @@ def columns(bias: Array, each: int = 0) -> Array:
     return np.concatenate([np.pad(part, ((0, rows - part.shape[0]), (0, 0))) for part in parts], axis=1)
 
 
-def row(bias: Array) -> Array:
-    """(O,) -> (1, O) float32."""
-    return np.ascontiguousarray(bias.astype(np.float32).reshape(1, -1))
+def rows(bias: Array, count: int = 1) -> Array:
+    """(O,) -> (count, O) float32, all rows the same."""
+    return np.repeat(bias.astype(np.float32).reshape(1, -1), count, axis=0)
 
 
 def conv_transpose_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:

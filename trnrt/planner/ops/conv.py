@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels.conv import conv2d, conv_transpose, packing
+from trnrt.kernels.conv import conv2d, conv_transpose, grouping, packing
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner import weights
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.ops.arranging import arranged, named
@@ -21,11 +22,12 @@ from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, 
 from trnrt.planner.weights import blocks_of
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
-# From so many channels on, the kernel would gain little by packing taps of weights that it loads itself.
-_PACKED_CHANNELS = 64
-# Weights that are zero for groups to be one, 1 MiB in bfloat16: DMA brings them in about the 4 us that a tensor takes
-# to HBM and back.
-MOST_ZEROS = 512 * 1024
+# Up to so many channels the kernel packs taps, which it does with weights that it loads itself; up to 64 it does so for
+# results enough (images x pixels) that this takes less than bringing the image in once for each tap.
+_PACKED_CHANNELS, _HALF_CHANNELS, _PACKED_RESULTS = 32, 64, 16384
+# Bytes of weights that are zero for groups to be one: DMA brings them in about the 5 us that a tensor takes to HBM and
+# back.
+MOST_ZEROS = 1536 * 1024
 _NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
 # conv2d's own defaults: what equals them is left out of the call.
 _DEFAULTS = {
@@ -122,12 +124,13 @@ class ConvStep(ImagesStep):
         """Not those of few channels: the kernel arranges them as it packs taps."""
         if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return ()
-        packed = self._layer.seen < _PACKED_CHANNELS and self.window.kernel != (1, 1)
-        return ("b",) if packed else ("w", "b")
+        many = self.shape[0] * self.size[0] * self.size[1] >= _PACKED_RESULTS
+        packed = self._layer.seen <= (_HALF_CHANNELS if many else _PACKED_CHANNELS)
+        return ("b",) if packed and self.window.kernel != (1, 1) else ("w", "b")
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """A band of the source if it is not read where it lies, results on their way, and the weights at hand."""
-        if (self.groups > 1 and not held) or (held and self._held() == ("b",)):
+        if self.groups > 1 and not held:
             return WORKING_BYTES
         images, pixels = self.shape[0], self.sources[0].shape[2:]
         seen = packing.input_extent(*self.size, self.window.kernel, self.window.stride, self.window.dilation)
@@ -140,7 +143,14 @@ class ConvStep(ImagesStep):
             result = 0
         if self.added is not None and tensors.layout(self.added.value) is Layout.HBM:
             result += conv2d.POOL_BYTES
-        return (0 if held else conv2d.WEIGHT_BYTES) + min(conv2d.BAND_BYTES, band) + 3 * result
+        taps = self.window.kernel[0] * self.window.kernel[1]
+        weight = min(
+            conv2d.WEIGHT_BYTES, blocks_of(self._layer.seen) * taps * min(self.shape[1], weights.PARTITIONS) * 4
+        )
+        if self._held() == ("b",):
+            # Packed taps: bands with several of them, and the next band while one is worked on.
+            return min(WORKING_BYTES, weight + 2 * min(conv2d.BAND_BYTES, band * taps) + 3 * result)
+        return (0 if held else weight) + min(conv2d.BAND_BYTES, band) + 3 * result
 
     def call(self, tensors: Tensors) -> Call:
         window, pool = self.window, self.pool
@@ -199,7 +209,7 @@ class _Layer:
 
     @property
     def together(self) -> int:
-        return int(conv2d.groups_together(self.channels, self.outputs, self.groups))
+        return int(grouping.groups_together(self.channels, self.outputs, self.groups))
 
     @property
     def seen(self) -> int:
@@ -212,11 +222,11 @@ class _Layer:
         made = self.outputs // self.groups * self.together
         return self.together == self.groups or not (self.seen % weights.PARTITIONS or made % weights.PARTITIONS)
 
-    def dense(self) -> _Layer:
+    def dense(self, itemsize: int) -> _Layer:
         """The layer as one group, with zeros where an output does not see a channel, if these take little: what is
         between steps can stay in SBUF then."""
         taps = self.kernel[0] * self.kernel[1]
-        zeros = (self.channels * self.outputs - self.seen * self.outputs) * taps
+        zeros = (self.channels - self.seen) * self.outputs * taps * itemsize
         return self if self.in_blocks or zeros > MOST_ZEROS else replace(self, groups=1)
 
 
@@ -267,8 +277,9 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     shape = lowering.shape(node.outputs[0])
     window = read_window(node, layer.kernel, source.shape[2:], shape[2:])
     size = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
-    if _fits(layer.dense().seen, size, window, _NO_POOL):
-        layer = layer.dense()
+    dense = layer.dense(as_dtype(lowering.dtype).itemsize)
+    if _fits(dense.seen, size, window, _NO_POOL):
+        layer = dense
     if not _fits(layer.seen, size, window, _NO_POOL):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, False)

@@ -143,7 +143,7 @@ class ComputeStep(Step):
         return Call("elementwise", "compute", args, weights=weights_held, biases=biases, held=tuple(biases))
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """The tiles of a piece and of the next one; between tiles there are only those of what is computed on the way."""
+        """The tiles of a piece, and of the next one."""
         sources, operations = len(self.program.sources), self.program.rendered()
         tiles = compute_tiles.tiles_at_once(sources, operations)
         columns = compute_tiles.columns_of_a_piece(sources, operations)

@@ -18,9 +18,10 @@ from trnrt.planner.ops.matmul import product_step
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
 from trnrt.planner.views import View
-from trnrt.planner.weights import blocks_of
+from trnrt.planner.weights import PARTITIONS, blocks_of
 
-
+# Bytes a partition of a bias that is brought in ahead for every row of the batch.
+_BIAS_BYTES = 8 * 1024
 # With fewer, DMA would wait for the products of one load before it brings the next.
 _LOADS_AHEAD = 4
 
@@ -65,7 +66,7 @@ class LinearStep(Step):
         if tensors.layout(self.sources[0].value) is Layout.CHANNELS:
             features, positions = self._image(tensors)
         by_features = tensors.layout(self.output) is Layout.FEATURES
-        bias = weights.columns(self.bias) if by_features else weights.row(self.bias)
+        bias = weights.columns(self.bias) if by_features else weights.rows(self.bias, self._bias_rows())
         return Call(
             module="linear",
             kernel="linear_features" if by_features else "linear_rows",
@@ -75,11 +76,16 @@ class LinearStep(Step):
             | ({"act": self.act} if self.act != "none" else {}),
             weights={"w": weights.linear_weight(self.weight, positions)},
             biases={"b": bias},
-            held=("w", "b") if by_features else ("w",),
+            held=("w", "b") if by_features or self._bias_rows() == self.shape[0] else ("w",),
         )
 
+    def _bias_rows(self) -> int:
+        """On how many partitions the bias of a result with the batch on the partitions is: all, if that is little."""
+        rows, outputs = self.shape
+        return rows if rows <= PARTITIONS and outputs * 4 <= _BIAS_BYTES else 1
+
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """Some loads of weights ahead; what the source is turned in, if it is in HBM; a bias and sums of a bank each."""
+        """Some loads of weights; what the source is turned in, if it is in HBM; a bias and sums of a bank each."""
         rows = blocks_of(self.shape[0]) * 3 * 4 * linear.OUTPUTS
         source = 0 if tensors.layout(self.sources[0].value) is not Layout.HBM else 2 * linear.ACTIVATION_BYTES
         return min(WORKING_BYTES, (0 if held else _LOADS_AHEAD * linear.WEIGHT_BYTES) + source + rows)

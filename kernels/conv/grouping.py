@@ -1,0 +1,42 @@
+"""Convolutions with groups: which of them are computed as one, and their parts of images in HBM or SBUF."""
+
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor
+from trnrt.nki import nisa, nl
+
+
+def together(dst: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, channels: int, groups: int) -> Pair:
+    """How many channels and outputs of conv2d are computed as one convolution."""
+    if is_hbm_tensor(dst):
+        outputs = dst.shape[1]
+        assert channels % groups == 0 and outputs % groups == 0, f"conv2d: {groups} groups of {channels} to {outputs}"
+        together = groups_together(channels, outputs, groups)
+        return together * channels // groups, together * outputs // groups
+    # What is computed as one fills whole blocks of the tile, so that the blocks of weights are those of channels.
+    calls = bias.shape[1] // ceil_div(w.shape[3], nl.tile_size.pmax)
+    assert calls == 1 or w.shape[0] == nl.tile_size.pmax, "conv2d: groups do not fill blocks of 128; they must in SBUF"
+    ins = channels if calls == 1 else w.shape[1] // calls * nl.tile_size.pmax
+    return ins, w.shape[3]
+
+
+def whole_pieces(w: nl.NkiTensor, src: nl.NkiTensor) -> bool:
+    """Whether weights for a source in SBUF come in few pieces, and no taps are packed: on trn1 pieces take long."""
+    is_slow = nisa.get_nc_version() < nisa.nc_version.gen3
+    return is_slow and is_hbm_tensor(w) and not is_hbm_tensor(src)
+
+
+def some_channels(images: nl.NkiTensor, first: int, end: int) -> nl.NkiTensor:
+    """Channels ``first`` to ``end`` of images in HBM, or of a tile, which must be whole blocks or its last ones."""
+    if is_hbm_tensor(images):
+        return images[:, first:end]
+    pmax = nl.tile_size.pmax
+    assert first % pmax == 0, f"conv2d: groups from channel {first} on do not fill blocks of {pmax}; they must in SBUF"
+    return images[0 : min(pmax, end - first), first // pmax : ceil_div(end, pmax)]
+
+
+def groups_together(channels: int, outputs: int, groups: int) -> int:
+    """How many groups are computed as one convolution: as many as have their channels and outputs on the partitions.
+
+    So are depth-wise ones: the tensor engine multiplies 127 zeros for each weight, and is still no slower than
+    the vector engine, which takes two cycles an element and tap to multiply and add.
+    """
+    return max(1, min(groups, nl.tile_size.pmax // max(channels // groups, outputs // groups)))

@@ -1,0 +1,117 @@
+"""What overrides the planner on the command line: ``--no-fuse`` and ``--plan``, and ``inspect --why`` to see why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trnrt.errors import KernelError, OptionError, UnsupportedModelError
+from trnrt.report.console import note, working
+from trnrt.report.text import escaped, quoted
+
+if TYPE_CHECKING:
+    from trnrt.planner.candidates import Candidate, Weighed
+    from trnrt.planner.choices import Choices
+    from trnrt.planner.partition import Partition
+    from trnrt.planner.plan import StepReport
+    from trnrt.planner.planfile import PlanFile
+    from trnrt.session import InferenceSession
+
+LARGEST_PLAN = 32 * 2**20
+"""Bytes of a plan's file; one of ten thousand steps has a tenth of that."""
+
+
+def with_plan(session: InferenceSession, path: Path) -> InferenceSession:
+    """The session, made to plan as an edited file says, beside what it was told already.
+
+    OptionError where the file can't be read, is of something else, or asks for what can't be.
+    """
+    from trnrt.planner.planfile import choices_of
+
+    file = _read(path)
+    _check_same(session, file, path)
+
+    def plan(choices: Choices) -> Partition:
+        return session.choosing(choices).planned_for(file.batch or 1)
+
+    with working(f"planning as {path} says"):
+        choices, told = choices_of(file, plan)
+    for line in told:
+        note(line)
+    return session.choosing(session.choices | choices)
+
+
+def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: str) -> tuple[StepReport, list[Weighed]]:
+    """The step called ``wanted``, and what could be planned otherwise for it, each with the model's predicted time."""
+    from trnrt.planner.candidates import Weighed, candidates, find_step
+
+    step = find_step(partition, wanted)
+    first, *others = candidates(partition, session.choices, step)
+    weighed = [Weighed(first, predicted_us(partition), _count(partition), chosen=True)]
+    for number, candidate in enumerate(others, 1):
+        with working(f"planning and timing candidate {number} of {len(others)}"):
+            weighed.append(_weighed(session, partition, rows, candidate))
+    return step, weighed
+
+
+def predicted_us(partition: Partition) -> float:
+    """The predicted time of the parts on the device and of the round trips between them, microseconds."""
+    from trnrt.profiler import profile_plan
+
+    return sum(profile_plan(plan).benchmark_us for plan in partition.plans) + partition.crossings_us
+
+
+def _weighed(session: InferenceSession, planned: Partition, rows: int, candidate: Candidate) -> Weighed:
+    from dataclasses import replace
+
+    from trnrt.planner.candidates import Weighed
+
+    if candidate.choices is None:
+        return Weighed(candidate, None, None)
+    try:
+        other = session.choosing(candidate.choices).partition_for(rows)
+        if [plan.source for plan in other.plans] == [plan.source for plan in planned.plans]:
+            same = replace(candidate, choices=None, reason="it changes nothing: the plan stays the same")
+            return Weighed(same, None, None)
+        return Weighed(candidate, predicted_us(other), _count(other))
+    except (UnsupportedModelError, KernelError, OptionError) as error:
+        return Weighed(replace(candidate, choices=None, reason=str(error)), None, None)
+
+
+def _count(partition: Partition) -> int:
+    return sum(len(plan.steps) for plan in partition.plans)
+
+
+def _read(path: Path) -> PlanFile:
+    from trnrt.planner.planfile import parse_plan
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_PLAN + 1)
+        if len(content) > LARGEST_PLAN:
+            raise ValueError("it is too large")
+        return parse_plan(content)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OptionError(
+            f"can't use the plan {quoted(str(path))}: {escaped(reason)}",
+            hint="a plan is what `trnrt inspect MODEL --save-plan FILE` writes",
+        ) from None
+
+
+def _check_same(session: InferenceSession, file: PlanFile, path: Path) -> None:
+    """OptionError if the file is of another model, target or dtype, or for rows that the model does not have."""
+    batch = session.model.batch
+    here = {"model": session.name, "target": session.target, "dtype": session.dtype}
+    there = {"model": file.model, "target": file.target, "dtype": file.dtype}
+    if isinstance(batch, int) or batch is None:
+        here["batch"], there["batch"] = str(batch), str(file.batch)
+    elif file.batch is None:
+        here["batch"], there["batch"] = "1 or more", "none"
+    different = [key for key in here if here[key] != there[key]]
+    if different:
+        known, wanted = (", ".join(f"{key} {quoted(of[key])}" for key in different) for of in (there, here))
+        raise OptionError(
+            f"{quoted(str(path))} is a plan of {known}; this is {wanted}",
+            hint="name the same target and dtype, or save a plan of this with trnrt inspect --save-plan FILE",
+        )

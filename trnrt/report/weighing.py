@@ -1,0 +1,95 @@
+"""``trnrt inspect --why``: the candidates of a step beside each other, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from trnrt.planner.candidates import Weighed
+from trnrt.planner.partition import Partition
+from trnrt.planner.plan import StepReport
+from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.tables import plain_table
+from trnrt.report.text import counted, escaped, listed, shown
+
+
+def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weighed]) -> Document:
+    """``inspect --why``: ``predicted_us`` is of the whole model, and null where a candidate is not possible, for the
+    ``reason``; ``difference_us`` is what it costs more than the chosen one."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": partition.name,
+        "target": partition.target,
+        "dtype": partition.dtype,
+        "batch": partition.batch,
+        "step": step.name,
+        "kernel": step.kernel,
+        "nodes": list(step.nodes),
+        "output": step.output,
+        "place": step.place,
+        "weights": step.weights,
+        "candidates": [
+            {
+                "what": one.candidate.what,
+                "chosen": one.chosen,
+                "possible": one.predicted_us is not None,
+                "predicted_us": one.predicted_us,
+                "difference_us": _difference(one, weighed[0]),
+                "steps": one.steps,
+                "ask": one.candidate.ask,
+                "reason": one.candidate.reason,
+                "choices": None if one.candidate.choices is None else one.candidate.choices.document,
+            }
+            for one in weighed
+        ],
+        "crossings_us": partition.crossings_us,
+        "notes": _notes(partition),
+    }
+
+
+def why_parts(partition: Partition, step: StepReport, weighed: Sequence[Weighed]) -> list[Any]:
+    """A heading, a line for each candidate with the chosen one marked, and what is not in the times."""
+    rows = "" if partition.batch is None else f", {counted(partition.batch, 'row')}"
+    heading = f"step {shown(step.name)} ({step.kernel}) of {shown(partition.name)}"
+    nodes = listed([shown(node) for node in step.nodes])
+    lines = [
+        (
+            "*" if one.chosen else "",
+            escaped(one.candidate.what),
+            "-" if one.predicted_us is None else f"{one.predicted_us:,.2f}",
+            "" if one.chosen or one.predicted_us is None else f"{_difference(one, weighed[0]):+,.2f}",
+            "" if one.steps is None else f"{one.steps:,}",
+            escaped(one.candidate.ask),
+            ("" if one.predicted_us is not None else "not possible: ") + escaped(one.candidate.reason),
+        )
+        for one in weighed
+    ]
+    columns = ("", "candidate", "model us", "difference", "steps", "how to ask", "why")
+    return [
+        Text(f"{heading}: {partition.dtype} on {partition.target}{rows}", "bold"),
+        Text(f"computes {nodes}; its result {shown(step.output)} is in {step.place.upper()}; weights: {step.weights}"),
+        "",
+        plain_table(columns, lines, right=(2, 3, 4)),
+        "",
+        Text("* is planned; times are predicted for the whole model"),
+        *(Text(f"- {note}") for note in _notes(partition)),
+    ]
+
+
+def _difference(one: Weighed, chosen: Weighed) -> float | None:
+    if one.predicted_us is None or chosen.predicted_us is None:
+        return None
+    return one.predicted_us - chosen.predicted_us
+
+
+def _notes(partition: Partition) -> list[str]:
+    """What the times leave out."""
+    if not partition.cpu_parts:
+        return []
+    names = listed([shown(part.name) for part in partition.cpu_parts])
+    return [
+        f"what the CPU computes is not timed ({names}); {partition.crossings_us:,.1f} us of each time are round trips "
+        f"to it"
+    ]
