@@ -24,7 +24,9 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
 
 def profile_traced(plan: Plan, program: Program) -> Profile:
     """``profile_plan`` for a plan whose program is there already."""
-    return profile_programs([program], steps=_steps(plan), dtype=plan.dtype, batch=plan.batch)
+    # What is outside of the steps' lines belongs to the last one, which has none.
+    ahead = [Step("(weights brought ahead)", (), (0, 0))] if plan.parts else []
+    return profile_programs([program], steps=[*_steps(plan), *ahead], dtype=plan.dtype, batch=plan.batch)
 
 
 def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles, ...]:

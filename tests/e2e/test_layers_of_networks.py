@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx.backend.test.loader import load_model_tests
+from perturbing import with_weight
 from randomizing import random_feeds, randomized
 
 import trnrt
+from trnrt.planner.naming import identifier
 from trnrt.validate import validate_layers
 
 GRAPHS = Path(__file__).parents[1] / "data" / "architectures"
@@ -49,13 +52,9 @@ def test_a_wrong_weight_deep_in_a_network() -> None:
     rows = next(iter(feeds.values())).shape[0]
     plan = session.plan_for(rows)
     step = plan.steps[len(plan.steps) // 2]
-    name = next(n for n in plan.weights if n.endswith("_w") and n in "\n".join(lines_of(plan.source, step.lines)))
-    wrong = plan.weights[name].copy()
-    wrong.flat[np.flatnonzero(wrong)[7]] += np.abs(wrong).max()
-    report = validate_layers(session, feeds, plan=replace(plan, weights=plan.weights | {name: wrong}))
+
+    def move(weight: NDArray[Any]) -> None:
+        weight[tuple(np.argwhere(weight)[7])] += np.abs(weight).max()
+
+    report = validate_layers(session, feeds, plan=with_weight(plan, f"{identifier(step.name)}_w", move))
     assert [layer.step for layer in report.layers if not layer.passed] == [step.name]
-
-
-def lines_of(source: str, lines: tuple[int, int]) -> list[str]:
-    """The lines of a step's call."""
-    return source.splitlines()[lines[0] - 1 : lines[1]]

@@ -182,6 +182,41 @@ def test_a_plan_holds_for_other_batches(block: str, tmp_path: Path) -> None:
     assert trnrt("run", block, "--plan", path, "--batch", "3").code == 0
 
 
+def test_what_follows_from_an_edit_is_told(tmp_path: Path) -> None:
+    """Element-wise steps want all they read in one memory: one tensor in HBM takes the others along."""
+    graph = """(float[1,3,8,8] x) => (float[1,8,6,6] y) {
+        [c1] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w1)  [c2] b = Conv<kernel_shape=[1,1]>(a, w2)
+        [mul] c = Mul(a, b)  [sig] d = Sigmoid(c)  [c3] y = Conv<kernel_shape=[3,3]>(d, w3) }"""
+    onnx.save(
+        modelled(graph, {"w1": drawn(8, 3, 3, 3), "w2": drawn(8, 8, 1, 1), "w3": drawn(8, 8, 3, 3)}),
+        tmp_path / "m.onnx",
+    )
+    path = edited(tmp_path / "m.onnx", tmp_path / "p.json", lambda document: step(document, "c2").update(place="hbm"))
+    outcome = trnrt("run", tmp_path / "m.onnx", "--plan", path)
+    assert outcome.code == 0
+    why = "step mul wants source and result in one memory"
+    told = [f"""note: step '{name}': place "hbm", not "sbuf": {why}""" for name in ("c1", "mul")]
+    assert [line for line in outcome.err.splitlines() if "place" in line] == told
+    moved = weighed(tmp_path / "m.onnx", "c2")["result in HBM"]
+    assert moved["reason"] == "written to HBM and read from there; a, d then in HBM, too"
+
+
+def test_steps_of_one_node_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    graph = """(float[2,8,6,6] x) => (float[2,8,3,3] y) { [c1] a = Conv<kernel_shape=[1,1]>(x, w)
+        [lp] b = LpPool<kernel_shape=[2,2], strides=[2,2], p=3>(a)  [c2] y = Conv<kernel_shape=[1,1]>(b, w) }"""
+    path = tmp_path / "m.onnx"
+    onnx.save(modelled(graph, {"w": drawn(8, 8, 1, 1)}), path)
+    of_pool = [one["name"] for one in inspected(path)["steps"] if one["nodes"] == ["lp"]]
+    assert len(of_pool) == 3
+    document = saved(path, tmp_path / "p.json")
+    assert step(document, of_pool[0])["place"] == "sbuf"
+    step(document, of_pool[0])["place"] = "hbm"
+    document["steps"].reverse()
+    (tmp_path / "p.json").write_text(json.dumps(document))
+    after = inspected(path, "--plan", tmp_path / "p.json")["steps"]
+    assert [one["name"] for one in after if one["reason"] == "it was asked for"] == of_pool[:1]
+
+
 def joined(document: dict[str, Any]) -> None:
     step(document, "c1")["nodes"] += step(document, "gap")["nodes"]
     document["steps"].remove(step(document, "gap"))
@@ -245,7 +280,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no model": (json.dumps(VALID | {"model": None}).encode(), "model of the plan is no text"),
     "a huge batch": (json.dumps(VALID | {"batch": 10**9}).encode(), "batch is 1000000000; it is null, or 1 to 4096"),
     "a broken batch": (json.dumps(VALID | {"batch": float("nan")}).encode(), "batch is nan"),
-    "no steps": (json.dumps(VALID).encode(), "steps is no list of 1 to"),
+    "no steps": (json.dumps(VALID).encode(), "steps is no list of up to"),
+    "an empty list": (json.dumps(VALID | {"steps": []}).encode(), "the file has no step for node 'c1'"),
     "steps by name": (json.dumps(VALID | {"steps": {"c1": ENTRY}}).encode(), "steps is no list"),
     "a step that is none": (json.dumps(VALID | {"steps": [ENTRY, 7]}).encode(), "step number 2 is no object"),
     "a step without a name": (json.dumps(VALID | {"steps": [{"nodes": []}]}).encode(), "step of step number 1 is no"),
@@ -276,10 +312,18 @@ def test_files_that_cant_be_read_or_are_too_large(block: str, tmp_path: Path, mo
     assert "directory" in trnrt("run", block, "--plan", tmp_path).err
     path = edited(block, tmp_path / "p.json", lambda document: None)
     monkeypatch.setattr(planfile, "MOST_STEPS", 3)
-    assert "steps is no list of 1 to 3 steps" in trnrt("run", block, "--plan", path).err
+    assert "steps is no list of up to 3 steps" in trnrt("run", block, "--plan", path).err
     monkeypatch.setattr(overriding, "LARGEST_PLAN", 100)
     outcome = trnrt("run", block, "--plan", path)
     assert outcome.code == 2 and "it is too large" in outcome.err
+
+
+def test_a_model_without_steps(tmp_path: Path) -> None:
+    onnx.save(modelled("(float[N,2,3] x) => (float[N,6] y) { y = Flatten(x) }"), tmp_path / "m.onnx")
+    assert saved(tmp_path / "m.onnx", tmp_path / "p.json")["steps"] == []
+    assert trnrt("run", tmp_path / "m.onnx", "--plan", tmp_path / "p.json").code == 0
+    outcome = trnrt("inspect", tmp_path / "m.onnx", "--why", "y")
+    assert outcome.code == 2 and "there are none" in outcome.err
 
 
 def test_a_plan_that_cant_be_written(block: str, tmp_path: Path) -> None:
@@ -322,7 +366,10 @@ def test_each_candidate_has_the_time_that_profile_predicts(block: str, tmp_path:
     assert found["as planned"]["predicted_us"] == plain and found["as planned"]["difference_us"] == 0
     assert found["Add a2 not fused"]["predicted_us"] == profiled(block, "--no-fuse", "a2") != plain
     for what, change in (("result in HBM", {"place": "hbm"}), ("weights loaded by itself", {"weights": "own"})):
-        path = edited(block, tmp_path / "p.json", lambda document, change=change: step(document, "c2").update(change))
+        document = saved(block, tmp_path / "p.json")
+        step(document, "c2").update(change)
+        path = tmp_path / "p.json"
+        path.write_text(json.dumps(document))
         assert found[what]["predicted_us"] == profiled(block, "--plan", path) >= plain
         assert found[what]["difference_us"] == pytest.approx(found[what]["predicted_us"] - plain)
 
@@ -347,6 +394,16 @@ def test_what_is_not_possible_has_its_reason(block: str) -> None:
     assert weighed(block, "fc")["result in SBUF"]["reason"] == "an output of the model"
 
 
+def test_a_choice_that_changes_nothing(tmp_path: Path) -> None:
+    """Of two branches that are merged into their sum, the second starts as the first does: it has nothing before it."""
+    graph = "(float[4,6] x) => (float[4,6] y) { [u] a = Exp(x)  [v] b = Tanh(x)  [w] y = Add(a, b) }"
+    onnx.save(modelled(graph), tmp_path / "m.onnx")
+    found = weighed(tmp_path / "m.onnx", "w")
+    assert not found["Exp u not fused"]["possible"]
+    assert found["Exp u not fused"]["reason"] == "it changes nothing: the plan stays the same"
+    assert found["Add w not fused"]["possible"] and found["Add w not fused"]["steps"] == 3
+
+
 def test_a_tensor_that_does_not_fit(tmp_path: Path) -> None:
     graph = """(float[1,8,260,260] x) => (float[1,8,260,260] y) {
         [c1] a = Conv<kernel_shape=[1,1]>(x, w)  [c2] y = Conv<kernel_shape=[1,1]>(a, w) }"""
@@ -364,7 +421,9 @@ def test_a_tensor_that_does_not_fit(tmp_path: Path) -> None:
 
 def test_what_was_asked_for_can_be_taken_back(block: str, tmp_path: Path) -> None:
     plain = profiled(block)
-    assert weighed(block, "c2", "--no-fuse", "r2")["Relu r2 fused"]["predicted_us"] == plain
+    found = weighed(block, "c2", "--no-fuse", "r2")
+    assert [what for what in found if "fused" in what] == ["Add a2 not fused", "Relu r2 fused"]
+    assert found["Relu r2 fused"]["predicted_us"] == plain
     assert weighed(block, "r2", "--no-fuse", "r2")["Relu r2 fused"]["predicted_us"] == plain
     path = edited(block, tmp_path / "p.json", lambda d: step(d, "c2").update(place="hbm"))
     assert weighed(block, "c2", "--plan", path)["result in SBUF"]["predicted_us"] == plain

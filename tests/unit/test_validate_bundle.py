@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from layered import NETS, Net
+from perturbing import shifted
 
 import trnrt
 from trnrt.validate import BundleRequest, LayersReport, validate_layers
@@ -88,7 +89,7 @@ def test_of_the_first_step_that_fails(tmp_path: Path) -> None:
     session = trnrt.InferenceSession(NETS["residual"](), cache=False)
     plan = session.plan_for(2)
     for weight in ("conv_7_w", "gemm_14_b"):
-        plan.weights[weight] = plan.weights[weight] + np.float32(1)
+        plan = shifted(plan, weight, 1.0)
     report = validate_layers(session, session.random_inputs(), plan=plan, bundle=BundleRequest(tmp_path))
     assert [layer.step for layer in report.layers if not layer.passed] == ["conv_7", "gemm_14"]
     assert [node.name for node in onnx.load(tmp_path / "step.onnx").graph.node] == ["conv_7", "relu_8"]

@@ -14,6 +14,7 @@ import pytest
 from layered import NETS, Net
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
+from perturbing import with_weight
 
 import trnrt
 from trnrt.errors import BackendError, OptionError
@@ -112,14 +113,13 @@ WRONG = [
 
 def wronged(plan: Plan, weight: str, seed: int = 0) -> Plan:
     """The plan with one element of a weight moved."""
-    part = plan.parts.get(weight)
-    argument = weight if part is None else part.argument
-    array = plan.weights[argument].copy()
-    mine = array if part is None else part.of(array)
-    places = np.argwhere(mine)
-    place = tuple(places[np.random.default_rng(seed).integers(len(places))])
-    mine[place] += array.dtype.type(0.5 * np.abs(mine).max())
-    return replace(plan, weights=plan.weights | {argument: array})
+
+    def move(array: Array) -> None:
+        places = np.argwhere(array)
+        place = tuple(places[np.random.default_rng(seed).integers(len(places))])
+        array[place] += array.dtype.type(0.5 * np.abs(array).max())
+
+    return with_weight(plan, weight, move)
 
 
 @pytest.mark.parametrize(("name", "step", "weight"), WRONG, ids=[weight for *_, weight in WRONG])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from layered import NETS, Net
 from numpy.typing import NDArray
+from perturbing import shifted
 
 import trnrt
 from trnrt.errors import InputError
@@ -48,9 +49,7 @@ def test_an_error_that_float32_has_too_is_no_rounding(monkeypatch: pytest.Monkey
         partition = make_partition(*arguments, **options)
         (part,) = partition.parts
         assert isinstance(part, DevicePart)
-        plan = part.plan
-        weights = plan.weights | {"gemm_14_b": plan.weights["gemm_14_b"] + np.float32(0.25)}
-        return replace(partition, parts=(replace(part, plan=replace(plan, weights=weights)),))
+        return replace(partition, parts=(replace(part, plan=shifted(part.plan, "gemm_14_b", 0.25)),))
 
     monkeypatch.setattr("trnrt.session.make_partition", wrong)
     session = trnrt.InferenceSession(NETS["residual"](), dtype="bfloat16", cache=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.errors import KernelError, OptionError, UnsupportedModelError
 from trnrt.report.console import note, working
-from trnrt.report.text import escaped, quoted
+from trnrt.report.text import escaped, listed, quoted, shown
 
 if TYPE_CHECKING:
     from trnrt.planner.candidates import Candidate, Weighed
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from trnrt.planner.planfile import PlanFile
     from trnrt.session import InferenceSession
 
-LARGEST_PLAN = 32 * 2**20
-"""Bytes of a plan's file; one of ten thousand steps has a tenth of that."""
+LARGEST_PLAN = 8 * 2**20
+"""Bytes of a plan's file; one of ten thousand steps has half of that, and as JSON it takes some fifty times of it."""
 
 
 def with_plan(session: InferenceSession, path: Path) -> InferenceSession:
@@ -50,7 +51,7 @@ def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: st
     weighed = [Weighed(first, predicted_us(partition), _count(partition), chosen=True)]
     for number, candidate in enumerate(others, 1):
         with working(f"planning and timing candidate {number} of {len(others)}"):
-            weighed.append(_weighed(session, partition, rows, candidate))
+            weighed.append(_weighed(session, partition, step, rows, candidate))
     return step, weighed
 
 
@@ -61,9 +62,10 @@ def predicted_us(partition: Partition) -> float:
     return sum(profile_plan(plan).benchmark_us for plan in partition.plans) + partition.crossings_us
 
 
-def _weighed(session: InferenceSession, planned: Partition, rows: int, candidate: Candidate) -> Weighed:
-    from dataclasses import replace
-
+def _weighed(
+    session: InferenceSession, planned: Partition, step: StepReport, rows: int, candidate: Candidate
+) -> Weighed:
+    """A candidate planned and timed; if that can't be, it becomes one that is not possible."""
     from trnrt.planner.candidates import Weighed
 
     if candidate.choices is None:
@@ -73,9 +75,25 @@ def _weighed(session: InferenceSession, planned: Partition, rows: int, candidate
         if [plan.source for plan in other.plans] == [plan.source for plan in planned.plans]:
             same = replace(candidate, choices=None, reason="it changes nothing: the plan stays the same")
             return Weighed(same, None, None)
-        return Weighed(candidate, predicted_us(other), _count(other))
+        told = "; ".join([candidate.reason, *_moved(planned, other, step)])
+        return Weighed(replace(candidate, reason=told), predicted_us(other), _count(other))
     except (UnsupportedModelError, KernelError, OptionError) as error:
         return Weighed(replace(candidate, choices=None, reason=str(error)), None, None)
+
+
+def _moved(planned: Partition, other: Partition, step: StepReport) -> list[str]:
+    """What else lives elsewhere in the other plan, in words."""
+    before = {one.output: one.place for plan in planned.plans for one in plan.steps if one.output != step.output}
+    after = {one.output: one.place for plan in other.plans for one in plan.steps}
+    moved = {
+        place: [name for name in before if (before[name], after.get(name)) == (old, place)]
+        for old, place in (("sbuf", "hbm"), ("hbm", "sbuf"))
+    }
+    return [
+        f"{listed([shown(name) for name in names], 4)} then in {place.upper()}, too"
+        for place, names in moved.items()
+        if names
+    ]
 
 
 def _count(partition: Partition) -> int:

@@ -25,7 +25,7 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
     gone: set[int] = set()
     for index, step in enumerate(lowering.steps):
         follower = readers.get(step.output, [])
-        if step.output in leaving or len(follower) != 1 or _kept_apart(lowering, step, lowering.steps[follower[0]]):
+        if step.output in leaving or len(follower) != 1 or _kept_apart(lowering, lowering.steps[follower[0]]):
             continue
         merged = _merged(step, lowering.steps[follower[0]])
         if merged is None:
@@ -40,12 +40,12 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
     lowering.steps = [step for index, step in enumerate(lowering.steps) if index not in gone]
 
 
-def _kept_apart(lowering: Lowering, first: Step, second: Step) -> bool:
-    """Whether the node of ``second`` that reads what ``first`` makes is to be in no step with other nodes before it.
+def _kept_apart(lowering: Lowering, reader: Step) -> bool:
+    """Whether the node of ``reader`` that reads what an earlier step makes is to be in no step with it.
 
-    What was merged into ``second`` comes before ``first``, and reads nothing of it: the last node is the reader.
+    That is the last one: what was merged into ``reader`` before comes earlier, and reads nothing of that step.
     """
-    return bool(second.nodes) and second.nodes[-1] in lowering.no_fuse and first.nodes != second.nodes[-1:]
+    return bool(reader.nodes) and reader.nodes[-1] in lowering.no_fuse
 
 
 def _merged(first: object, second: object) -> ComputeStep | None:

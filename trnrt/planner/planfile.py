@@ -17,7 +17,7 @@ from trnrt.planner.partition import Partition
 from trnrt.planner.plan import StepReport
 
 SCHEMA_VERSION = 1
-MOST_STEPS = 100_000
+MOST_STEPS = 20_000
 MOST_ROWS = 4096
 """Rows that a file may be for: planning takes memory and time with them."""
 
@@ -85,8 +85,8 @@ def parse_plan(content: bytes) -> PlanFile:
     if batch is not None and (type(batch) is not int or not 1 <= batch <= MOST_ROWS):
         raise ValueError(f"batch is {printable(str(batch), 60)}; it is null, or 1 to {MOST_ROWS} rows")
     steps = document.get("steps")
-    if not isinstance(steps, list) or not steps or len(steps) > MOST_STEPS:
-        raise ValueError(f"steps is no list of 1 to {MOST_STEPS:,} steps")
+    if not isinstance(steps, list) or len(steps) > MOST_STEPS:
+        raise ValueError(f"steps is no list of up to {MOST_STEPS:,} steps")
     return PlanFile(model, target, dtype, batch, tuple(_entry(k, step) for k, step in enumerate(steps, 1)))
 
 

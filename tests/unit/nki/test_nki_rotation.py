@@ -153,3 +153,16 @@ def test_many_pools_that_fill_the_memory_are_divided_quickly() -> None:
     began = perf_counter()
     assert rotate(tiles, {i: (2 * i, 2 * i + 3) for i in range(8000)}, USABLE)
     assert perf_counter() - began < 15  # it took 26 s when each was compared with all before it
+
+
+def test_pools_take_places_in_another_order_where_gaps_are_too_small() -> None:
+    """In the order of first tiles the second lies in the middle of what the third needs."""
+    sizes, spans = (40, 20, 60), {0: (0, 3), 1: (0, 9), 2: (5, 9)}
+    tiles = [
+        Storage(i, (128, 80 * size), float32, MemoryRegion.sbuf, "", Source("kernel.py", i, "kernel"), line=i)
+        for i, size in enumerate(sizes)
+    ]
+    assert rotate(tiles, spans, 100 * 320)
+    places = [tile.address[1] // 320 if tile.address else -1 for tile in tiles]
+    assert places == [0, 60, 0]
+    assert not rotate(tiles, spans, 79 * 320)

@@ -117,6 +117,12 @@ def test_a_tensor_lives_in_hbm(node: str, dtype: str, target: str) -> None:
         assert [s.place for s in plan.steps if s != step] == [s.place for s in before.steps if s.output != output]
 
 
+def test_an_output_of_the_model_is_in_hbm_for_that_reason() -> None:
+    plan, plain = chosen(Choices(in_hbm=frozenset(["y"]))), chosen()
+    assert step_of(plan, "tanh").reason == "an output of the model"
+    assert plan.source == plain.source
+
+
 @pytest.mark.parametrize(("dtype", "target"), DTYPES)
 @pytest.mark.parametrize("node", ["c3", "fc", "fd"])
 def test_a_step_loads_its_own_weights(node: str, dtype: str, target: str) -> None:
@@ -157,6 +163,21 @@ def test_a_bias_is_kept_apart(dtype: str, target: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
         made.append(groups(session.plan_for()))
     assert made == [{("mm", "bm")}, {("mm",), ("bm",)}]
+
+
+def test_channels_are_put_in_order_apart_from_what_makes_them() -> None:
+    graph = """(float[1,3,6,6] x) => (float[1,8,6,6] y) { [c] a = Conv<kernel_shape=[1,1]>(x, w)
+        [one] b = Reshape(a, two)  [turn] d = Transpose<perm=[0,2,1,3,4]>(b)  [back] y = Reshape(d, four) }"""
+    constants = {"two": np.array([1, 2, 4, 6, 6], np.int64), "four": np.array([1, 8, 6, 6], np.int64)}
+    model, x = modelled(graph, {"w": drawn(8, 3, 1, 1), **constants}), drawn(1, 3, 6, 6)
+    made = []
+    for choices in (DEFAULT, Choices(no_fuse=frozenset(["back"]))):
+        session = trnrt.InferenceSession(model.SerializeToString(), choices=choices, cache=False)
+        np.testing.assert_allclose(
+            session.run(None, {"x": x})[0], onnxruntimes(model, {"x": x})[0], rtol=1e-5, atol=1e-5
+        )
+        made.append(groups(session.plan_for()))
+    assert made == [{("c", "back")}, {("c",), ("back",)}]
 
 
 def test_a_producer_with_two_readers_is_merged_with_neither_when_the_reader_is_kept_apart() -> None:

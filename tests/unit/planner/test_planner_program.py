@@ -126,7 +126,7 @@ def test_weights_reach_the_core_as_they_are_used() -> None:
     assert all(i.operation.name == "dma_copy" and i["src"].strides[-1] == 1 for i in loads)
     dtypes = {name: array.dtype.name for name, array in plan.weights.items()}
     assert set(dtypes.values()) == {"float32", "bfloat16"}
-    assert {name for name, dtype in dtypes.items() if dtype == "float32"} == {"biases_all", "node_linear_b"}
+    assert {name for name, dtype in dtypes.items() if dtype == "float32"} == {"biases_all"}
 
 
 def test_a_rounded_weight_is_rounded_once() -> None:
