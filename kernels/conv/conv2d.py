@@ -12,8 +12,8 @@ They stay in SBUF for the whole batch where 128 outputs' worth fits; else they a
 
 from typing import Any
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes, load
-from trnrt.kernels.conv.conv_bands import Area, leading_tap, load_image_band, padded_images, seen_part
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, load
+from trnrt.kernels.conv.conv_bands import Area, load_image_band, padded_images, seen_part
 from trnrt.kernels.conv.conv_weights import load_bias, load_weight_rows, load_weights, turn_weights
 from trnrt.kernels.conv.convolving import (
     Pooling,
@@ -32,8 +32,12 @@ from trnrt.kernels.conv.packing import (
     ConvShape,
     Packing,
     band_extent,
+    beyond,
     input_extent,
     is_packed,
+    leading_packed,
+    leading_tap,
+    nanoseconds,
     packing,
     products_of,
     spread,
@@ -163,7 +167,8 @@ def convolve(
         _all_bands(dst, src, w, w, bias, (0, outputs), shape, act, pooling, how, added)
         return
     pack = _chosen_packing(src, outputs, shape, pooling, dst.shape[-1], weight_bytes)
-    if pack[2] > src.shape[-1] or (pack[2] > 0 and _beyond(src, shape) != (0, 0)):
+    lead = leading_packed(src, shape, pack) if is_packed(pack) else (-1, -1)
+    if pack[2] > 0 and lead[0] < 0 and beyond(src, shape) != (0, 0):
         _, size, _, stride, pads, dilation = shape
         extent = input_extent(size[0], size[1], kernel, stride, dilation)
         src = padded_images(src, (max(extent[0], src.shape[-2] + pads[0]), pack[2]), pads)
@@ -181,7 +186,8 @@ def convolve(
             w_sb = nl.ndarray((parts, blocks, products, o_end - o0), dtype=w.dtype, buffer=nl.sbuf)
             if not turn:
                 load_weights(w_sb, w, natural, o0, shape, pack)
-        lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf and not is_packed(pack) else (-1, -1)
+        if not is_packed(pack):
+            lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf else (-1, -1)
         how = (natural, turn, pack, lead, weight_bytes)
         _all_bands(dst, src, w, w_sb, bias, (o0, o_end), shape, act, pooling, how, added)
 
@@ -192,59 +198,21 @@ def _chosen_packing(
     """The packing of taps that takes least, as far as its weights stay in SBUF; whole rows only if they fit there."""
     channels, size, kernel, stride, pads, dilation = shape
     whole = pads[1] + src.shape[-1]
-    if _beyond(src, shape)[1] > 0:
+    if beyond(src, shape)[1] > 0:
         whole = max(whole, input_extent(size[0], size[1], kernel, stride, dilation)[1])
-    best, least = (1, 1, 0), _nanoseconds(src, outputs, shape, (1, 1, 0)) - PACK_NS
-    for columns in [whole, 0]:
+    held_bytes = (BAND_BYTES, POOL_BYTES)
+    best, least = (1, 1, 0), nanoseconds(src, outputs, shape, (1, 1, 0), held_bytes) - PACK_NS
+    for columns in [src.shape[-1], whole, 0]:
         pack = packing(channels, kernel, columns)
         held = products_of(kernel, pack) * min(outputs, nl.tile_size.pmax) * 4 <= weight_bytes
         results = width if columns > 0 else 1
-        fits = _images_held(1, results, shape, pooling, pack) > 0 and (columns == 0 or is_hbm_tensor(src))
-        if is_packed(pack) and held and fits:
-            takes = _nanoseconds(src, outputs, shape, pack)
+        own = leading_packed(src, shape, pack)[0] >= 0
+        there = columns == 0 or own or (columns == whole and is_hbm_tensor(src))
+        if is_packed(pack) and held and there and _images_held(1, results, shape, pooling, pack) > 0:
+            takes = nanoseconds(src, outputs, shape, pack, held_bytes)
             if takes < least:
                 best, least = pack, takes
     return best
-
-
-def _beyond(src: nl.NkiTensor, shape: ConvShape) -> Pair:
-    """How many rows and columns of padding a convolution sees, on both sides together."""
-    _, size, kernel, stride, pads, dilation = shape
-    extent = input_extent(size[0], size[1], kernel, stride, dilation)
-    ends = (extent[0] - pads[0] - src.shape[-2], extent[1] - pads[1] - src.shape[-1])
-    return (pads[0] + max(0, ends[0]), pads[1] + max(0, ends[1]))
-
-
-def _nanoseconds(src: nl.NkiTensor, outputs: int, shape: ConvShape, pack: Packing) -> float:
-    """About how long the tensor engine, or the loads, take: whichever is more. A load is carried by one DMA engine
-    for each eight partitions, a piece after the other; padded images in HBM are made first, and where taps are spread
-    their bands are filled with zeros."""
-    channels, size, kernel, _, _, _ = shape
-    images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
-    height, width, item = src.shape[-2], src.shape[-1], item_bytes(src.dtype)
-    piece = 8.0 if nisa.get_nc_version() >= nisa.nc_version.gen3 else 69.0
-    columns = images * size[0] * size[1] * ceil_div(outputs, nl.tile_size.pmax)
-    cycles = products_of(kernel, pack) * ceil_div(channels, nl.tile_size.pmax) * columns
-    product_ns = cycles * (4 if item == 4 else 1) / 2.4
-    apart = spread(channels, pack)
-    lanes = min(min(8, channels * pack[0] * pack[1]), ceil_div(8, apart)) * images
-    padded = _beyond(src, shape) != (0, 0)
-    if not is_packed(pack):
-        pieces = height if padded and leading_tap(src, shape)[0] < 0 else 1
-        return max(product_ns, lanes * (pieces * piece + height * width * item / 27))
-    rows, cols = (height, pack[2]) if pack[2] > 0 else (size[0], width)
-    pieces = 1 if pack[2] > 0 else rows
-    load_ns = lanes * (pieces * piece + rows * cols * item / 27)
-    bands = ceil_div(images * rows * cols * 4, BAND_BYTES)
-    transfers = pack[1] * bands
-    first_ns = 0.0
-    if padded and pack[2] > 0:
-        first_ns = 6000 + images * channels * height * (cols * item / 320 + (piece + width * item / 27) / 16)
-    elif padded:
-        transfers += pack[0] * pack[1] * min(bands, 2 * images)
-        load_ns *= 2  # rows of padded images are loaded apart
-    zero_ns = images * rows * cols / 1.2 if apart > 1 else 0.0
-    return first_ns + max(max(product_ns, zero_ns), load_ns + transfers * 600)
 
 
 def _all_bands(
@@ -330,7 +298,7 @@ def _band_size(
     _, pool, pool_stride, _, pool_dilation = pooling
     rows, cols = input_extent(results[1], results[2], pool, pool_stride, pool_dilation)
     extent = band_extent(min(rows, size[0]), min(cols, size[1]), kernel, stride, dilation, pack)
-    if lead[0] < 0:
+    if lead[0] < 0 or is_packed(pack):
         return (results[0], extent[0], extent[1])
     height, width = src.shape[-2], src.shape[-1]
     whole = width - extent[1] < stride[1]

@@ -90,27 +90,17 @@ def _packed_band(
     return x_sb
 
 
-def leading_tap(src: nl.NkiTensor, shape: ConvShape) -> Pair:
-    """The first tap (row, column) that sees the image under every result; (-1, -1) where there is none. Where there
-    is one, padding need not exist: that tap's product starts each sum, and others add to the results that see it."""
-    _, size, kernel, stride, pads, dilation = shape
-    tap = (ceil_div(pads[0], dilation[0]), ceil_div(pads[1], dilation[1]))
-    last = (
-        (size[0] - 1) * stride[0] + tap[0] * dilation[0] - pads[0],
-        (size[1] - 1) * stride[1] + tap[1] * dilation[1] - pads[1],
-    )
-    there = tap[0] < kernel[0] and tap[1] < kernel[1]
-    return tap if there and last[0] < src.shape[-2] and last[1] < src.shape[-1] else (-1, -1)
-
-
 def seen_part(src: nl.NkiTensor, area: Area, shape: ConvShape, pack: Packing, lead: Pair) -> tuple[Pair, Pair]:
     """From what (row, column) to what of its padded input a band holds: all, or only the image where a tap leads.
     A few columns more make rows whole, which are one piece of HBM then."""
     _, _, kernel, stride, pads, dilation = shape
     (r0, r1), (c0, c1) = area
     extent = band_extent(r1 - r0, c1 - c0, kernel, stride, dilation, pack)
-    if is_packed(pack) or lead[0] < 0:
+    if lead[0] < 0:
         return ((0, 0), extent)
+    if is_packed(pack):
+        left = c0 * stride[1] - pads[1]
+        return ((0, -left), (extent[0], src.shape[-1] - left))
     first = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
     low, high = _inside(extent, first, (1, 1), src)
     left = src.shape[-1] - first[1] - high[1]
@@ -193,16 +183,18 @@ def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, sh
 def _load_packed_rows(
     flat_sb: nl.NkiTensor, rows: int, src: nl.NkiTensor, n0: int, row0: int, shape: ConvShape, pack: Packing
 ) -> None:
-    """flat_sb (taps * channels, n, rows * columns) = the same of images in HBM without padding: whole rows from
-    ``row0`` on, each partition one piece of them."""
-    channels, _, _, _, _, dilation = shape
+    """flat_sb (taps * channels, n, rows * columns) = the same without padding at the sides: the image's whole rows
+    from ``row0`` on, each partition one piece of them, and zeros where it has none that a product sees."""
+    channels, _, kernel, _, _, dilation = shape
     n_size, cols = flat_sb.shape[1], pack[2]
     apart, down = spread(channels, pack), (pack[0] - 1) * dilation[0]
-    merged = row0 + down + rows <= src.shape[2]
+    merged = is_hbm_tensor(src) and row0 >= 0 and row0 + down + rows <= src.shape[-2]
+    if apart == 1:
+        _fill_rows(flat_sb, rows, row0, src.shape[-2], kernel[0], dilation[0], pack)
     for j in range(pack[1]):
         for u in range(1 if merged else pack[0]):
-            first = row0 + u * dilation[0]
-            end = min(src.shape[2], first + rows)
+            start = row0 + u * dilation[0]
+            first, end = max(0, start), min(src.shape[-2], start + rows)
             if first >= end:
                 continue
             left = j * dilation[1]
@@ -213,7 +205,22 @@ def _load_packed_rows(
                 taps = pack[0]
                 image = image.ap(pattern=[[dilation[0] * src.get_pattern()[2][0], taps]] + image.get_pattern())
             places = flat_sb[p0 * apart : (p0 + taps * channels) * apart : apart]
-            nisa.dma_copy(dst=places[:, :, 0 : (end - first) * cols - left], src=image)
+            nisa.dma_copy(dst=places[:, :, (first - start) * cols : (end - start) * cols - left], src=image)
+
+
+def _fill_rows(
+    flat_sb: nl.NkiTensor, rows: int, row0: int, height: int, kernel_rows: int, dilation: int, pack: Packing
+) -> None:
+    """Zeros in those of flat_sb's rows that lie above or below the image for some tap, on all partitions, as loads of
+    other taps overwrite them; none where only taps that the kernel does not have see them."""
+    cols = pack[2]
+    last = (ceil_div(kernel_rows, pack[0]) - 1) * pack[0]
+    top = min(rows, max(0, -row0))
+    bottom = max(top, min(rows, height - row0 - (pack[0] - 1) * dilation))
+    if top > 0:
+        nisa.memset(dst=flat_sb[:, :, 0 : top * cols], value=0.0, engine=nisa.engine.gpsimd)
+    if bottom < rows and row0 + rows + (kernel_rows - 1 - last) * dilation > height:
+        nisa.memset(dst=flat_sb[:, :, bottom * cols : rows * cols], value=0.0, engine=nisa.engine.gpsimd)
 
 
 def padded_images(src: nl.NkiTensor, size: Pair, pads: Pair) -> nl.NkiTensor:

@@ -3,11 +3,12 @@
 Products have input channels on the partitions. Where there are few, several taps of the kernel stand there, too: the
 band is brought in once for each, shifted, and one product sums over (kernel rows, kernel columns) of them at a time.
 Partition (j * rows + u) * channels + c then holds channel c of the image shifted by tap (u, j). Where the image needs
-no padding a band holds its rows whole, so that each partition is a single piece of HBM, wherever the tap starts.
+no padding a band holds its rows whole, so that each partition is a single piece of HBM, wherever the tap starts. So it
+does where one column of taps at a time stands on the partitions: there padding at the sides need not exist.
 """
 
-from trnrt.kernels.common import Pair, ceil_div
-from trnrt.nki import nl
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
+from trnrt.nki import nisa, nl
 
 # (channels, size, kernel, stride, pads, dilation): see conv2d.
 ConvShape = tuple[int, Pair, Pair, Pair, Pair, Pair]
@@ -63,3 +64,80 @@ def band_extent(rows: int, cols: int, kernel: Pair, stride: Pair, dilation: Pair
     step = band_row_step(kernel, stride, pack)
     band_cols = (cols - 1) * stride[1] + last_col + 1
     return ((rows - 1) * step + last_row + 1, pack[2] if pack[2] > 0 else band_cols)
+
+
+def leading_tap(src: nl.NkiTensor, shape: ConvShape) -> Pair:
+    """The first tap (row, column) that sees the image under every result; (-1, -1) where there is none. Where there
+    is one, padding need not exist: that tap's product starts each sum, and others add to the results that see it."""
+    tap = (_leading(src.shape[-2], shape, 0), _leading(src.shape[-1], shape, 1))
+    return tap if min(tap[0], tap[1]) >= 0 else (-1, -1)
+
+
+def leading_packed(src: nl.NkiTensor, shape: ConvShape, pack: Packing) -> Pair:
+    """The same of packed taps (row 0, column), where a band holds the image's own rows and zeros for those above and
+    below it: there is one if no taps of two columns share the partitions. (-1, -1): padding has to exist."""
+    own = is_packed(pack) and pack[1] == 1 and pack[2] == src.shape[-1]
+    column = _leading(src.shape[-1], shape, 1)
+    return (0, column) if own and column >= 0 else (-1, -1)
+
+
+def _leading(length: int, shape: ConvShape, axis: int) -> int:
+    """The first kernel row (axis 0) or column that sees one of ``length`` of the image under every result, or -1."""
+    _, size, kernel, stride, pads, dilation = shape
+    tap = ceil_div(pads[axis], dilation[axis])
+    last = (size[axis] - 1) * stride[axis] + tap * dilation[axis] - pads[axis]
+    return tap if tap < kernel[axis] and last < length else -1
+
+
+def beyond(src: nl.NkiTensor, shape: ConvShape) -> Pair:
+    """How many rows and columns of padding a convolution sees, on both sides together."""
+    _, size, kernel, stride, pads, dilation = shape
+    extent = input_extent(size[0], size[1], kernel, stride, dilation)
+    ends = (extent[0] - pads[0] - src.shape[-2], extent[1] - pads[1] - src.shape[-1])
+    return (pads[0] + max(0, ends[0]), pads[1] + max(0, ends[1]))
+
+
+def nanoseconds(src: nl.NkiTensor, outputs: int, shape: ConvShape, pack: Packing, most_bytes: Pair) -> float:
+    """About how long the tensor engine, or the loads, take: whichever is more. A load is carried by one DMA engine
+    for each eight partitions, a piece after the other; padded images in HBM are made first, and where taps are spread
+    their bands are filled with zeros.
+
+    most_bytes: a partition, of a band, and of the results of one
+    """
+    channels, size, kernel, _, _, dilation = shape
+    images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
+    height, width, item = src.shape[-2], src.shape[-1], item_bytes(src.dtype)
+    recent = nisa.get_nc_version() >= nisa.nc_version.gen3
+    piece = 8.0 if recent else 69.0
+    columns = images * size[0] * size[1] * ceil_div(outputs, nl.tile_size.pmax)
+    cycles = products_of(kernel, pack) * ceil_div(channels, nl.tile_size.pmax) * columns
+    product_ns = cycles * (4 if item == 4 else 1) / 2.4
+    apart = spread(channels, pack)
+    lanes = min(min(8, channels * pack[0] * pack[1]), ceil_div(8, apart)) * images
+    padded = beyond(src, shape) != (0, 0)
+    if not is_packed(pack):
+        pieces = height if padded and leading_tap(src, shape)[0] < 0 else 1
+        return max(product_ns, lanes * (pieces * piece + height * width * item / 27))
+    if padded and leading_packed(src, shape, pack)[0] >= 0:
+        # A band of few rows brings some in that others have, too; those at the edges are loaded row of taps by row.
+        bands = images * ceil_div(size[0] * size[1] * 4, most_bytes[1])
+        rows_in = images * height + bands * ((kernel[0] - 1) * dilation[0])
+        load_ns = bands * 8 * piece + 8 * rows_in * width * item / (27 if recent else 20)
+        load_ns += (bands + images) * pack[0] * 400
+        # Where images in SBUF leave room for one band, its load is waited for; from trn2 on the tensor engine's clock
+        # falls meanwhile.
+        waits = recent and not is_hbm_tensor(src)
+        return product_ns + load_ns if waits else max(product_ns, load_ns)
+    rows, cols = (height, pack[2]) if pack[2] > 0 else (size[0], width)
+    pieces = 1 if pack[2] > 0 else rows
+    load_ns = lanes * (pieces * piece + rows * cols * item / 27)
+    bands = ceil_div(images * rows * cols * 4, most_bytes[0])
+    transfers = pack[1] * bands
+    first_ns = 0.0
+    if padded and pack[2] > 0:
+        first_ns = 6000 + images * channels * height * (cols * item / 320 + (piece + width * item / 27) / 16)
+    elif padded:
+        transfers += pack[0] * pack[1] * min(bands, 2 * images)
+        load_ns *= 2  # rows of padded images are loaded apart
+    zero_ns = images * rows * cols / 1.2 if apart > 1 else 0.0
+    return first_ns + max(max(product_ns, zero_ns), load_ns + transfers * 600)

@@ -142,7 +142,8 @@ def test_images_larger_than_sbuf(pool: Pool | None) -> None:
     program = conv.program()
     tiles = [s for s in program.storages if s.buffer is nl.sbuf]
     assert max(tile.partition_bytes for tile in tiles) <= max(BAND_BYTES, WEIGHT_BYTES, POOL_BYTES)
-    assert multiply_accumulates(program) == 9 * 64 * 64 * 1024 * 1024
+    # Taps of the two outer columns are not added where they see padding at the sides; rows of padding are made.
+    assert multiply_accumulates(program) == 3 * 64 * 64 * 1024 * (3 * 1024 - 2)
     stored = sum(i["dst"].size for i in program.instructions if i["dst"].storage is program.outputs[0].storage)
     assert stored == np.prod(conv.result)
 

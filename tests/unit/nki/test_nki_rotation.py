@@ -166,3 +166,15 @@ def test_pools_take_places_in_another_order_where_gaps_are_too_small() -> None:
     places = [tile.address[1] // 320 if tile.address else -1 for tile in tiles]
     assert places == [0, 60, 0]
     assert not rotate(tiles, spans, 79 * 320)
+
+
+def test_of_many_pools_each_has_second_places() -> None:
+    """However many there are: to ask for one after the other would end before the last ones had theirs."""
+    pools, capacity = 300, 100 * 320
+    tiles = [
+        Storage(i, (128, 80 * 50), float32, MemoryRegion.sbuf, "", Source("kernel.py", i // 4, "kernel"), line=i // 4)
+        for i in range(4 * pools)
+    ]
+    assert rotate(tiles, {i: (i, i) for i in range(4 * pools)}, capacity)
+    for pool in range(pools):
+        assert len({tile.address for tile in tiles[4 * pool : 4 * pool + 4]}) == 2

@@ -21,8 +21,8 @@ from heapq import heappop, heappush
 from trnrt.nki.machine.program import Storage
 
 DEPTH = 8  # more than any measurement needs; docs/timing.md
-# Layouts of the memory that are looked at, in the order of first tiles, and in any other, which takes longer.
-_MOST_TRIES, _MOST_OTHER_TRIES = 500, 40
+# Layouts of the memory that are looked at: for one pool after the other, and for halves of all.
+_MOST_TRIES, _MOST_HALVINGS = 500, 300
 ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
 
 Span = tuple[int, int]
@@ -55,15 +55,16 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     pools = _pools(tiles, spans)
     places = [pool.held for pool in pools]
     fits: _Fitting = _fits
-    tries = _MOST_TRIES
     if not fits(pools, capacity, places):
-        orders = (partial(_fits_in_order, order) for order in _ORDERS)
+        beside = _beside(pools)
+        orders = (partial(_fits_in_order, order, beside) for order in _ORDERS)
         found = next((other for other in orders if other(pools, capacity, places)), None)
         if found is None:
             return False
-        fits, tries = found, _MOST_OTHER_TRIES
+        fits = found
     if not fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
-        places = _divided(pools, capacity, places, fits, tries)
+        one_by_one = _divided(pools, capacity, list(places), _MOST_TRIES) if fits is _fits else None
+        places = one_by_one or _Divided(pools, capacity, places, fits).places
         fits(pools, capacity, places)
     _spread(pools, capacity)
     for pool in pools:
@@ -127,20 +128,40 @@ _ORDERS: tuple[Callable[[_Pool], int], ...] = (
 )
 
 
-def _fits_in_order(order: Callable[[_Pool], int], pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
+def _beside(pools: Sequence[_Pool]) -> list[list[int]]:
+    """Of each pool, the others that live at the same time, by their numbers; they come by first use."""
+    beside: list[list[int]] = [[] for _ in pools]
+    alive: list[int] = []
+    for number, pool in enumerate(pools):
+        alive = [other for other in alive if pools[other].last >= pool.first]
+        for other in alive:
+            beside[number].append(other)
+            beside[other].append(number)
+        alive.append(number)
+    return beside
+
+
+def _fits_in_order(
+    order: Callable[[_Pool], int],
+    beside: list[list[int]],
+    pools: Sequence[_Pool],
+    capacity: int,
+    places: Sequence[int],
+) -> bool:
     """``_fits`` in another order."""
     for pool, count in zip(pools, places, strict=True):
         pool.places = min(count, len(pool.tiles))
-    placed: list[_Pool] = []
-    for pool in sorted(pools, key=order):
-        pool.start, first, last, size = 0, pool.first, pool.last, pool.bytes
-        beside = [other for other in placed if other.first <= last and first <= other.last]
-        for other in sorted(beside, key=lambda o: o.start):
-            if other.start < pool.start + size and pool.start < other.start + other.bytes:
-                pool.start = other.start + other.bytes
-        if pool.start + size > capacity:
+        pool.start = -1
+    for number in sorted(range(len(pools)), key=lambda number: order(pools[number])):
+        pool = pools[number]
+        start, size = 0, pool.bytes
+        taken = [(other.start, other.bytes) for k in beside[number] if (other := pools[k]).start >= 0]
+        for begin, more in sorted(taken):
+            if begin < start + size and start < begin + more:
+                start = begin + more
+        if start + size > capacity:
             return False
-        placed.append(pool)
+        pool.start = start
     return True
 
 
@@ -153,21 +174,58 @@ def _spread(pools: Sequence[_Pool], capacity: int) -> None:
             start += pool.bytes
 
 
-def _divided(pools: Sequence[_Pool], capacity: int, places: list[int], fitting: _Fitting, tries: int) -> list[int]:
-    """The places of each pool where not all can have as many as they want."""
+def _divided(pools: Sequence[_Pool], capacity: int, places: list[int], tries: int) -> list[int] | None:
+    """The places of each pool where not all can have as many as they want, one after the other, small ones first.
+
+    None where that takes more than so many tries.
+    """
     small_first = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
     for depth in range(2, DEPTH + 1):
         for number in small_first:
             fits, wanted = places[number], min(pools[number].held * depth, len(pools[number].tiles))
-            while fits < wanted and tries:
+            while fits < wanted:
+                if not tries:
+                    return None
                 tries -= 1
                 tried = (fits + wanted + 1) // 2
-                if fitting(pools, capacity, [*places[:number], tried, *places[number + 1 :]]):
+                if _fits(pools, capacity, [*places[:number], tried, *places[number + 1 :]]):
                     fits = tried
                 else:
                     wanted = tried - 1
             places[number] = fits
     return places
+
+
+class _Divided:
+    """The same for many pools: all are given more, or, where that does not fit, one half of them and then the other.
+
+    The small ones come first.
+    """
+
+    def __init__(self, pools: Sequence[_Pool], capacity: int, places: list[int], fits: _Fitting) -> None:
+        self.places = places
+        self._pools, self._capacity, self._fits, self._tries = pools, capacity, fits, _MOST_HALVINGS
+        growing = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
+        for depth in range(2, DEPTH + 1):
+            growing = self._deepened([n for n in growing if places[n] < len(pools[n].tiles)], depth)
+
+    def _deepened(self, numbers: list[int], depth: int) -> list[int]:
+        """Give these pools ``depth`` times what they hold; those that got it."""
+        if not numbers or not self._tries:
+            return []
+        self._tries -= 1
+        before = [self.places[number] for number in numbers]
+        for number in numbers:
+            pool = self._pools[number]
+            self.places[number] = min(pool.held * depth, len(pool.tiles))
+        if self._fits(self._pools, self._capacity, self.places):
+            return numbers
+        for number, count in zip(numbers, before, strict=True):
+            self.places[number] = count
+        if len(numbers) == 1:
+            return []
+        middle = len(numbers) // 2
+        return self._deepened(numbers[:middle], depth) + self._deepened(numbers[middle:], depth)
 
 
 def _turns(pool: _Pool, spans: dict[int, Span]) -> list[int]:
