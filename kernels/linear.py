@@ -15,13 +15,14 @@ from trnrt.kernels.common import (
     block_rows,
     ceil_div,
     is_hbm_tensor,
+    item_bytes,
     load,
 )
 from trnrt.kernels.operands import turn_rows
 from trnrt.nki import nisa, nl
 
-# Bytes a partition that one load of weights, and one block of activations, may take.
-WEIGHT_BYTES = 24 * 1024
+# Bytes a partition that one load of weights (of a dtype as it is), and one block of activations (float32), may take.
+WEIGHT_BYTES = 16 * 1024
 ACTIVATION_BYTES = 48 * 1024
 # One row of more features would not fit ACTIVATION_BYTES: 128 partitions of float32.
 MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
@@ -190,7 +191,7 @@ def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int) -> lis
 
 def _chunk_group(w: nl.NkiTensor) -> int:
     """How many chunks of weights (P, B*S, o_size) fit one load; all that are in SBUF already."""
-    return max(1, WEIGHT_BYTES // (w.shape[2] * 4)) if is_hbm_tensor(w) else w.shape[1]
+    return max(1, WEIGHT_BYTES // (w.shape[2] * item_bytes(w.dtype))) if is_hbm_tensor(w) else w.shape[1]
 
 
 def _at_hand(w: nl.NkiTensor) -> nl.NkiTensor:

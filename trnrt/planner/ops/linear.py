@@ -23,7 +23,7 @@ from trnrt.planner.weights import PARTITIONS, blocks_of
 # Bytes a partition of a bias that is brought in ahead for every row of the batch.
 _BIAS_BYTES = 8 * 1024
 # With fewer, DMA would wait for the products of one load before it brings the next.
-_LOADS_AHEAD = 4
+_LOADS_AHEAD = 5
 
 
 @dataclass(kw_only=True)
