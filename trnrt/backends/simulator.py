@@ -39,10 +39,8 @@ class SimulatedKernel:
 
     def __init__(self, program: Program, plan: Plan) -> None:
         self.program = program
-        self._executor = Executor(program)
         self._inputs = len(plan.inputs)
-        for position, weight in enumerate(plan.weights.values(), start=self._inputs):
-            self._executor.load(position, weight)
+        self._executor = Executor(program, given=dict(enumerate(plan.weights.values(), start=self._inputs)))
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Replay the program on new inputs."""

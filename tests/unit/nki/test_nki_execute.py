@@ -298,6 +298,88 @@ def test_loads_that_need_no_copy_read_the_argument_of_the_run_at_hand() -> None:
         np.testing.assert_array_equal(compiled.run([data])[0], expected)
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_loads_in_pieces_need_no_copy_either(early: bool) -> None:
+    """But where something is read before all of it is there: that must stay what nothing wrote."""
+
+    def kernel(src: Tensor) -> Tensor:
+        out = nl.ndarray((6, 6), nl.float32, nl.shared_hbm)
+        whole, result = tile(6, 9), tile(6, 6)
+        nisa.dma_copy(dst=whole[:, 0:4], src=src[:, 0:4])
+        if early:
+            nisa.tensor_copy(dst=result[:, 0:3], src=whole[:, 4:7])
+        nisa.dma_copy(dst=whole[:, 4:8], src=src[:, 4:8])
+        nisa.dma_copy(dst=whole[:, 8:9], src=src[:, 8:9])
+        part = whole[:, 3:9].reshape((6, 2, 3))
+        if not early:
+            nisa.tensor_copy(dst=result[:, 0:3], src=part[:, 1])
+        nisa.tensor_copy(dst=result[:, 3:6], src=part[:, 0])
+        nisa.dma_copy(dst=out, src=result)
+        return out
+
+    compiled = executor(kernel, spec(6, 9))
+    held = {s.index for s in compiled.program.storages if s.shape == (6, 9)} & set(compiled._memory.sources)
+    assert bool(held) == (not early)
+    for seed in (1, 2):
+        data = drawn(6, 9, seed=seed)
+        (got,) = compiled.run([data])
+        np.testing.assert_array_equal(got[:, 3:], data[:, 3:6])
+        assert np.isnan(got[:, :3]).all() if early else (got[:, :3] == data[:, 6:9]).all()
+
+
+def test_pieces_of_elsewhere_are_copied() -> None:
+    """A tile whose pieces lie differently from their argument's, or come from two arguments."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        out = nl.ndarray((3, 4, 6), nl.float32, nl.shared_hbm)
+        for number, (first, second) in enumerate(
+            ((a[:, 3:6], a[:, 0:3]), (a[:, 0:3], b[:, 3:6]), (a[:, 0:3], a[:, 0:3]))
+        ):
+            data = tile(4, 6)
+            nisa.dma_copy(dst=data[:, 0:3], src=first)
+            nisa.dma_copy(dst=data[:, 3:6], src=second)
+            nisa.dma_copy(dst=out[number], src=data)
+        return out
+
+    a, b = drawn(4, 6), drawn(4, 6, seed=1)
+    got = simulate(kernel)(a, b)
+    np.testing.assert_array_equal(got[0], np.concatenate([a[:, 3:], a[:, :3]], axis=1))
+    np.testing.assert_array_equal(got[1], np.concatenate([a[:, :3], b[:, 3:]], axis=1))
+    np.testing.assert_array_equal(got[2], np.concatenate([a[:, :3], a[:, :3]], axis=1))
+
+
+def test_given_arguments_are_read_where_they_are() -> None:
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        out = nl.ndarray(x.shape, nl.float32, nl.shared_hbm)
+        total = tile(*x.shape)
+        nisa.tensor_tensor(dst=total, data1=load(x), data2=load(w), op=nl.add)
+        nisa.dma_copy(dst=out, src=total)
+        return out
+
+    program = trace(kernel, spec(4, 6), spec(4, 6))
+    x, w = drawn(4, 6), drawn(4, 6, seed=1)
+    compiled = Executor(program, given={1: w})
+    assert np.shares_memory(compiled._memory.held[program.inputs[1].index], w)
+    np.testing.assert_array_equal(compiled.run([x])[0], x + w)
+    narrow = Executor(program, given={1: w.astype(np.float16)})
+    np.testing.assert_array_equal(narrow.run([x])[0], x + w.astype(np.float16).astype(np.float32))
+
+
+def test_a_given_argument_that_is_written_to_is_copied() -> None:
+    def kernel(w: Tensor) -> Tensor:
+        out, ones = nl.ndarray(w.shape, nl.float32, nl.shared_hbm), tile(*w.shape)
+        nisa.dma_copy(dst=out, src=w)
+        nisa.memset(dst=ones, value=1.0)
+        nisa.dma_copy(dst=w, src=ones)
+        return out
+
+    w = drawn(4, 6)
+    before = w.copy()
+    compiled = Executor(trace(kernel, spec(4, 6)), given={0: w})
+    np.testing.assert_array_equal(compiled.run([None])[0], before)
+    np.testing.assert_array_equal(w, before)
+
+
 def test_a_load_is_copied_where_the_argument_changes() -> None:
     def kernel(src: Tensor) -> Tensor:
         out = nl.ndarray(src.shape, nl.float32, nl.shared_hbm)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -124,9 +124,18 @@ class Executor:
     ``precise=False`` rounds nothing: tiles of any float format hold float32 numbers, and so do results.
     An argument that was never given reads as memory that nothing wrote. ``shared`` are the arrays of storages that
     another core holds; ``segments`` is what runs between two of ``meetings``, where cores wait for each other.
+    ``given`` are arguments by position that no run replaces (weights): they are read where they are, if that can be,
+    and must not change.
     """
 
-    def __init__(self, program: Program, shared: dict[int, Array] | None = None, *, precise: bool = True) -> None:
+    def __init__(
+        self,
+        program: Program,
+        shared: dict[int, Array] | None = None,
+        *,
+        precise: bool = True,
+        given: Mapping[int, Array] | None = None,
+    ) -> None:
         self.program = program
         self.precise = precise
         self.segments: list[list[Action]] = []
@@ -137,8 +146,11 @@ class Executor:
         self._memory.held.update(shared or {})
         self._stager = Stager(self._memory.hold, self._memory.register, self._memory.as_bytes)
         self._actions: list[Action] = []
+        copied = self._in_place(given or {})
         for storage in program.inputs:
             self._memory.hold(storage)
+        for position, array in copied.items():
+            self.load(position, array)
         self._restored: list[tuple[Array, Array]] = []
         self._initialise()
         with np.errstate(all="ignore"), rounding(precise), without_collection():
@@ -146,6 +158,18 @@ class Executor:
         for view in program.outputs:
             self._memory.hold(view.storage)
         self._outputs = [(self._memory(view), view.dtype) for view in program.outputs]
+
+    def _in_place(self, given: Mapping[int, Array]) -> dict[int, Array]:
+        """Hold arguments as they are; the ones that must be copied: what is held as bytes, or may be written to."""
+        program, copied = self.program, dict[int, Array]()
+        changed = {view.storage.index for instruction in program.instructions for view in instruction.writes()}
+        for position, array in given.items():
+            storage = program.inputs[position]
+            if storage.index in changed or storage.index in self._memory.as_bytes or storage.index in program.initial:
+                copied[position] = array
+            else:
+                self._memory.held[storage.index] = from_host(array, storage)
+        return copied
 
     def load(self, position: int, array: Array) -> None:
         """Put ``array`` into the kernel's tensor argument number ``position``; it stays until replaced."""
