@@ -22,6 +22,7 @@ from calling import (
 )
 from convolutions import Conv, Pool, arrays, compare
 
+from trnrt.errors import KernelError
 from trnrt.kernels.common import load
 from trnrt.kernels.conv.conv2d import conv2d
 from trnrt.kernels.prefetch import prefetch
@@ -100,12 +101,19 @@ def test_a_residual_is_added(name: str, places: tuple[int, int, int], dtype: str
     check(got, expected, sizes, conv.length + 2, dtype)
 
 
-def test_nothing_is_added_to_groups_or_pools() -> None:
+@pytest.mark.parametrize(
+    ("size", "settings", "why"),
+    [
+        (2, {"pool": (2, 2), "pool_stride": (2, 2)}, "with pooling nothing can be added"),
+        (4, {"groups": 4}, "with groups nothing can be added"),
+    ],
+)
+def test_nothing_is_added_to_pools_or_groups(size: int, settings: dict[str, Any], why: str) -> None:
     def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        dst = hbm((1, 4, 2, 2), nl.float32)
-        conv2d(dst, x, w, b, 4, (4, 4), (1, 1), pool=(2, 2), pool_stride=(2, 2), added=dst)
+        dst = hbm((1, 4, size, size), nl.float32)
+        conv2d(dst, x, w, b, 4, (4, 4), (1, 1), added=dst, **settings)
         return dst
 
     specs = [Spec(shape, "float32") for shape in ((1, 4, 4, 4), (4, 1, 1, 4), (4, 1))]
-    with pytest.raises(Exception, match="with pooling nothing can be added"):
+    with pytest.raises(KernelError, match=why):
         trace(body, *specs)

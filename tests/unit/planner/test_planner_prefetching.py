@@ -9,7 +9,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning import Array, compare, drawn, modelled, onnxruntimes, planned, steps
+from planning import TOLERANCE, Array, compare, drawn, modelled, onnxruntimes, planned, steps
 
 import trnrt
 from trnrt.planner import Plan, making
@@ -57,7 +57,8 @@ def test_answers_are_the_same_bit_for_bit(dtype: str, target: str, monkeypatch: 
     (without,) = session.run(None, feeds)
     assert session.last_plan is not None and not session.last_plan.parts
     np.testing.assert_array_equal(with_them, without)
-    np.testing.assert_allclose(with_them, expected, rtol=1e-4 if dtype == "float32" else 5e-2, atol=5e-2)
+    tolerance = min(TOLERANCE[dtype], 5e-2)
+    np.testing.assert_allclose(with_them, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_a_part_is_the_prepared_weight(monkeypatch: pytest.MonkeyPatch) -> None:
