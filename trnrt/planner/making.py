@@ -11,21 +11,17 @@ import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
-from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.nki.machine.targets import get_target
 from trnrt.planner import ops as ops  # registers the lowering functions
 from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
+from trnrt.planner.fitting import Material, fit
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.merging import merge_steps
-from trnrt.planner.placing import Placed, place, rooms_of
+from trnrt.planner.placing import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.refusals import summed_up
-from trnrt.planner.rendering import Draft, KernelModule, render
+from trnrt.planner.rendering import KernelModule
 from trnrt.planner.sizes import default_shapes
-from trnrt.planner.trial import finds_room
 
-# Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small.
-_SHARES = (0.85, 0.75, 0.65, 0.5, 0.0)
 # Names in notes are as ``repr`` writes them.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
@@ -69,42 +65,21 @@ def plan_view(
     merge_steps(lowering, _leaving(lowering))
     inputs = _kernel_inputs(lowering, dtype)
     results = _kernel_results(lowering, dtype)
-    placed, module = _rendered(model, lowering, inputs, results, target, dtype, choices)
+    read = _read_on_device(lowering)
+    material = Material(
+        name=model.name,
+        steps=lowering.steps,
+        inputs=inputs,
+        constants={name: array for name, array in lowering.tensors.items() if name in read},
+        results=results,
+        target=target,
+        dtype=dtype,
+        heading=_heading(model, target, dtype, inputs),
+        batch=batch,
+        choices=choices,
+    )
+    placed, module = fit(material)
     return _assemble(model, view, lowering, placed, module, inputs, results, target=target, dtype=dtype, batch=batch)
-
-
-def _rendered(
-    model: ImportedModel,
-    lowering: Lowering,
-    inputs: list[DeviceTensor],
-    results: list[DeviceTensor],
-    target: str,
-    dtype: str,
-    choices: Choices,
-) -> tuple[Placed, KernelModule]:
-    """Where tensors live, and the module, with as many weights brought in ahead as find room.
-
-    Tensors that are too large for the gaps between other tiles go to HBM, one after the other.
-    """
-    steps, read, hardware = lowering.steps, _read_on_device(lowering), get_target(target)
-    constants = {name: array for name, array in lowering.tensors.items() if name in read}
-    shapes = {tensor.name: tensor.shape for tensor in inputs} | {name: array.shape for name, array in constants.items()}
-    leaving = {tensor.name for tensor in results}
-    heading = _heading(model, target, dtype, inputs)
-    in_hbm = dict.fromkeys(choices.in_hbm, ASKED)
-    while True:
-        placed = place(steps, shapes, leaving, hardware, as_dtype(dtype).itemsize, in_hbm)
-        draft = Draft(model.name, steps, inputs, constants, results, placed, dtype, heading, choices.own_weights)
-        rooms = rooms_of(steps, placed, hardware, as_dtype(dtype).itemsize)
-        largest = placed.largest_in_sbuf()
-        for share in _SHARES:
-            module = render(draft, rooms.shared(share))
-            if module.loosely or (not share and largest is None):
-                return placed, module
-            if finds_room(module.source, module.entry, inputs, _cast_weights(module, dtype), target):
-                return placed, module
-        assert largest is not None, "kernels find room alone"
-        in_hbm[largest] = "the gaps between other tiles in SBUF are too small for it"
 
 
 def explain(
@@ -167,7 +142,7 @@ def _assemble(
     dtype: str,
     batch: int | None,
 ) -> Plan:
-    steps = _step_reports(lowering, placed, module)
+    steps = _step_reports(lowering, placed, module, dtype)
     return Plan(
         name=model.name,
         entry=module.entry,
@@ -175,7 +150,7 @@ def _assemble(
         dtype=dtype,
         batch=batch,
         inputs=tuple(inputs),
-        weights=_cast_weights(module, dtype),
+        weights=module.cast_weights(dtype),
         results=tuple(results),
         outputs=_outputs(lowering, view.model.graph),
         host=tuple(lowering.host),
@@ -188,7 +163,7 @@ def _assemble(
     )
 
 
-def _step_reports(lowering: Lowering, placed: Placed, module: KernelModule) -> tuple[StepReport, ...]:
+def _step_reports(lowering: Lowering, placed: Placed, module: KernelModule, dtype: str) -> tuple[StepReport, ...]:
     held = lowering.held([step.output for step in lowering.steps])
     return tuple(
         StepReport(
@@ -201,26 +176,33 @@ def _step_reports(lowering: Lowering, placed: Placed, module: KernelModule) -> t
             layout=placed.layout(step.output).value,
             reason=placed.reasons[step.output],
             lines=lines,
-            sources=tuple(_stored(source.value, placed, module) for source in step.sources),
+            sources=tuple(_stored(source.value, placed, module, swept=_is_swept(k, placed)) for source in step.sources),
             holds=held[step.output][0],
             order=held[step.output][1],
             weights=loading[0],
             weights_reason=loading[1],
+            identifier=_identifier(step.output, module, swept=_is_swept(k, placed)),
+            dtype=step.dtype or dtype,
+            images=placed.sweep.images if placed.sweep is not None and _is_swept(k, placed) else 0,
         )
-        for step, kernel, lines, loading in zip(
-            lowering.steps, module.kernels, module.lines, module.loading, strict=True
+        for k, (step, kernel, lines, loading) in enumerate(
+            zip(lowering.steps, module.kernels, module.lines, module.loading, strict=True)
         )
     )
 
 
-def _stored(value: str, placed: Placed, module: KernelModule) -> StoredTensor:
-    return StoredTensor(value, module.identifiers[value], placed.shape(value), placed.layout(value).value)
+def _is_swept(step: int, placed: Placed) -> bool:
+    return placed.sweep is not None and step in placed.sweep
 
 
-def _cast_weights(module: KernelModule, dtype: str) -> dict[str, Array]:
-    """Weights in the session's dtype, rounded once here; biases in float32."""
-    held = as_dtype(dtype).numpy
-    return {n: a if n in module.biases else a.astype(held, copy=False) for n, a in module.weights.items()}
+def _identifier(value: str, module: KernelModule, *, swept: bool) -> str:
+    """What a step's call names a value."""
+    return module.views.get(value, module.identifiers[value]) if swept else module.identifiers[value]
+
+
+def _stored(value: str, placed: Placed, module: KernelModule, *, swept: bool) -> StoredTensor:
+    identifier = _identifier(value, module, swept=swept)
+    return StoredTensor(value, identifier, placed.shape(value), placed.layout(value).value)
 
 
 def _outputs(lowering: Lowering, graph: ir.Graph) -> tuple[PlanOutput, ...]:

@@ -6,32 +6,46 @@ Every kernel can read and write HBM, so moving a tensor there is always possible
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from trnrt.nki.machine.targets import Target
+from trnrt.planner.choices import ASKED
 from trnrt.planner.plan import Layout
 from trnrt.planner.prefetching import Rooms
 from trnrt.planner.steps import Step
+from trnrt.planner.sweeps import Sweep
 from trnrt.planner.weights import PARTITIONS, blocks_of
 
 
 @dataclass
 class Placed:
-    """The layout and the stored shape of every tensor, and why it lives there."""
+    """The layout and the stored shape of every tensor, and why it lives there.
+
+    ``within`` are the values that nothing but the ``sweep`` touches: so many of their images are there at a time.
+    ``spilled`` are those that are in HBM for want of room.
+    """
 
     shapes: dict[str, tuple[int, ...]]
     layouts: dict[str, Layout]
     reasons: dict[str, str]
     inputs: frozenset[str] = frozenset()
+    sweep: Sweep | None = None
+    within: frozenset[str] = frozenset()
+    spilled: list[str] = field(default_factory=list)
 
     def layout(self, value: str) -> Layout:
         """Where ``value`` lives."""
         return self.layouts[value]
 
     def shape(self, value: str) -> tuple[int, ...]:
-        """The shape ``value`` is stored in."""
+        """The shape ``value`` is stored in, of the whole batch."""
         return self.shapes[value]
+
+    def held_shape(self, value: str) -> tuple[int, ...]:
+        """The shape of what is there of ``value`` at a time."""
+        shape = self.shapes[value]
+        return (self.sweep.images, *shape[1:]) if self.sweep is not None and value in self.within else shape
 
     def largest_in_sbuf(self) -> str | None:
         """The tensor that takes most of SBUF, if any is there."""
@@ -59,18 +73,23 @@ def place(
     target: Target,
     itemsize: int,
     in_hbm: Mapping[str, str],
+    sweep: Sweep | None = None,
 ) -> Placed:
     """Decide the layout of each tensor.
 
     ``inputs`` are the graph inputs with their shapes, ``outputs`` the values that leave the device: both in HBM, as are
-    the values ``in_hbm``, each for its reason.
+    the values ``in_hbm``, each for its reason. The steps of the ``sweep`` take some images at a time.
     """
     shapes = dict(inputs) | {step.output: step.shape for step in steps}
     placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
     placed.inputs = frozenset(inputs)
+    placed.sweep = sweep
+    placed.within = sweep.inside(steps, frozenset(outputs)) if sweep is not None else frozenset()
     for step in steps:
         if step.output in in_hbm and step.output not in outputs:
             placed.to_hbm(step.output, in_hbm[step.output])
+            if in_hbm[step.output] != ASKED:
+                placed.spilled.append(step.output)
         else:
             _choose(step, steps, outputs, placed)
     while True:
@@ -82,7 +101,8 @@ def place(
             return placed
         held = sum(alive.values()) + rooms.own[full]
         why = f"does not fit the {held} bytes a partition that SBUF has for tensors while step {steps[full].name} runs"
-        placed.to_hbm(max(alive, key=lambda value: alive[value]), why)
+        placed.spilled.append(max(alive, key=lambda value: alive[value]))
+        placed.to_hbm(placed.spilled[-1], why)
 
 
 def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
@@ -93,13 +113,14 @@ def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
 def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
     """What SBUF has left at each step, beside the tensors that live there and the tiles of the step's kernel."""
     alive = [sum(sizes.values()) for sizes in _alive(steps, placed, itemsize)]
-    usable = target.sbuf_usable_bytes
+    usable, sweep = target.sbuf_usable_bytes, placed.sweep
+    parts = steps if sweep is None else sweep.parts(steps)
     held, own = (
-        [usable - taken - working_bytes(step, placed, held=has) for step, taken in zip(steps, alive, strict=True)]
+        [usable - taken - working_bytes(step, placed, held=has) for step, taken in zip(parts, alive, strict=True)]
         for has in (True, False)
     )
     opening = {k for k, step in enumerate(steps) if any(s.value in placed.inputs for s in step.sources)}
-    return Rooms(held, own, frozenset(opening), usable)
+    return Rooms(held, own, frozenset(opening), usable, loop=(sweep.first, sweep.end) if sweep else (0, 0))
 
 
 def _choose(step: Step, steps: list[Step], outputs: set[str], placed: Placed) -> None:
@@ -143,6 +164,11 @@ def _alive(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, i
         for value in [step.output, *(source.value for source in step.sources)]:
             if placed.layout(value) is not Layout.HBM:
                 spans[value] = (spans.get(value, (index, index))[0], index)
+    sweep = placed.sweep
+    for value, (first, last) in spans.items():
+        if sweep is not None and value not in placed.within:
+            # What others make for a sweep, or read of it, is there from its first images to its last.
+            spans[value] = (sweep.first if first in sweep else first, sweep.end - 1 if last in sweep else last)
     alive: list[dict[str, int]] = [{} for _ in steps]
     for value, (first, last) in spans.items():
         size = _partition_bytes(value, placed, itemsize)
@@ -152,4 +178,4 @@ def _alive(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, i
 
 
 def _partition_bytes(value: str, placed: Placed, itemsize: int) -> int:
-    return prod(tile_shape(placed.layout(value), placed.shape(value))[1:]) * itemsize
+    return prod(tile_shape(placed.layout(value), placed.held_shape(value))[1:]) * itemsize

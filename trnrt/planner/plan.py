@@ -59,10 +59,11 @@ class StepReport:
     """One kernel call: the nodes it covers, the values it reads, and where its result lives and why.
 
     ``sources`` are names of stored tensors, each with its stored shape and layout. ``lines`` are the first and last
-    line of the call in the kernel module; the line before is the allocation of the result. ``holds`` is the value of
-    the graph that the result is, empty where it is none, and ``order`` says which of its dimensions stands where:
-    stored dimension d is dimension ``order[d]``. ``weights``: "prefetched" (brought to SBUF ahead of the step), "own"
-    (loaded by the step itself, for the reason ``weights_reason``) or "none".
+    line of the call in the kernel module, ``identifier`` what it names its result, and ``dtype`` what that is held in.
+    ``images``: the call is in a loop over so many images of the batch at a time, and what it names are these; 0: it is
+    called once. ``holds`` is the value of the graph that the result is, empty where it is none, and ``order`` says
+    which of its dimensions stands where: stored dimension d is dimension ``order[d]``. ``weights``: "prefetched"
+    (brought to SBUF ahead of the step), "own" (loaded by the step itself, for the reason ``weights_reason``) or "none".
     """
 
     name: str
@@ -79,6 +80,9 @@ class StepReport:
     order: tuple[int, ...] = ()
     weights: str = "none"
     weights_reason: str = ""
+    identifier: str = ""
+    dtype: str = ""
+    images: int = 0
 
 
 @dataclass(frozen=True)

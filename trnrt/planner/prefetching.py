@@ -77,7 +77,8 @@ class Transfer:
 class Rooms:
     """Bytes a partition that are free for weights at each step: if its own are among them, and if it loads its own.
 
-    ``opening`` are the steps that load inputs of the model.
+    ``opening`` are the steps that load inputs of the model, ``loop`` the first step and the end of those that are run
+    over and over: nothing is brought in between them.
     """
 
     held: Sequence[int]
@@ -85,11 +86,17 @@ class Rooms:
     opening: frozenset[int] = frozenset()
     usable: int = 0
     share: float = 1.0
+    loop: tuple[int, int] = (0, 0)
 
     @property
     def left_alone(self) -> int:
         """Bytes a partition that the gaps between tiles may take."""
         return int(self.usable * (1 - self.share))
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The steps from ``first`` to ``last``, the whole loop if they begin or end in it."""
+        start, end = self.loop
+        return start if start <= first < end else first, end - 1 if start <= last < end else last
 
     def shared(self, share: float) -> Rooms:
         """The same of a part of SBUF: the rest is left to the gaps between tiles, which come and go."""
@@ -128,27 +135,37 @@ def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetc
     if not rooms.share or not biases.parts or min(rooms.own) + rooms.left_alone < taken:
         return Prefetched(loosely=rooms.usable - min(rooms.own) - rooms.left_alone < _LOOSE * rooms.usable)
     free = [max(0, room - taken) for room in rooms.held]
-    held = [
-        [key for key in call.held if key in call.weights]
-        if sum(_bytes(call.weights[key], itemsize) for key in call.held if key in call.weights) <= free[step]
-        else []
-        for step, call in enumerate(calls)
-    ]
+    held = _held(calls, free, rooms, itemsize)
     free = [room if held[step] else max(0, rooms.own[step] - taken) for step, room in enumerate(free)]
-    transfers = _grouped(calls, held, free, itemsize)
-    used = _bring_early(transfers, free, rooms.opening, itemsize)
+    transfers = _grouped(calls, held, free, rooms, itemsize)
+    used = _bring_early(transfers, free, rooms, itemsize)
     fullest = max(rooms.share * rooms.usable - room + more for room, more in zip(free, used, strict=True))
     return Prefetched(tuple(transfers), biases, fullest < _LOOSE * rooms.usable)
 
 
-def _grouped(calls: Sequence[Call], held: Sequence[list[str]], free: Sequence[int], itemsize: int) -> list[Transfer]:
+def _held(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[list[str]]:
+    """Of each step, the weights for which there is room while it runs. Those of a loop are there together."""
+    start, end = rooms.loop
+    left = min(free[start:end], default=0)
+    held: list[list[str]] = []
+    for step, call in enumerate(calls):
+        keys = [key for key in call.held if key in call.weights]
+        size = sum(_bytes(call.weights[key], itemsize) for key in keys)
+        held.append(keys if size <= (left if start <= step < end else free[step]) else [])
+        left -= size if held[-1] and start <= step < end else 0
+    return held
+
+
+def _grouped(
+    calls: Sequence[Call], held: Sequence[list[str]], free: Sequence[int], rooms: Rooms, itemsize: int
+) -> list[Transfer]:
     """Weights in the order of their steps, put together up to GROUP_BYTES."""
     transfers: list[Transfer] = []
     for step, keys in enumerate(held):
         for key in keys:
             array = calls[step].weights[key]
             last = transfers[-1] if transfers else None
-            if last is not None and _fits(last, step, _bytes(array, itemsize), free, itemsize):
+            if last is not None and _fits(last, step, _bytes(array, itemsize), free, rooms, itemsize):
                 last.append(step, key, array)
             else:
                 transfers.append(Transfer())
@@ -156,16 +173,15 @@ def _grouped(calls: Sequence[Call], held: Sequence[list[str]], free: Sequence[in
     return transfers
 
 
-def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], itemsize: int) -> bool:
+def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], rooms: Rooms, itemsize: int) -> bool:
     """Whether a weight of ``step`` can come with a transfer, and find room from its first step on."""
     total = transfer.columns * itemsize + more
+    first, last = rooms.span(transfer.first, step)
     # The first product of the model waits for the first transfer: it has nothing that can come later.
-    return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[transfer.first : step + 1]) // 2
+    return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[first : last + 1]) // 2
 
 
-def _bring_early(
-    transfers: Sequence[Transfer], free: Sequence[int], opening: frozenset[int], itemsize: int
-) -> list[int]:
+def _bring_early(transfers: Sequence[Transfer], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[int]:
     """Set before which step each transfer is asked for: the first from which on there is room, in order.
 
     Loads are carried out one after the other: what a later step needs comes behind the inputs of the model.
@@ -175,11 +191,13 @@ def _bring_early(
     earliest = 0
     for transfer in transfers:
         size = transfer.columns * itemsize
-        start = transfer.first
-        while start > earliest and start - 1 not in opening and used[start - 1] + size <= free[start - 1]:
+        start, last = rooms.span(transfer.first, transfer.last)
+        while start > earliest and start - 1 not in rooms.opening and used[start - 1] + size <= free[start - 1]:
             start -= 1
+        if rooms.loop[0] < start < rooms.loop[1]:
+            start = rooms.loop[1]
         transfer.before = earliest = start
-        for step in range(start, transfer.last + 1):
+        for step in range(start, last + 1):
             used[step] += size
     return used
 

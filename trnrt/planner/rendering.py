@@ -17,7 +17,7 @@ from trnrt.planner.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Tran
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "first", "range"}
 _LINE_LIMIT = 120
 
 
@@ -27,7 +27,7 @@ class KernelModule:
 
     ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors;
     ``loosely``: its tiles are sure to find room; ``parts``: the weights that share an argument, by name; ``loading``:
-    who loads the weights of each step, and why.
+    who loads the weights of each step, and why; ``views``: the names of the parts of tensors that a sweep is at.
     """
 
     source: str
@@ -40,6 +40,12 @@ class KernelModule:
     loosely: bool
     parts: dict[str, WeightPart]
     loading: list[tuple[str, str]]
+    views: dict[str, str]
+
+    def cast_weights(self, dtype: str) -> dict[str, Array]:
+        """Weights in the session's dtype, rounded once here; biases in float32."""
+        held = as_dtype(dtype).numpy
+        return {n: a if n in self.biases else a.astype(held, copy=False) for n, a in self.weights.items()}
 
 
 @dataclass
@@ -59,6 +65,8 @@ class _Writer:
     tiles: dict[int, str] = field(default_factory=dict)  # of each transfer, by its id
     arguments: dict[int, str] = field(default_factory=dict)
     parts: dict[str, WeightPart] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)  # of what a sweep takes some images of
+    indent: str = ""
 
     def transfers(self, calls: list[Call], number: int) -> None:
         """Ask for what is brought in before step ``number``."""
@@ -79,24 +87,53 @@ class _Writer:
         self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
         self.body.append(f"{tile} = prefetch({name}, {piece})")
 
+    def sweep(self, steps: list[Step], number: int) -> None:
+        """Begin the loop of a sweep before its first step, and end it before the step that follows."""
+        sweep = self.placed.sweep
+        if sweep is not None and number == sweep.first:
+            swept = steps[sweep.first : sweep.end]
+            for step in swept:
+                if step.output not in self.placed.within:
+                    self.body += ["", self._allocation(step)]
+            images = self.placed.shape(swept[0].output)[0]
+            self.body += ["", f"for first in range(0, {images}, {sweep.images}):"]
+            self.indent = "    "
+            made = {step.output for step in swept}
+            for value in dict.fromkeys(source.value for step in swept for source in step.sources):
+                if value not in made:
+                    self.body.append(self._view(value))
+        elif sweep is not None and number == sweep.end:
+            self.indent = ""
+
+    def _view(self, value: str) -> str:
+        """Name the images of a tensor that a sweep is at."""
+        assert self.placed.sweep is not None
+        whole, view = self.names.of(value), self.names.of(value, "part")
+        self.views[value] = view
+        before = "" if self.placed.layout(value) is Layout.HBM else ":, :, "
+        return f"{self.indent}{view} = {whole}[{before}first : first + {self.placed.sweep.images}]"
+
     def step(self, number: int, step: Step, call: Call) -> None:
         """A comment, the result's memory, and the call."""
-        layout = self.placed.layout(step.output)
         title = printable(" + ".join(step.title))
         shapes = ", ".join(str(source.shape) for source in step.sources)
-        self.body += ["", f"# {title}   {shapes} -> {step.shape}, {_where(layout)}"]
-        self.body.append(self._allocation(step, layout))
+        where = _where(self.placed.layout(step.output))
+        self.body += ["", f"{self.indent}# {title}   {shapes} -> {step.shape}, {where}"]
+        is_part = bool(self.indent) and step.output not in self.placed.within
+        self.body.append(self._view(step.output) if is_part else self._allocation(step))
         first = len(self.body)
-        self.body += self._call(number, step, call)
+        self.body += [self.indent + line for line in self._call(number, step, call)]
         self.spans.append((first, len(self.body) - 1))
 
-    def _allocation(self, step: Step, layout: Layout) -> str:
+    def _allocation(self, step: Step) -> str:
+        layout, shape = self.placed.layout(step.output), self.placed.held_shape(step.output)
         name = self.names.of(step.output)
         dtype = f"nl.{step.dtype or self.dtype}"
         if layout is not Layout.HBM:
-            return f"{name} = nl.ndarray({tile_shape(layout, step.shape)}, dtype={dtype}, buffer=nl.sbuf)"
+            tile = tile_shape(layout, shape)
+            return f"{self.indent}{name} = nl.ndarray({tile}, dtype={dtype}, buffer=nl.sbuf)"
         memory = "shared_hbm" if step.output in self.results else "private_hbm"
-        return f"{name} = nl.ndarray({step.shape}, dtype={dtype}, buffer=nl.{memory})"
+        return f"{self.indent}{name} = nl.ndarray({shape}, dtype={dtype}, buffer=nl.{memory})"
 
     def _call(self, number: int, step: Step, call: Call) -> list[str]:
         names = {key: self._weight(number, step, key, array) for key, array in call.weights.items()}
@@ -115,7 +152,7 @@ class _Writer:
         args += [argument(value) for value in call.args]
         args += [f"{option}={argument(value)}" for option, value in call.options.items()]
         line = f"{call.kernel}({', '.join(args)})"
-        if len(line) + 4 <= _LINE_LIMIT:
+        if len(self.indent) + len(line) + 4 <= _LINE_LIMIT:
             return [line]
         return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
 
@@ -132,17 +169,26 @@ class _Writer:
         return name
 
     def _destination(self, step: Step) -> str:
-        name = self.names.of(step.output)
+        name = self._name(step.output)
         if self.placed.layout(step.output) is not Layout.HBM:
             return name
         return _reshaped(name, step.shape, step.hbm_view(None))
 
+    def _name(self, value: str) -> str:
+        return self.views[value] if self._in_part(value) else self.names.of(value)
+
+    def _in_part(self, value: str) -> bool:
+        """Whether a sweep is at a part of the value."""
+        return bool(self.indent) and value in self.views
+
     def _source(self, step: Step, position: int, source: Operand) -> str:
-        name = self.names.of(source.value)
+        name, shape = self._name(source.value), self.placed.held_shape(source.value)
         layout = self.placed.layout(source.value)
+        if self._in_part(source.value):
+            shape = source.shape
         if layout is Layout.HBM:
-            return _reshaped(name, self.placed.shape(source.value), step.hbm_view(position))
-        return step.on_chip_view(name, layout, self.placed.shape(source.value))
+            return _reshaped(name, shape, step.hbm_view(position))
+        return step.on_chip_view(name, layout, shape)
 
 
 def _literal(value: Any) -> str:
@@ -191,16 +237,19 @@ class Draft:
     dtype: str
     heading: list[str]
     own_weights: Collection[str] = ()
+    parts: list[Step] = field(init=False)
     calls: list[Call] = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare the weights, once for all renderings."""
-        self.calls = [_call(step, self.placed, self.own_weights) for step in self.steps]
+        sweep = self.placed.sweep
+        self.parts = self.steps if sweep is None else sweep.parts(self.steps)
+        self.calls = [_call(step, self.placed, self.own_weights) for step in self.parts]
 
 
 def render(draft: Draft, rooms: Rooms) -> KernelModule:
     """The module of a plan; ``rooms`` is what SBUF has left for weights."""
-    steps, calls, itemsize = draft.steps, draft.calls, as_dtype(draft.dtype).itemsize
+    steps, calls, itemsize = draft.parts, draft.calls, as_dtype(draft.dtype).itemsize
     prefetched = plan_prefetch(calls, rooms, itemsize)
     kernels = {call.kernel for call in calls}
     entry = Names(_OWN_NAMES | kernels).of(draft.name)
@@ -211,6 +260,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, weights=weights)
     for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
         writer.transfers(calls, number)
+        writer.sweep(steps, number)
         writer.step(number, step, call)
     imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
     head = _head(entry, imports, parameters + list(writer.weights), draft.heading)
@@ -231,6 +281,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
             _loading(number, step.name in draft.own_weights, call, prefetched)
             for number, (step, call) in enumerate(zip(steps, calls, strict=True))
         ],
+        views=writer.views,
     )
 
 

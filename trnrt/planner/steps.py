@@ -22,6 +22,10 @@ class Operand:
     value: str
     shape: tuple[int, ...]
 
+    def part(self, images: int) -> Operand:
+        """So many images of it."""
+        return Operand(self.value, (images, *self.shape[1:]))
+
 
 @dataclass(frozen=True)
 class Call:
@@ -109,6 +113,10 @@ class Step:
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """Bytes a partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
         return WORKING_BYTES
+
+    def part(self, images: int) -> Step | None:
+        """The same for so many images of the batch; None where images are not treated each by itself."""
+        return None
 
     def call(self, tensors: Tensors) -> Call:
         """The kernel call, once layouts are known."""

@@ -1,4 +1,4 @@
-"""A kernel module on trial: traced for its target, without a file, to see whether its tiles find room."""
+"""A kernel module on trial: traced without a file, to see whether its tiles find room, and to time it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from trnrt.errors import KernelMemoryError
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
 from trnrt.planner.plan import Array, DeviceTensor
@@ -28,14 +27,3 @@ def traced(
         return trace(getattr(module, entry), *specs, target=target)
     finally:
         linecache.cache.pop(path, None)
-
-
-def finds_room(
-    source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Mapping[str, Array], target: str
-) -> bool:
-    """Whether all tiles of a module find room in SBUF and PSUM."""
-    try:
-        traced(source, entry, inputs, weights, target)
-    except KernelMemoryError:
-        return False
-    return True

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,7 @@ class PlanReader:
         self._imports = [node for node in ast.parse(plan.source).body if isinstance(node, ast.ImportFrom)]
         self._brought = {line.split("=")[0].strip(): line.strip() for line in self._lines if " = prefetch(" in line}
         self._dtypes = {tensor.name: tensor.dtype for tensor in plan.inputs}
-        for step in plan.steps:
-            self._dtypes[step.output] = self._allocated(step)
+        self._dtypes |= {step.output: step.dtype for step in plan.steps}
 
     def dtype(self, stored: str) -> np.dtype[Any]:
         """What a stored tensor is held in."""
@@ -49,24 +49,25 @@ class PlanReader:
         return list(sources.values())
 
     def alone(self, step: StepReport) -> Plan:
-        """The plan of one step: it takes sources as ONNX stores them, and returns the result in its stored shape."""
-        call = "\n".join(self._lines[step.lines[0] - 1 : step.lines[1]])
-        names = {node.id for node in ast.walk(_parsed(call)) if isinstance(node, ast.Name)}
+        """The plan of one step: it takes sources as ONNX stores them, and returns the result in its stored shape.
+
+        Of a step that takes some images at a time: those of one time.
+        """
+        call = dedent("\n".join(self._lines[step.lines[0] - 1 : step.lines[1]]))
+        names = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
         brought = [line for tile, line in self._brought.items() if tile in names]
-        names |= {node.id for line in brought for node in ast.walk(_parsed(line)) if isinstance(node, ast.Name)}
+        names |= {node.id for line in brought for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Name)}
         weights = {name: array for name, array in self.plan.weights.items() if name in names}
-        fed = self.fed(step)
+        fed = [replace(source, shape=_part(source.shape, step)) for source in self.fed(step)]
         arguments = {source.name: _argument(source, k) for k, source in enumerate(fed)}
         body = [*brought, *(line for source in fed for line in self._load(source, arguments[source.name]))]
-        allocation = self._lines[step.lines[0] - 2].replace("buffer=nl.private_hbm", "buffer=nl.shared_hbm")
-        result = allocation.split("=")[0].strip()
-        body += [allocation.strip(), *_dedented(call)]
-        dtype = self._dtypes[step.output]
+        dtype, result, shape = step.dtype, step.identifier, _part(step.shape, step)
+        body += [_allocation(result, Layout(step.layout), shape, dtype), *call.splitlines()]
         loading = {f"load_{s.layout}" for s in fed if s.layout != Layout.HBM.value}
         prefetching = ["from trnrt.kernels.prefetch import prefetch"] if brought else []
         if step.layout != Layout.HBM.value:
             loading.add(f"store_{step.layout}")
-            body.append(f"{_RESULT} = nl.ndarray({step.shape}, dtype=nl.{dtype}, buffer=nl.shared_hbm)")
+            body.append(_allocation(_RESULT, Layout.HBM, shape, dtype))
             body.append(f"_store_{step.layout}({_RESULT}, {result})")
             result = _RESULT
         body.append(f"return ({result},)")
@@ -77,7 +78,7 @@ class PlanReader:
             entry=_ENTRY,
             inputs=tuple(DeviceTensor(arguments[s.name], s.shape, self.dtype(s.name).name) for s in fed),
             weights=weights,
-            results=(DeviceTensor(step.output, step.shape, dtype),),
+            results=(DeviceTensor(step.output, shape, dtype),),
             outputs=(),
             host=(),
             constants={},
@@ -86,22 +87,13 @@ class PlanReader:
             source=source,
         )
 
-    def _allocated(self, step: StepReport) -> str:
-        """The dtype in the line that allocates a step's result."""
-        line = self._lines[step.lines[0] - 2]
-        keywords = [node for node in ast.walk(_parsed(line)) if isinstance(node, ast.keyword)]
-        value = next(keyword.value for keyword in keywords if keyword.arg == "dtype")
-        assert isinstance(value, ast.Attribute), line
-        return value.attr
-
     def _load(self, source: StoredTensor, argument: str) -> list[str]:
         """Bring an argument to where the step wants it."""
         layout = Layout(source.layout)
         if layout is Layout.HBM:
             return []
-        tile = f"{tile_shape(layout, source.shape)}, dtype=nl.{self._dtypes[source.name]}, buffer=nl.sbuf"
         return [
-            f"{source.identifier} = nl.ndarray({tile})",
+            _allocation(source.identifier, layout, source.shape, self._dtypes[source.name]),
             f"_load_{source.layout}({source.identifier}, {argument})",
         ]
 
@@ -133,13 +125,14 @@ def _argument(source: StoredTensor, position: int) -> str:
     return source.identifier if source.layout == Layout.HBM.value else f"_fed{position}"
 
 
-def _parsed(lines: str) -> ast.Module:
-    return ast.parse("\n".join(_dedented(lines)))
+def _allocation(name: str, layout: Layout, shape: tuple[int, ...], dtype: str) -> str:
+    stored, buffer = (shape, "shared_hbm") if layout is Layout.HBM else (tile_shape(layout, shape), "sbuf")
+    return f"{name} = nl.ndarray({stored}, dtype=nl.{dtype}, buffer=nl.{buffer})"
 
 
-def _dedented(lines: str) -> list[str]:
-    """Lines of a function's body as those of a module."""
-    return [line.removeprefix("    ") for line in lines.splitlines()]
+def _part(shape: tuple[int, ...], step: StepReport) -> tuple[int, ...]:
+    """What a step takes at a time of a tensor of the whole batch."""
+    return (step.images, *shape[1:]) if step.images else shape
 
 
 class LoneStep:
@@ -150,16 +143,17 @@ class LoneStep:
         content = plan.source.encode("utf-8")
         path = directory / "step.py"
         path.write_bytes(content)
-        self._fed = reader.fed(step)
-        self._dtypes = [reader.dtype(source.name) for source in self._fed]
+        self._fed = [(source, _part(source.shape, step)) for source in reader.fed(step)]
+        self._dtypes = [reader.dtype(source.name) for source, _ in self._fed]
+        self._times = step.shape[0] // step.images if step.images else 1
         self._kernel: LoadedKernel = backend.load(plan, path, content)
 
     def run(self, stored: Mapping[str, Array]) -> Array:
         """The result for sources by name, each in its stored shape."""
         with np.errstate(all="ignore"):
             feeds = [
-                np.ascontiguousarray(stored[source.name], dtype).reshape(source.shape)
-                for source, dtype in zip(self._fed, self._dtypes, strict=True)
+                np.ascontiguousarray(stored[source.name], dtype).reshape(self._times, *shape)
+                for (source, shape), dtype in zip(self._fed, self._dtypes, strict=True)
             ]
-            (result,) = self._kernel.run(feeds)
-        return np.array(result)
+            results = [np.array(self._kernel.run([feed[k] for feed in feeds])[0]) for k in range(self._times)]
+        return results[0] if self._times == 1 else np.concatenate(results)

@@ -178,3 +178,21 @@ def test_of_many_pools_each_has_second_places() -> None:
     assert rotate(tiles, {i: (i, i) for i in range(4 * pools)}, capacity)
     for pool in range(pools):
         assert len({tile.address for tile in tiles[4 * pool : 4 * pool + 4]}) == 2
+
+
+def test_large_tiles_of_a_loop_keep_no_places_where_memory_is_too_small() -> None:
+    """Two lines of a loop whose tiles do not live at once share addresses; the small tiles beside them still rotate."""
+
+    def body() -> None:
+        for _ in range(4):
+            first = tile(128, USABLE // 4 * 2 // 3)
+            touched(first, first)
+            second = tile(128, USABLE // 4 * 2 // 3)
+            touched(second, second)
+            small = tile(128, 8)
+            touched(small)
+
+    found = addresses(body)
+    large = USABLE // 4 * 2 // 3 * 4
+    assert all(abs(a - b) < large for a, b in zip(found[0::3], found[1::3], strict=True))
+    assert len(set(found[2::3])) == 4

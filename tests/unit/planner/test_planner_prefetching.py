@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 from planning import TOLERANCE, Array, compare, drawn, modelled, onnxruntimes, planned, steps
 
 import trnrt
-from trnrt.planner import Plan, making
+from trnrt.errors import KernelMemoryError
+from trnrt.nki.machine.program import Program
+from trnrt.planner import Plan, fitting
 from trnrt.planner.prefetching import GROUP_BYTES, PIECE_BYTES, Rooms, plan_prefetch
 from trnrt.planner.steps import Call
+from trnrt.planner.trial import traced
 
 RESIDUAL = """(float[N,3,10,10] x) => (float[N,5] y) {
     a = Conv<pads=[1,1,1,1]>(x, v, vb)  r = Relu(a)
@@ -41,7 +45,7 @@ def residual(width: int = 140) -> onnx.ModelProto:
 
 def off(patch: pytest.MonkeyPatch) -> None:
     """Let steps load their own weights."""
-    patch.setattr(making, "_SHARES", (0.0,))
+    patch.setattr(fitting, "_SHARES", (0.0,))
 
 
 @pytest.mark.parametrize("target", ["trn1", "trn2"])
@@ -144,20 +148,22 @@ def test_less_is_brought_in_where_tiles_find_no_room(monkeypatch: pytest.MonkeyP
     """A draft that can't be allocated is followed by one that brings in less, and at last by tensors in HBM."""
     shares: list[int] = []
 
-    def refuse(source: str, *_: object) -> bool:
+    def refuse(source: str, *rest: Any) -> Program:
         shares.append(source.count(" = prefetch("))
-        return len(shares) > refused
+        if len(shares) <= refused:
+            raise KernelMemoryError("SBUF is full")
+        return traced(source, *rest)
 
-    monkeypatch.setattr(making, "finds_room", refuse)
+    monkeypatch.setattr(fitting, "traced", refuse)
     monkeypatch.setattr("trnrt.planner.prefetching._LOOSE", 0.0)
-    for refused, on_chip in ((1, True), (len(making._SHARES), False)):
+    for refused, on_chip in ((1, True), (len(fitting._SHARES), False)):
         shares.clear()
-        plan: Plan = planned(residual(), {"x": (2, 3, 10, 10)})
+        plan: Plan = planned(residual(), {"x": (1, 3, 10, 10)})
         moved = [step for step in plan.steps if "gaps between other tiles" in step.reason]
         assert (not moved) == on_chip
         assert len(shares) == refused + 1
         shares.clear()
-        compare(residual(), {"x": drawn(2, 3, 10, 10)})
+        compare(residual(), {"x": drawn(1, 3, 10, 10)})
 
 
 # -- sums ---------------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ longest. So a loop may load its next tiles while the last ones are in use, ``DEP
 pool keeps its places from its first tile to its last. Where memory is too small for every pool to have addresses of its
 own, pools that do not live at the same time share them, each at the lowest address that is free for its whole life:
 they take their places in the order of their first tiles, or, where the gaps of that are too small, in another order.
-Where it is too small even so, every pool gets its second places before any gets its third, small ones first.
+Where it is too small even so, every pool gets its second places before any gets its third, small ones first. Where it
+can't hold every pool even once, large tiles are placed each by itself: a loop's tensors then keep no place for its next
+iteration while another line's are there.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from trnrt.nki.machine.program import Storage
 DEPTH = 8  # more than any measurement needs; docs/timing.md
 # Layouts of the memory that are looked at: for one pool after the other, and for halves of all.
 _MOST_TRIES, _MOST_HALVINGS = 500, 300
+_LARGE = 4 * 1024  # bytes
 ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
 
 Span = tuple[int, int]
@@ -46,6 +49,9 @@ class _Pool:
         return self.places * self.size
 
 
+_Fitting = Callable[[Sequence[_Pool], int, Sequence[int]], bool]
+
+
 def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> bool:
     """Give each tile its address; False where the memory can't hold every pool even once.
 
@@ -53,15 +59,13 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     instruction that touch each.
     """
     pools = _pools(tiles, spans)
+    fits = _way_to_fit(pools, capacity)
+    if fits is None:
+        pools = _parted(pools, spans)
+        fits = _way_to_fit(pools, capacity)
+    if fits is None:
+        return False
     places = [pool.held for pool in pools]
-    fits: _Fitting = _fits
-    if not fits(pools, capacity, places):
-        beside = _beside(pools)
-        orders = (partial(_fits_in_order, order, beside) for order in _ORDERS)
-        found = next((other for other in orders if other(pools, capacity, places)), None)
-        if found is None:
-            return False
-        fits = found
     if not fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
         one_by_one = _divided(pools, capacity, list(places), _MOST_TRIES) if fits is _fits else None
         places = one_by_one or _Divided(pools, capacity, places, fits).places
@@ -73,16 +77,36 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     return True
 
 
+def _way_to_fit(pools: Sequence[_Pool], capacity: int) -> _Fitting | None:
+    """How pools that have no more places than they need find room; None where they find none."""
+    places = [pool.held for pool in pools]
+    if _fits(pools, capacity, places):
+        return _fits
+    beside = _beside(pools)
+    orders = (partial(_fits_in_order, order, beside) for order in _ORDERS)
+    return next((other for other in orders if other(pools, capacity, places)), None)
+
+
+def _parted(pools: Sequence[_Pool], spans: dict[int, Span]) -> list[_Pool]:
+    """The pools, but of large tiles each by itself: it keeps no place for the next."""
+    parted: list[_Pool] = []
+    for pool in pools:
+        alone = [[tile] for tile in pool.tiles] if pool.size >= _LARGE else [pool.tiles]
+        parted += [_pool(tiles, spans) for tiles in alone]
+    return sorted(parted, key=lambda pool: pool.first)
+
+
 def _pools(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[_Pool]:
     groups: dict[tuple[object, ...], list[Storage]] = {}
     for tile in tiles:
         groups.setdefault((tile.source, tile.line, tile.shape, tile.dtype.name), []).append(tile)
-    pools = []
-    for members in groups.values():
-        size = -(-members[0].partition_bytes // ALIGNMENT) * ALIGNMENT
-        last = max(spans[tile.index][1] for tile in members)
-        pools.append(_Pool(members, size, spans[members[0].index][0], last, _held(members, spans)))
-    return pools
+    return [_pool(members, spans) for members in groups.values()]
+
+
+def _pool(members: list[Storage], spans: dict[int, Span]) -> _Pool:
+    size = -(-members[0].partition_bytes // ALIGNMENT) * ALIGNMENT
+    last = max(spans[tile.index][1] for tile in members)
+    return _Pool(members, size, spans[members[0].index][0], last, _held(members, spans))
 
 
 def _held(tiles: Sequence[Storage], spans: dict[int, Span]) -> int:
@@ -117,7 +141,6 @@ def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
     return True
 
 
-_Fitting = Callable[[Sequence[_Pool], int, Sequence[int]], bool]
 # What pools take their places by, where the gaps are too small in the order of their first tiles: the largest first,
 # those that end last, those that take most space and time, those that live longest.
 _ORDERS: tuple[Callable[[_Pool], int], ...] = (

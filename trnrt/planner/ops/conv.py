@@ -112,6 +112,13 @@ class ConvStep(ImagesStep):
     def _layer(self) -> _Layer:
         return _Layer(self.channels, self.shape[1], self.window.kernel, self.groups)
 
+    def part(self, images: int) -> ConvStep | None:
+        if len(self.shape) != 4 or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+            return None
+        added = None if self.added is None else self.added.part(images)
+        sources = [source.part(images) for source in self.sources]
+        return replace(self, shape=(images, *self.shape[1:]), sources=sources, added=added)
+
     def reorder(self, order: list[int]) -> bool:
         """Make output ``order[k]`` number k, if the weights are constants of one group."""
         if self.groups > 1 or self.added or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):

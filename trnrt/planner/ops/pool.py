@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import onnx_ir as ir
@@ -35,6 +35,11 @@ class PoolStep(Step):
 
     def writes(self) -> tuple[Layout, ...]:
         return (Layout.CHANNELS, Layout.HBM) if len(self.shape) == 4 else (Layout.HBM,)
+
+    def part(self, images: int) -> PoolStep | None:
+        if len(self.shape) != 4 or len(self.sources[0].shape) != 4:
+            return None
+        return replace(self, shape=(images, *self.shape[1:]), sources=[self.sources[0].part(images)])
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         return (*self.shape[:2], *(self.size if position is None else self.image))

@@ -1,0 +1,143 @@
+"""Where tensors live, and the kernel module: tried until its tiles find room, and timed where there is a choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trnrt.errors import KernelMemoryError
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.targets import get_target
+from trnrt.nki.profiling import profile_programs
+from trnrt.planner.choices import ASKED, Choices
+from trnrt.planner.placing import Placed, place, rooms_of
+from trnrt.planner.plan import Array, DeviceTensor
+from trnrt.planner.rendering import Draft, KernelModule, render
+from trnrt.planner.steps import Step
+from trnrt.planner.sweeps import Sweep, possible, sizes
+from trnrt.planner.trial import traced
+
+# Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small.
+_SHARES = (0.85, 0.75, 0.65, 0.5, 0.0)
+# Instructions that are traced at most to time sweeps: some seconds. It is no time, so that a plan is the same anywhere.
+MOST_TRACED = 120_000
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a module is made from: see ``Draft``; ``batch`` is None where the model has none."""
+
+    name: str
+    steps: list[Step]
+    inputs: list[DeviceTensor]
+    constants: dict[str, Array]
+    results: list[DeviceTensor]
+    target: str
+    dtype: str
+    heading: list[str]
+    batch: int | None
+    choices: Choices
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Where tensors live, and a module whose tiles find room; its program, if it was traced to see that."""
+
+    placed: Placed
+    module: KernelModule
+    program: Program | None = None
+
+
+def fit(material: Material) -> tuple[Placed, KernelModule]:
+    """The module that the timing model likes best of those that find room."""
+    fitted = _fit(material, None)
+    assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
+    batch = material.batch or 1
+    limits = possible(material.steps, fitted.placed.spilled) if batch > 1 else None
+    if limits is not None:
+        fitted = _Sweeping(material, fitted).best(*limits, list(sizes(batch)))
+    return fitted.placed, fitted.module
+
+
+class _Sweeping:
+    """The search for the best sweep: its beginning, then its end, then its number of images, each while it helps."""
+
+    def __init__(self, material: Material, plain: Fitted) -> None:
+        self._material = material
+        self._left = MOST_TRACED
+        self._best, self._least = plain, self._timed(plain)
+        self._sweep: Sweep | None = None
+
+    def best(self, firsts: range, ends: range, counts: list[int]) -> Fitted:
+        """The best found for sweeps that begin at one of ``firsts`` and end at one of ``ends``."""
+        for first in firsts:
+            if not self._try(Sweep(first, ends[0], counts[0])) and self._sweep is not None:
+                break
+        if self._sweep is None:
+            return self._best
+        for end in ends[1:]:
+            if not self._try(Sweep(self._sweep.first, end, counts[0])):
+                break
+        for images in counts[1:]:
+            if not self._try(Sweep(self._sweep.first, self._sweep.end, images)):
+                break
+        return self._best
+
+    def _try(self, sweep: Sweep) -> bool:
+        """Whether a sweep is the best so far; not, once what may be traced is used up."""
+        fitted = _fit(self._material, sweep) if self._left > 0 else None
+        time = self._least if fitted is None else self._timed(fitted)
+        if fitted is None or time >= self._least:
+            return False
+        self._best, self._least, self._sweep = fitted, time, sweep
+        return True
+
+    def _timed(self, fitted: Fitted) -> float:
+        """The predicted latency, microseconds."""
+        program = fitted.program or _traced(self._material, fitted.module)
+        self._left -= len(program.instructions)
+        return profile_programs([program], dtype=self._material.dtype, batch=self._material.batch).benchmark_us
+
+
+def _traced(material: Material, module: KernelModule) -> Program:
+    weights = module.cast_weights(material.dtype)
+    return traced(module.source, module.entry, material.inputs, weights, material.target)
+
+
+def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
+    """The module with as many weights brought in ahead as find room; None where a sweep does not.
+
+    Tensors that are too large for the gaps between other tiles go to HBM, one after the other.
+    """
+    hardware, itemsize = get_target(material.target), as_dtype(material.dtype).itemsize
+    constants = {name: array.shape for name, array in material.constants.items()}
+    shapes = {tensor.name: tensor.shape for tensor in material.inputs} | constants
+    leaving = {tensor.name for tensor in material.results}
+    in_hbm = dict.fromkeys(material.choices.in_hbm, ASKED)
+    while True:
+        placed = place(material.steps, shapes, leaving, hardware, itemsize, in_hbm, sweep)
+        draft = Draft(
+            material.name,
+            material.steps,
+            material.inputs,
+            material.constants,
+            material.results,
+            placed,
+            material.dtype,
+            material.heading,
+            material.choices.own_weights,
+        )
+        rooms = rooms_of(material.steps, placed, hardware, itemsize)
+        largest = placed.largest_in_sbuf()
+        for share in _SHARES:
+            module = render(draft, rooms.shared(share))
+            if module.loosely or (not share and largest is None):
+                return Fitted(placed, module)
+            try:
+                return Fitted(placed, module, _traced(material, module))
+            except KernelMemoryError:
+                continue
+        if sweep is not None:
+            return None
+        assert largest is not None, "kernels find room alone"
+        in_hbm[largest] = "the gaps between other tiles in SBUF are too small for it"
