@@ -11,6 +11,7 @@ from trnrt.planner.blocked import Blocked
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 from trnrt.planner.views import View, merge_dims
+from trnrt.planner.weights import PARTITIONS
 
 # DMA transfers of one step beyond which it is refused: each takes about 2 us.
 MOST_PARTS = 16384
@@ -70,8 +71,12 @@ class MoveStep(Step):
         return any(tensors.layout(value) is not Layout.HBM for value in values)
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """Channels go from where they are to where they belong."""
-        return 0 if self._in_sbuf(tensors) else WORKING_BYTES
+        """Channels go from where they are to where they belong, some by products with matrices that select them: one
+        for each run and block of its source, and what it is made from."""
+        if not self._in_sbuf(tensors):
+            return WORKING_BYTES
+        matrix = min(self.shape[1], PARTITIONS) * 4
+        return (2 * len(self.runs()) + 2) * matrix if tensors.layout(self.output) is not Layout.HBM else 0
 
     def call(self, tensors: Tensors) -> Call:
         names = tuple(SourceName(k) for k in range(len(self.sources)))

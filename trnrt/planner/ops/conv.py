@@ -28,6 +28,8 @@ _PACKED_CHANNELS, _HALF_CHANNELS, _PACKED_COLUMNS = 32, 64, 32768
 # Bytes of weights that are zero for groups to be one: DMA brings them in about the 5 us that a tensor takes to HBM and
 # back.
 MOST_ZEROS = 1536 * 1024
+# A PSUM bank of float32 sums: what something is added to on its way to SBUF.
+_BANK_BYTES = 2 * 1024
 _NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
 # conv2d's own defaults: what equals them is left out of the call.
 _DEFAULTS = {
@@ -150,6 +152,7 @@ class ConvStep(ImagesStep):
         result = min(conv2d.POOL_BYTES, images * self.size[0] * self.size[1] * 4)
         if tensors.layout(self.output) is not Layout.HBM and self.pool == _NO_POOL:
             result = 0
+        sums = min(_BANK_BYTES, images * self.size[0] * self.size[1] * 4) if self.added is not None else 0
         if self.added is not None and tensors.layout(self.added.value) is Layout.HBM:
             result += conv2d.POOL_BYTES
         taps = self.window.kernel[0] * self.window.kernel[1]
@@ -159,7 +162,7 @@ class ConvStep(ImagesStep):
         if self._held() == ("b",):
             # Packed taps: bands with several of them, and the next band while one is worked on.
             return min(WORKING_BYTES, weight + 2 * min(conv2d.BAND_BYTES, band * taps) + 3 * result)
-        return (0 if held else weight) + min(conv2d.BAND_BYTES, band) + 3 * result
+        return (0 if held else weight) + min(conv2d.BAND_BYTES, band) + 3 * result + sums
 
     def call(self, tensors: Tensors) -> Call:
         window, pool = self.window, self.pool

@@ -1,0 +1,61 @@
+"""What steps say that their kernels take of SBUF, against what these take when they are traced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trnrt
+from trnrt.nki.machine.program import MemoryRegion, Program
+from trnrt.planner import fitting
+from trnrt.planner.fitting import Material
+from trnrt.planner.placing import Placed, working_bytes
+from trnrt.planner.rendering import KernelModule
+from trnrt.planner.trial import traced
+
+FOLDER = Path(__file__).parents[2] / "data" / "architectures"
+MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in path.stem)
+
+
+def taken(program: Program, lines: tuple[int, int]) -> int:
+    """The most bytes a partition that tiles of these lines of the module hold at once."""
+    spans = program.lifetimes()
+    changes: list[tuple[int, int]] = []
+    for tile in program.storages:
+        if tile.buffer is MemoryRegion.sbuf and tile.index in spans and lines[0] <= tile.line <= lines[1]:
+            first, last = spans[tile.index]
+            changes += [(2 * first, tile.partition_bytes), (2 * last + 1, -tile.partition_bytes)]
+    held = most = 0
+    for _, change in sorted(changes):
+        held += change
+        most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("dtype", "target", "batch"), [("float32", "trn2", 1), ("bfloat16", "trn1", 3)])
+def test_no_kernel_takes_more_than_its_step_says(
+    model: Path, dtype: str, target: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the planner counts on where it does not trace a module to see whether it fits."""
+    seen: list[tuple[Material, Placed, KernelModule]] = []
+
+    def fit(material: Material) -> tuple[Placed, KernelModule]:
+        placed, module = fitting.fit(material)
+        seen.append((material, placed, module))
+        return placed, module
+
+    monkeypatch.setattr("trnrt.planner.making.fit", fit)
+    session = trnrt.InferenceSession(str(model), dtype=dtype, target=target, cache=False)
+    batch = session.model.batch if isinstance(session.model.batch, int) else batch
+    session.plan_for(batch)
+    ((material, placed, module),) = seen
+    program = traced(module.source, module.entry, material.inputs, module.cast_weights(dtype), material.target)
+    steps = material.steps if placed.sweep is None else placed.sweep.parts(material.steps)
+    some = 0
+    for step, lines, (loading, _) in zip(steps, module.lines, module.loading, strict=True):
+        most = taken(program, lines)
+        assert most <= working_bytes(step, placed, held=loading == "prefetched"), step.name
+        some += most > 0
+    assert some
