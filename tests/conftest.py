@@ -15,7 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)
 
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
-for folder in ("kernels", "unit/nki", "unit/planner", "shared", "conformance/onnx"):
+for folder in ("kernels", "unit/nki", "unit/planner", "shared", "conformance/onnx", "serve"):
     sys.path.append(str(Path(__file__).parent / folder))
 
 

@@ -66,6 +66,7 @@ from trnrt.commands.options import (
     TraceFlag,
     WhyFlag,
 )
+from trnrt.commands.serve import serve_command
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
 
@@ -336,6 +337,7 @@ def buckets_command(
     choose(model, options, expected, most, Reporting(as_json, json_out))
 
 
+app.command("serve", short_help="Serve predictions over HTTP.")(serve_command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(nki_app, name="nki")
 app.add_typer(bench_app, name="bench")

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,26 @@ class Recipe:
     sources: Mapping[str, str]
 
 
+class NamedPicture(BytesIO):
+    """A picture's file in memory; messages call it by ``name``."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        super().__init__(content)
+        self.name: str = name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def check_pixels(self, most: int) -> None:
+        """InputError for a picture of more than ``most`` pixels, as its header has them; it is not decoded."""
+        from PIL import Image
+
+        with _reading(self), Image.open(self, formats=("PNG", "JPEG")) as file:
+            if file.width * file.height > most:
+                raise InputError(f"{quoted(self.name)} has {file.width}x{file.height} pixels; the limit is {most:,}")
+        self.seek(0)
+
+
 def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) -> Recipe:
     """Settle how pictures become the input ``wanted``: of rank 4, with 1, 3 or 4 channels.
 
@@ -106,7 +127,7 @@ def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) 
     return Recipe(wanted.name, wanted.dtype, layout, color, height, width, scale, mean, std, sources)
 
 
-def read_images(paths: Sequence[Path], how: Recipe, *, largest: int) -> tuple[npt.NDArray[Any], str]:
+def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: int) -> tuple[npt.NDArray[Any], str]:
     """The pictures as one batch in the recipe's layout and dtype, and one line that tells what was done.
 
     Pictures of another size are resized (bilinear, antialiased). Making the batch takes up to ``largest`` bytes.
@@ -257,7 +278,7 @@ def _sources(said: ImageOptions, stored: ImageOptions) -> dict[str, str]:
     return sources
 
 
-def _read_pixels(path: Path, how: Recipe, steps: dict[str, None], largest: int) -> npt.NDArray[np.uint8]:
+def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None], largest: int) -> npt.NDArray[np.uint8]:
     """The picture's pixels, (height, width, channels) in the recipe's colour and size; adds to ``steps``."""
     import numpy as np
     from PIL import Image
@@ -277,7 +298,7 @@ def _read_pixels(path: Path, how: Recipe, steps: dict[str, None], largest: int) 
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path | NamedPicture) -> Iterator[None]:
     """Turn what Pillow raises for a bad file into InputError."""
     import struct
     import warnings
@@ -362,7 +383,7 @@ def _size_text(pixels: npt.NDArray[np.uint8]) -> str:
     return f"{pixels.shape[1]}x{pixels.shape[0]}"
 
 
-def _told(paths: Sequence[Path], batch: npt.NDArray[Any], how: Recipe, steps: Mapping[str, None]) -> str:
+def _told(paths: Sequence[Path | NamedPicture], batch: npt.NDArray[Any], how: Recipe, steps: Mapping[str, None]) -> str:
     """One line that tells everything that was done to the pictures, and who said so."""
     files = quoted(paths[0].name) if len(paths) == 1 else f"{len(paths)} images"
     if how.dtype == "uint8":

@@ -169,7 +169,7 @@ class InferenceSession:
         """
         if not isinstance(self.model.batch, str):
             raise OptionError("the model has no open batch, which buckets are for")
-        reason = self._mixing(self.random_inputs(2))
+        reason = self.mixing(self.random_inputs(2))
         if reason is not None:
             raise OptionError(f"the rows of the model are not independent: {reason}")
         return choose_buckets(expected, self.predicted_for, most=most)
@@ -301,7 +301,7 @@ class InferenceSession:
         slices = cover(rows, (batch,) if isinstance(batch, int) else self.buckets)
         if slices == exact:
             return exact
-        reason = self._mixing(arrays)
+        reason = self.mixing(arrays)
         if reason is not None and isinstance(batch, int):
             raise InputError(
                 f"{_counted(rows, 'row')} for a batch fixed at {batch}, whose rows are not independent: {reason}",
@@ -314,9 +314,9 @@ class InferenceSession:
         self.notes.append(": ".join(part for part in (fixed, slices_note(slices)) if part))
         return slices
 
-    def _mixing(self, arrays: dict[str, Array]) -> str | None:
-        """Why rows of a batch may depend on each other; None if they do not."""
-        from trnrt.importer.batching import mixing
+    def mixing(self, arrays: Mapping[str, Array]) -> str | None:
+        """Why rows of a batch with inputs like these may depend on each other; None if they do not."""
+        from trnrt.importer import batching
 
         values = {name: arrays[name] for name in self.model.parameters}
         batch = self.model.batch
@@ -328,7 +328,7 @@ class InferenceSession:
         key = tuple(shapes.values())
         if key not in self._mixings:
             try:
-                self._mixings[key] = mixing(self.model.bind(shapes, values).model.graph, data, rows)
+                self._mixings[key] = batching.mixing(self.model.bind(shapes, values).model.graph, data, rows)
             except InputError:
                 # What the file calls a batch may be a length that an operator counts on, such as Split's.
                 self._mixings[key] = f"the model does not take {_counted(rows, 'row')}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from browsing import chromium
 from timelines import LANES, matmul_program, paced, profile_of
 
 import trnrt
@@ -27,27 +26,11 @@ MODELS = Path(__file__).parents[2] / "models"
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 
 
-def missing(what: str) -> NoReturn:
-    """Skip; where TRNRT_BROWSER says that a browser is required, fail."""
-    if os.environ.get("TRNRT_BROWSER") == "required":
-        pytest.fail(f"{what}, and TRNRT_BROWSER says that a browser is required")
-    pytest.skip(what)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Headless Chromium."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        missing("there is no chromium: apt-get install chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("playwright is not installed: pip install 'trnrt[dev]'")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @dataclass

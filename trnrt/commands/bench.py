@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.options import Reporting
@@ -28,6 +30,24 @@ def bench_simulator(reporting: Reporting, *, quick: bool) -> bool:
             rows += measure(name, quick=quick)
     rows += measure_networks(quick=quick, working=lambda name: working(f"measuring {name}"))
     document = as_text(bench_document("simulator", rows, quick=quick))
+    say(document if reporting.as_json else _text(rows))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, document)
+    return all(row.passed is not False for row in rows)
+
+
+def bench_serve(reporting: Reporting, *, quick: bool) -> bool:
+    """Measure the server under load, a shutdown and a crash; tell whether no bar was missed."""
+    from trnrt.bench.serving.cases import CASES, measure, require
+
+    require()
+    _warn_if_busy()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in CASES:
+            with working(f"measuring {name}"):
+                rows += measure(name, Path(folder), quick=quick)
+    document = as_text(bench_document("serve", rows, quick=quick))
     say(document if reporting.as_json else _text(rows))
     if reporting.json_out is not None:
         write_text(reporting.json_out, document)

@@ -115,6 +115,15 @@ def bench_simulator_command(quick: QuickFlag = False, as_json: JsonFlag = False,
         raise typer.Exit(1)
 
 
+@bench_app.command("serve")
+def bench_serve_command(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
+    """Measure the server under load, stopped under load and without one of its workers; exit 1 if a bar is missed."""
+    from trnrt.commands.bench import bench_serve
+
+    if not bench_serve(Reporting(as_json, json_out), quick=quick):
+        raise typer.Exit(1)
+
+
 @bench_app.command("timing", short_help="Compare predictions with published times.")
 def bench_timing_command(
     fit: Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")] = False,

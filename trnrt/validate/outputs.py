@@ -143,13 +143,22 @@ def accuracy(ours: Mapping[str, Array], reference: Mapping[str, Array], labels: 
     raise InputError(f"the labels are {kind}, and no output of the model decides for one of them a row")
 
 
-def run_onnxruntime(session: InferenceSession, feeds: Mapping[str, Array]) -> list[Array]:
-    """The outputs of onnxruntime; a fixed batch is run in slices as the session does."""
+def open_onnxruntime(session: InferenceSession, *, threads: int = 0) -> Any:
+    """onnxruntime's own session of the same model, on the CPU; 0 threads are as many as it likes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    reference = onnxruntime.InferenceSession(session.serialized(), options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(session.serialized(), options, providers=["CPUExecutionProvider"])
+
+
+def run_onnxruntime(session: InferenceSession, feeds: Mapping[str, Array], *, reference: Any = None) -> list[Array]:
+    """The outputs of onnxruntime; a fixed batch is run in slices as the session does.
+
+    ``reference``: what ``open_onnxruntime`` gave, for whoever runs often.
+    """
+    reference = reference or open_onnxruntime(session)
     batch = session.model.batch
     if not isinstance(batch, int):
         outputs: list[Array] = reference.run(None, dict(feeds))

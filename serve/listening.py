@@ -1,0 +1,43 @@
+"""The socket that a server listens on, made before anything else: where that fails, it fails at once."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from trnrt.errors import OptionError
+
+BACKLOG = 2048
+_REASONS = {
+    errno.EADDRINUSE: ("is in use", "take another with --port, or any free one with --port 0"),
+    errno.EACCES: ("is not open to this user", "take one from 1024 on with --port"),
+    errno.EADDRNOTAVAIL: ("is no address of this machine", "name one of its addresses with --host"),
+}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on which connections wait from now on. OptionError where that is not possible."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise OptionError(f"--host {host!r} is no address: {error}", hint="127.0.0.1 is this machine alone") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        why, hint = _REASONS.get(error.errno or 0, ((error.strerror or str(error)).lower(), None))
+        raise OptionError(f"can't listen on {host}, port {port}: it {why}", hint=hint) from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a browser on this machine finds it."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,121 @@
+"""JSON lines on stderr, each with its request's id.
+
+A line is made where something happens and written by a thread of its own: whoever reads the log slowly must not slow
+the server. What waits is bounded; if it is too much, the log says how many lines are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TextIO
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the request that is being answered; set by the outermost middleware."""
+
+_encoded = json.JSONEncoder(default=str).encode
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+MOST_WAITING = 20_000
+_PAUSE_S = 0.05
+_CLOSE_S = 1.0
+
+
+class Log:
+    """Lines for one stream; ``fields`` are in each of them."""
+
+    def __init__(self, stream: TextIO, level: str = "info", **fields: object) -> None:
+        self._stream, self._least, self._fields = stream, LEVELS[level], fields
+        self._waiting: list[str] = []
+        self._dropped = 0
+        self._writing = threading.Lock()
+        self._wanted = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._write_on, name="log", daemon=True)
+        self._thread.start()
+
+    def write(self, level: str, event: str, fields: dict[str, object]) -> None:
+        """Add a line; it never waits."""
+        if LEVELS[level] < self._least:
+            return
+        if len(self._waiting) >= MOST_WAITING:
+            self._dropped += 1
+            return
+        line: dict[str, object] = {"time": _now(), "level": level, "event": event, **self._fields}
+        if current := request_id.get():
+            line["request_id"] = current
+        self._waiting.append(_encoded(line | fields))
+        self._wanted.set()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._writing:
+            lines, self._waiting = self._waiting, []
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                told = {"time": _now(), "level": "warning", "event": "log_lines_dropped", "count": dropped}
+                lines.append(_encoded(told | self._fields))
+            if not lines:
+                return
+            try:
+                self._stream.write("\n".join(lines) + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # nobody reads any more: that is no reason to stop serving
+                return
+
+    def close(self) -> None:
+        """Write what waits, and end the thread."""
+        self._closed = True
+        self._wanted.set()
+        self._thread.join(_CLOSE_S)
+        self.flush()
+
+    def _write_on(self) -> None:
+        while not self._closed:
+            self._wanted.wait()
+            time.sleep(_PAUSE_S)
+            self._wanted.clear()
+            self.flush()
+
+
+class _Bridge(logging.Handler):
+    """What libraries log by Python's own means, as lines of ours."""
+
+    def __init__(self, write: Callable[[str, str, dict[str, object]], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One record; a traceback goes into the field ``details``."""
+        level = "error" if record.levelno >= 40 else "warning" if record.levelno >= 30 else "debug"
+        fields: dict[str, object] = {"logger": record.name, "text": record.getMessage()}
+        if record.exc_info:
+            fields["details"] = logging.Formatter().formatException(record.exc_info)
+        self._write(level, "library", fields)
+
+
+_current: list[Log] = []
+
+
+def start_logging(level: str, stream: TextIO | None = None, **fields: object) -> Log:
+    """From here on ``log`` writes; ``fields`` (the worker) are in every line. Python's own logging goes there, too."""
+    made = Log(stream or sys.stderr, level, **fields)
+    _current[:] = [made]
+    logging.captureWarnings(True)
+    logging.basicConfig(handlers=[_Bridge(made.write)], level=logging.DEBUG if level == "debug" else 30, force=True)
+    return made
+
+
+def log(level: str, event: str, **fields: object) -> None:
+    """Write one line: time, level, event, the request's id where there is one, and the fields."""
+    if _current:
+        _current[0].write(level, event, fields)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

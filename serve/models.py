@@ -1,0 +1,211 @@
+"""A model that is served: what it takes and gives, whether it is ready, and its queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from trnrt.errors import TrnrtError
+from trnrt.report.top import labels_of, looked_up_labels
+from trnrt.serve.batching import Batcher, ComputeThread, Inference, Limits
+from trnrt.serve.checking import Checker
+from trnrt.serve.loading import LoadedModel, TensorMeta
+from trnrt.serve.logs import log
+from trnrt.serve.metrics import Metrics
+from trnrt.serve.problems import Problem, told
+from trnrt.serve.settings import ServeSettings
+from trnrt.serve.shadow import Shadow
+
+__all__ = ["Inference", "ServedModel", "State", "TensorMeta"]
+
+Array = NDArray[Any]
+State = Literal["loading", "ready", "failed", "unloading", "unloaded"]
+RETRY_AFTER_S = 2
+"""When to ask again for a model that is being loaded."""
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """What a ready model runs on."""
+
+    loaded: LoadedModel
+    thread: ComputeThread
+    batcher: Batcher
+    checker: Checker
+    shadow: Shadow | None
+    labels: list[str] | None
+
+    async def close(self) -> None:
+        """Finish what is queued, then let everything go."""
+        await self.batcher.finished()
+        self.thread.stop()
+        if self.shadow is not None:
+            self.shadow.stop()
+
+
+class ServedModel:
+    """A model of the repository, in whatever state. What it takes and gives is known once it was ready."""
+
+    def __init__(self, name: str, path: Path, settings: ServeSettings, metrics: Metrics) -> None:
+        self.name, self.path = name, path
+        self.state: State = "unloaded"
+        self.reason: str | None = None
+        self._settings, self._metrics, self._own_metrics = settings, metrics, metrics.model(name)
+        self._engine: _Engine | None = None
+        self._changing = asyncio.Lock()
+        self._become("loading")
+
+    @property
+    def inputs(self) -> tuple[TensorMeta, ...]:
+        """The inputs in the model's order; none before the model is ready."""
+        return self._engine.loaded.inputs if self._engine else ()
+
+    @property
+    def outputs(self) -> tuple[TensorMeta, ...]:
+        """The outputs in the model's order; none before the model is ready."""
+        return self._engine.loaded.outputs if self._engine else ()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The file's own: labels, image.layout, ..."""
+        return self._engine.loaded.metadata if self._engine else {}
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the classes, if the file has them."""
+        return self._engine.labels if self._engine else None
+
+    @property
+    def predicted_us(self) -> dict[int, float]:
+        """What a batch takes on the device, by bucket; empty where there is no prediction."""
+        return self._engine.loaded.predicted_us if self._engine else {}
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """The rows that the model is compiled for; none where that depends on what comes."""
+        return self._engine.loaded.buckets if self._engine else ()
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether dimension 0 of its inputs counts rows."""
+        return self._engine is not None and self._engine.loaded.session.model.batch is not None
+
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """Problem(400) unless these inputs fit the model; to be called before anything is queued."""
+        self._ready_engine().checker.check(feeds)
+
+    async def infer(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, timeout_s: float | None = None
+    ) -> Inference:
+        """The outputs (all where None) for these inputs, computed together with others that wait.
+
+        Cancelling the task that waits frees its place. Problem: 400 for inputs that don't fit, 429 where the queue is
+        full, 503 where the model is not ready, 504 after ``timeout_s`` (the settings' where None), 500 for our own
+        faults.
+        """
+        engine = self._ready_engine()
+        engine.checker.check(feeds)
+        loaded = engine.loaded
+        known = [meta.name for meta in loaded.outputs]
+        if unknown := [name for name in outputs or () if name not in known]:
+            names = ", ".join(map(repr, known))
+            raise Problem(400, f"the model has no output {unknown[0]!r}; its outputs are {names}")
+        limit = self._settings.request_timeout if timeout_s is None else timeout_s
+        inference = await engine.batcher.infer(feeds, loaded.rows(feeds), loaded.kind(feeds), limit)
+        if engine.shadow is not None:
+            engine.shadow.offer(feeds, inference.outputs)
+        return inference if not outputs else replace(inference, outputs={n: inference.outputs[n] for n in outputs})
+
+    def arriving(self) -> AbstractContextManager[None]:
+        """Entered when a request for this model is on its way, left when it is queued or failed.
+
+        Where nothing is on its way, a request that waits need not wait for company.
+        """
+        return self._engine.batcher.arriving() if self._engine else _nothing()
+
+    async def load(self) -> str | None:
+        """Load the file, or load it anew; why it does not load, None if it does.
+
+        While a ready model is loaded anew, the old one serves, and goes on if the new one does not load.
+        """
+        async with self._changing:
+            if self._engine is None:
+                self._become("loading")
+            engine, reason = await self._make_engine()
+            if engine is None:
+                if self._engine is None:
+                    self._become("failed", reason)
+                log("error", "model_failed", model=self.name, reason=reason)
+                return reason
+            old, self._engine = self._engine, engine
+            self._become("ready")
+            for bucket, microseconds in engine.loaded.predicted_us.items():
+                self._own_metrics.predicted(bucket, microseconds)
+            log("info", "model_ready", model=self.name, buckets=engine.loaded.buckets, alone=engine.loaded.mixing)
+        if old is not None:
+            await old.close()
+        return None
+
+    async def unload(self) -> None:
+        """Finish the queue, and let the model go."""
+        async with self._changing:
+            engine, self._engine = self._engine, None
+            self._become("unloading")
+            if engine is not None:
+                await engine.close()
+            self._become("unloaded", "it was unloaded")
+            log("info", "model_unloaded", model=self.name)
+
+    async def finished(self) -> None:
+        """Wait until nothing is queued or computed."""
+        if self._engine is not None:
+            await self._engine.batcher.finished()
+
+    async def _make_engine(self) -> tuple[_Engine | None, str]:
+        thread = ComputeThread(f"compute {self.name}")
+        try:
+            loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, self._settings))
+        except TrnrtError as error:
+            thread.stop()
+            return None, told(error)
+        except Exception as error:  # a model is data: whatever it does to its own loading, the others are served
+            thread.stop()
+            return None, f"it does not load: {type(error).__name__}: {error}"
+        except asyncio.CancelledError:
+            thread.stop()
+            raise
+        return self._assembled(loaded, thread), ""
+
+    def _assembled(self, loaded: LoadedModel, thread: ComputeThread) -> _Engine:
+        settings = self._settings
+        limits = Limits(loaded.most_rows, settings.max_delay_ms / 1e3, settings.max_queue)
+        shadow = None
+        if settings.shadow > 0:
+            shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
+        labels = labels_of(loaded.metadata) or looked_up_labels(loaded.session.model)
+        batcher = Batcher(self.name, loaded, thread, limits, self._metrics)
+        checker = Checker(loaded, settings.max_tensor_elements)
+        return _Engine(loaded, thread, batcher, checker, shadow, labels or None)
+
+    def _ready_engine(self) -> _Engine:
+        if self._engine is not None:
+            return self._engine
+        self._metrics.rejected("not_ready")
+        why = f": {self.reason}" if self.reason else ""
+        headers = {"Retry-After": str(RETRY_AFTER_S)} if self.state == "loading" else {}
+        raise Problem(503, f"the model {self.name!r} is {self.state}{why}", headers)
+
+    def _become(self, state: State, reason: str | None = None) -> None:
+        self.state, self.reason = state, reason
+        self._own_metrics.state(state)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,164 @@
+// The page: which model is chosen, what is sent for it, and what came back.
+
+import {showAnswer, summary} from "./answer.js";
+import {getJson, hasKey, post, setKey} from "./api.js";
+import {at, counted, element} from "./elements.js";
+import {imageForm} from "./images.js";
+import {detailsOf, FRAGMENT, listOf} from "./models.js";
+import {tableForm} from "./tables.js";
+import {textForm} from "./texts.js";
+
+const WAITING = ["loading", "unloading"];
+const POLL_MS = 1000;
+
+const state = {models: [], server: null, chosen: null, form: null, shown: "", busy: false, timer: 0};
+
+function say(text) { at("status").textContent = text; }
+
+function tell(error) {
+  at("error").textContent = error === null ? "" : error.message;
+  at("error").hidden = error === null;
+}
+
+// Reads the models, and again while one of them is on its way.
+async function refresh() {
+  clearTimeout(state.timer);
+  try {
+    const {document} = await getJson("models.json");
+    Object.assign(state, document);
+    at("key-card").hidden = !hasKey();
+    at("models").hidden = false;
+    at("list-error").hidden = true;
+  } catch (error) {
+    refused(error);
+    return;
+  }
+  show();
+  if (state.models.some((model) => WAITING.includes(model.state))) state.timer = setTimeout(refresh, POLL_MS);
+}
+
+function refused(error) {
+  const asks = error.status === 401;
+  at("list-error").hidden = asks;
+  at("list-error").textContent = error.message;
+  if (!asks) return;
+  const wrong = hasKey();
+  at("key-card").hidden = false;
+  at("models").hidden = state.server === null;
+  at("key-help").textContent = wrong ? "The server does not know this key." : "This server asks for an API key. It is kept in this page only.";
+  at("key").setAttribute("aria-invalid", String(wrong));
+  if (wrong) at("key").focus();
+}
+
+// The model that the address names, else that which is shown, else the first that is ready.
+function named() {
+  const name = location.hash.startsWith(FRAGMENT) ? decoded(location.hash.slice(FRAGMENT.length)) : state.chosen?.name;
+  const {models} = state;
+  return models.find((model) => model.name === name) ?? models.find((model) => model.state === "ready") ?? models[0] ?? null;
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function show() {
+  const {models, server} = state;
+  const ready = models.filter((model) => model.state === "ready").length;
+  at("version").textContent = `trnrt ${server.version}, ${server.dtype}`;
+  at("count").textContent = `${ready} of ${counted(models.length, "model")} ready`;
+  const chosen = named();
+  at("list").replaceChildren(...(models.length > 0 ? listOf(models, chosen) : [element("li", {class: "help"}, "No model is served.")]));
+  const now = JSON.stringify(chosen);
+  if (now !== state.shown) choose(chosen);
+  state.shown = now;
+}
+
+// Builds the form anew only where the model is another one, or has changed: what was drawn stays.
+function choose(model) {
+  Object.assign(state, {chosen: model, form: null});
+  at("model").hidden = model === null;
+  at("try").hidden = model?.state !== "ready";
+  at("answer-card").hidden = model?.state !== "ready";
+  tell(null);
+  if (model === null) return;
+  at("details").replaceChildren(...detailsOf(model));
+  document.title = `${model.name} - trnrt`;
+  at("answer").replaceChildren(element("p", {class: "empty"}, "The answer appears here."));
+  if (model.state !== "ready") return;
+  state.form = formFor(model);
+  at("fields").replaceChildren(state.form.element);
+  at("below").replaceChildren(...(state.form.below ? [state.form.below] : []));
+}
+
+function formFor(model) {
+  const {form} = model;
+  if (form.kind === "image") return imageForm(form, state.server.max_body_mib * 1048576, say);
+  return form.kind === "table" ? tableForm(form, say) : textForm(model);
+}
+
+async function predict(event) {
+  event.preventDefault();
+  const {chosen, form} = state;
+  if (form === null || state.busy) return;
+  tell(null);
+  setBusy(true);
+  try {
+    const path = `predict?model=${encodeURIComponent(chosen.name)}`;
+    const sent = await form.sent();
+    const began = performance.now();
+    const answer = await post(path, sent.type, sent.body);
+    if (state.form !== form) return;
+    showAnswer(chosen, path, sent, answer, performance.now() - began);
+    reveal(at("answer-card"));
+    say(summary(chosen, answer.document));
+  } catch (error) {
+    failed(error);
+  } finally {
+    setBusy(false);
+  }
+}
+
+// On a narrow page what changes may be far below.
+function reveal(card) {
+  if (card.getBoundingClientRect().top > 0.6 * innerHeight) card.scrollIntoView();
+}
+
+function failed(error) {
+  tell(error);
+  if (error.status === 401) refused(error);
+  // The model may have gone or failed meanwhile: the list tells.
+  if (error.status === 404 || error.status === 503) refresh();
+}
+
+function setBusy(busy) {
+  state.busy = busy;
+  at("predict").setAttribute("aria-disabled", String(busy));
+  at("predict").textContent = busy ? "Predicting ..." : "Predict";
+}
+
+function useKey(event) {
+  event.preventDefault();
+  setKey(at("key").value.trim());
+  refresh();
+}
+
+at("try-form").addEventListener("submit", predict);
+at("try-form").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && event.target.id === "pad") at("try-form").requestSubmit();
+});
+at("key-form").addEventListener("submit", useKey);
+at("refresh").addEventListener("click", async () => {
+  await refresh();
+  say(at("count").textContent);
+});
+addEventListener("hashchange", () => {
+  if (state.server !== null) show();
+  if (location.hash.startsWith(FRAGMENT)) reveal(at("model"));
+});
+// A picture that misses the place for it must not replace the page.
+for (const name of ["dragover", "drop"]) addEventListener(name, (event) => event.preventDefault());
+refresh();

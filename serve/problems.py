@@ -1,0 +1,33 @@
+"""A failure as the server answers it: a status, one text and, where they help, headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trnrt.errors import InputError, TrnrtError
+
+INTERNAL = "the server failed to answer this request; its log has the details under the request's id"
+
+
+class Problem(Exception):
+    """Any failure to be answered as ``{"error": text}``; ``headers`` such as Retry-After go with it."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.headers = dict(headers or {})
+
+
+def problem_of(error: TrnrtError) -> Problem:
+    """What a client is told of one of trnrt's errors: 400 for an input that does not fit, else 500.
+
+    The text is the error's message with its hint: both are written for the user.
+    """
+    status = 400 if isinstance(error, InputError) else 500
+    return Problem(status, told(error))
+
+
+def told(error: TrnrtError) -> str:
+    """An error's message and, after a semicolon, what would help."""
+    return f"{error}; {error.hint}" if error.hint else str(error)

@@ -1,0 +1,312 @@
+"""Servers for tests: an application in this process around models that are made up, and a real server's processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from numpy.typing import NDArray
+from starlette.types import ASGIApp
+
+from trnrt.serve.app import make_app
+from trnrt.serve.logs import request_id
+from trnrt.serve.models import Inference, ServedModel, TensorMeta
+from trnrt.serve.problems import Problem
+from trnrt.serve.repository import Repository
+from trnrt.serve.settings import ServeSettings
+
+Array = NDArray[Any]
+Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Answer = TypeVar("Answer")
+
+MODELS = Path(__file__).parents[2] / "models"
+START_S = 120.0
+
+
+class MadeUpModel:
+    """A model as the routes see one: it computes at once, or after ``seconds``, whatever it is told to."""
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[TensorMeta],
+        outputs: Sequence[TensorMeta],
+        compute: Compute,
+        *,
+        seconds: float = 0.0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.inputs, self.outputs, self.compute = name, tuple(inputs), tuple(outputs), compute
+        self.seconds, self.metadata = seconds, dict(metadata or {})
+        self.labels: list[str] | None = json.loads(self.metadata.get("labels", "null"))
+        self.state, self.reason = "ready", cast("str | None", None)
+        self.predicted_us = {1: 12.5}
+        self.waiting = self.answered = self.cancelled = self.on_their_way = 0
+        self.error: Exception | None = None
+
+    has_batch = True
+
+    def check(self, feeds: Mapping[str, Array]) -> None:
+        """What the real one says, in short."""
+        for meta in self.inputs:
+            if meta.name not in feeds:
+                raise Problem(400, f"missing input {meta.name!r}")
+            shape = feeds[meta.name].shape
+            fits = len(shape) == len(meta.shape) and all(d in (-1, s) for d, s in zip(meta.shape, shape, strict=True))
+            if not fits or 0 in shape:
+                raise Problem(400, f"input {meta.name!r} has shape {shape}; the model wants {meta.shape}")
+
+    async def infer(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None, *, timeout_s: float | None = None
+    ) -> Inference:
+        """The outputs asked for."""
+        if self.error is not None:
+            raise self.error
+        self.waiting += 1
+        try:
+            if self.seconds:
+                await asyncio.sleep(self.seconds)
+            made = self.compute(feeds)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.waiting -= 1
+        self.answered += 1
+        rows = next((len(array) for array in feeds.values() if array.ndim), 1)
+        names = [meta.name for meta in self.outputs] if outputs is None else outputs
+        return Inference({name: made[name] for name in names}, 0.1, 0.2, 0.3, rows, rows, 1)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Counts those on their way."""
+        self.on_their_way += 1
+        try:
+            yield
+        finally:
+            self.on_their_way -= 1
+
+
+class MadeUpMetrics:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, int]] = []
+        self.refused: list[str] = []
+
+    def request(self, path: str, method: str, code: int, seconds: float) -> None:
+        """A request was answered."""
+        assert seconds >= 0
+        self.requests.append((path, method, code))
+
+    def rejected(self, reason: str) -> None:
+        """A request was refused."""
+        self.refused.append(reason)
+
+    def render(self) -> tuple[bytes, str]:
+        """One line."""
+        return b"made_up 1\n", "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MadeUpRepository:
+    """A repository of models that are made up."""
+
+    def __init__(self, *models: MadeUpModel, **settings: Any) -> None:
+        self.settings = ServeSettings(**settings)
+        self.metrics = MadeUpMetrics()
+        self.models = {model.name: model for model in models}
+        self.draining = False
+        self.done: list[str] = []
+
+    def get(self, name: str) -> MadeUpModel:
+        """As the real one."""
+        if name not in self.models:
+            raise Problem(404, f"there is no model {name!r}")
+        return self.models[name]
+
+    @property
+    def ready(self) -> bool:
+        """Whether all are."""
+        return not self.draining and all(model.state == "ready" for model in self.models.values())
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why not."""
+        return {model.name: model.reason or model.state for model in self.models.values() if model.state != "ready"}
+
+    async def load(self, name: str) -> None:
+        """Say so."""
+        self.done.append(f"load {self.get(name).name}")
+
+    async def unload(self, name: str) -> None:
+        """Say so."""
+        self.done.append(f"unload {self.get(name).name}")
+
+    def index(self) -> list[dict[str, Any]]:
+        """As the real one."""
+        return [{"name": name, "version": "1", "state": "READY", "reason": ""} for name in self.models]
+
+
+def app_of(repository: MadeUpRepository) -> FastAPI:
+    """The real application around models that are made up."""
+    return make_app(cast(Repository, repository))
+
+
+def served(model: MadeUpModel) -> ServedModel:
+    """The same, for what takes the real ones."""
+    return cast(ServedModel, model)
+
+
+def doubling(seconds: float = 0.0, name: str = "doubling") -> MadeUpModel:
+    """Rows of four numbers, doubled."""
+    x, y = TensorMeta("x", "float32", (-1, 4)), TensorMeta("y", "float32", (-1, 4))
+    return MadeUpModel(name, [x], [y], lambda feeds: {"y": feeds["x"] * 2}, seconds=seconds)
+
+
+def echo(*dtypes: str, name: str = "echo") -> MadeUpModel:
+    """Gives back what it gets: an input and an output of each dtype, with the dtype's name and any number of rows."""
+    inputs = [TensorMeta(f"in_{dtype}", dtype, (-1, 2)) for dtype in dtypes]
+    outputs = [TensorMeta(f"out_{dtype}", dtype, (-1, 2)) for dtype in dtypes]
+    return MadeUpModel(name, inputs, outputs, lambda feeds: {f"out_{dtype}": feeds[f"in_{dtype}"] for dtype in dtypes})
+
+
+def run(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run a test's coroutine."""
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an application in this process; what the application raises is the test's failure."""
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+def ask(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:
+    """One request to an application in this process."""
+
+    async def work() -> httpx.Response:
+        async with client_of(app) as client:
+            return await client.request(method, path, **options)
+
+    return run(work())
+
+
+def error_of(response: httpx.Response, status: int) -> str:
+    """The text of a failure, which is all that its body holds."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert list(body) == ["error"] and isinstance(body["error"], str) and body["error"], body
+    return body["error"]
+
+
+def lines_logged(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the middlewares log from here on, each with its request's id."""
+    lines: list[dict[str, Any]] = []
+
+    def keep(level: str, event: str, **fields: object) -> None:
+        lines.append({"level": level, "event": event, "request_id": request_id.get(), **fields})
+
+    patch.setattr("trnrt.serve.limits.log", keep)
+    return lines
+
+
+@contextmanager
+def listening(app: ASGIApp) -> Iterator[int]:
+    """An application behind the real HTTP server, set up as a worker's is, in a thread of this process; its port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        # From here on whoever connects waits for the server to begin.
+        listener.listen()
+        config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None, server_header=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), name="server")
+        thread.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class ServerProcess:
+    """A real ``trnrt serve``; ``url`` is where it answers, ``log`` the file that its stderr goes to."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process, self.port, self.log = process, port, log
+        self.url = f"http://127.0.0.1:{port}"
+
+    def wait_ready(self, seconds: float = START_S) -> None:
+        """Wait until every model is ready."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.process.poll() is None, f"the server ended: {self.log.read_text(errors='replace')[-4000:]}"
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/v2/health/ready", timeout=5).status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"not ready after {seconds} s: {self.log.read_text(errors='replace')[-4000:]}")
+
+    def stop(self, seconds: float = 60.0) -> int:
+        """End it as an operator does, and give its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+
+@contextmanager
+def server_process(
+    tmp_path: Path, *arguments: str, env: Mapping[str, str] | None = None, ready: bool = True
+) -> Iterator[ServerProcess]:
+    """``trnrt serve ARGUMENTS`` on a free port, ready; it is stopped at the end."""
+    port, log = free_port(), tmp_path / "server.log"
+    command = [sys.executable, "-m", "trnrt", "serve", *arguments, "--port", str(port)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stderr=file, stdout=file, env={**os.environ, **(env or {})})
+    server = ServerProcess(process, port, log)
+    try:
+        if ready:
+            server.wait_ready()
+        yield server
+    finally:
+        try:
+            server.stop()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def digits(count: int) -> tuple[Array, Array]:
+    """Pictures of digits as the sample models take them, (count, 1, 8, 8), and what they show."""
+    with np.load(MODELS / "digits_test.npz") as held:
+        return held["image"][:count], held["label"][:count]

@@ -1,0 +1,105 @@
+"""The log: one JSON document a line, the request's id in it, and nobody who waits for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trnrt.serve import logs
+from trnrt.serve.logs import Log, log, request_id, start_logging
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Python's own logging as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:], root.level = handlers, level
+    logs._current.clear()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_line_has_time_level_event_fields_and_the_requests_id() -> None:
+    stream = io.StringIO()
+    made = start_logging("info", stream, worker=3)
+    token = request_id.set("abc")
+    log("info", "one", model="a\nb\x1b[31m", path=object)
+    request_id.reset(token)
+    log("warning", "two")
+    log("debug", "never")
+    made.close()
+    first, second = lines(stream)
+    assert first["time"].endswith("Z") and first["level"] == "info" and first["worker"] == 3
+    assert first["request_id"] == "abc" and first["model"] == "a\nb\x1b[31m"
+    assert "request_id" not in second and second["event"] == "two"
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_libraries_log_and_warn_is_a_line_too() -> None:
+    stream = io.StringIO()
+    made = start_logging("info", stream)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("it went\nwrong")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    made.close()
+    first, second = lines(stream)
+    assert first["logger"] == "uvicorn.error" and first["text"] == "it went\nwrong" and first["level"] == "error"
+    assert "ValueError: why" in first["details"]
+    assert second["level"] == "warning" and "old" in second["text"]
+
+
+def test_lines_are_written_without_being_asked_for() -> None:
+    stream = io.StringIO()
+    made = Log(stream)
+    made.write("info", "one", {})
+    end = time.monotonic() + 10
+    while not stream.getvalue():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    made.close()
+
+
+def test_a_reader_who_is_slow_costs_lines_and_not_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    made = Log(stream)
+    monkeypatch.setattr(logs, "MOST_WAITING", 10)
+    with made._writing:
+        time.sleep(0.2)
+        for _ in range(25):
+            made.write("info", "one", {})
+        assert len(made._waiting) == 10
+    made.close()
+    found = lines(stream)
+    assert len(found) == 11
+    assert found[-1]["event"] == "log_lines_dropped" and found[-1]["count"] == 15
+
+
+def test_a_reader_who_is_gone_harms_nobody() -> None:
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    made = Log(Gone())
+    made.write("info", "one", {})
+    made.flush()
+    made.write("info", "two", {})
+    made.close()
+    assert not made._waiting

@@ -1,0 +1,133 @@
+"""Metrics: what is counted has its name, and several workers' numbers are one page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from engines import RELU, loaded, numbers, run, save
+from prometheus_client.parser import text_string_to_metric_families
+
+from trnrt.serve.metrics import REASONS, STATES, Metrics
+
+WORKER = """
+import sys
+from trnrt.serve.metrics import Metrics
+number = int(sys.argv[1])
+metrics = Metrics(number)
+metrics.request("/v2/models/{model}/infer", "POST", 200, 0.01)
+metrics.rejected("queue")
+model = metrics.model("m")
+model.state("ready")
+model.batch(3 + number, 0.001, 20.0)
+model.pending(2)
+print(__import__("os").getpid(), flush=True)
+sys.stdin.read()
+"""
+RENDER = """
+import sys
+from trnrt.serve.metrics import Metrics, mark_worker_dead
+for pid in sys.argv[1:]:
+    mark_worker_dead(int(pid))
+sys.stdout.write(Metrics(9).render()[0].decode())
+"""
+
+
+def samples(page: str) -> dict[str, float]:
+    """Every sample by its name and labels."""
+    return {
+        sample.name + str(sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
+    metrics = Metrics()
+    metrics.request("/predict", "POST", 200, 0.003)
+    for reason in REASONS:
+        metrics.rejected(reason)
+    model = metrics.model("m")
+    model.state("loading")
+    model.predicted(8, 25.0)
+    model.batch(5, 0.002, 25.0)
+    model.answered(0.001, 0.004)
+    model.shadow("agreed", 1e-6, 1)
+    page, content_type = metrics.render()
+    families = {family.name for family in text_string_to_metric_families(page.decode())}
+    assert content_type.startswith("text/plain")
+    assert families == {
+        "trnrt_requests",
+        "trnrt_request_seconds",
+        "trnrt_rejected",
+        "trnrt_resident_bytes",
+        "trnrt_queue_seconds",
+        "trnrt_compute_seconds",
+        "trnrt_inference_seconds",
+        "trnrt_batch_rows",
+        "trnrt_pending_requests",
+        "trnrt_model_state",
+        "trnrt_predicted_device_seconds",
+        "trnrt_predicted_device_busy_seconds",
+        "trnrt_shadow_runs",
+        "trnrt_shadow_abs_error",
+        "trnrt_shadow_changed_decisions",
+    }
+    found = samples(page.decode())
+    assert found["trnrt_requests_total[('code', '200'), ('method', 'POST'), ('path', '/predict')]"] == 1
+    assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm')]"] == 25e-6
+    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}')]"] for s in STATES] == [1, 0, 0, 0, 0]
+    assert found["trnrt_resident_bytes[('worker', '0')]"] > 1e6
+
+
+def test_an_inference_is_counted_once_everywhere(tmp_path: Path) -> None:
+    async def work() -> None:
+        model = await loaded(save(tmp_path, "relu", RELU))
+        await model.infer({"x": numbers(3, 4)})
+        found = samples(model._metrics.render()[0].decode())
+        for name in ("queue_seconds", "compute_seconds", "inference_seconds", "batch_rows"):
+            assert found[f"trnrt_{name}_count[('model', 'relu')]"] == 1
+        assert found["trnrt_batch_rows_sum[('model', 'relu')]"] == 3
+        assert found["trnrt_pending_requests[('model', 'relu')]"] == 0
+        busy = found["trnrt_predicted_device_busy_seconds_total[('model', 'relu')]"]
+        assert busy == found["trnrt_predicted_device_seconds[('bucket', '4'), ('model', 'relu')]"] > 0
+
+    run(work())
+
+
+def test_several_workers_are_one_page_and_a_dead_ones_state_is_gone(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+
+    def rendered(*dead: str) -> dict[str, float]:
+        command = [sys.executable, "-c", RENDER, *dead]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return samples(done.stdout)
+
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(number)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        pids = [worker.stdout.readline().strip() for worker in workers if worker.stdout]
+        both = rendered()
+        assert both["trnrt_rejected_total[('reason', 'queue')]"] == 2
+        assert both["trnrt_model_state[('model', 'm'), ('state', 'ready')]"] == 2
+        assert both["trnrt_pending_requests[('model', 'm')]"] == 4
+        assert both["trnrt_batch_rows_sum[('model', 'm')]"] == 7
+        assert both["trnrt_resident_bytes[('worker', '0')]"] > 1e6 < both["trnrt_resident_bytes[('worker', '1')]"]
+        one = rendered(pids[1])
+        assert one["trnrt_rejected_total[('reason', 'queue')]"] == 2
+        assert one["trnrt_model_state[('model', 'm'), ('state', 'ready')]"] == 1
+        assert one["trnrt_pending_requests[('model', 'm')]"] == 2
+        assert "trnrt_resident_bytes[('worker', '1')]" not in one
+    finally:
+        for worker in workers:
+            worker.communicate()

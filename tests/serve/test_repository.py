@@ -1,0 +1,158 @@
+"""The models of a server: their names, one that fails among others, loading, unloading and draining."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import RELU, numbers, run, save
+
+from trnrt.errors import ModelFileError, OptionError
+from trnrt.serve.files import model_files
+from trnrt.serve.metrics import Metrics
+from trnrt.serve.problems import Problem
+from trnrt.serve.repository import Repository
+from trnrt.serve.settings import ServeSettings
+
+
+def repository_of(*models: Path, **settings: Any) -> Repository:
+    return Repository(ServeSettings(models=list(models), **settings), Metrics())
+
+
+def states(repository: Repository) -> dict[str, str]:
+    return {entry["name"]: entry["state"] for entry in repository.index()}
+
+
+def test_names_are_the_files_stems_and_a_folder_adds_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("b", "a"):
+        save(folder, name, RELU)
+    (folder / "notes.txt").write_text("no model")
+    first = save(tmp_path, "z", RELU)
+    files = model_files(ServeSettings(models=[first, folder / "a.onnx"], model_dir=folder))
+    assert list(files) == ["z", "a", "b"]
+
+
+def test_two_of_one_name_none_at_all_and_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    twins = [save(tmp_path, "relu", RELU), save(tmp_path / "other", "relu", RELU)]
+    with pytest.raises(OptionError, match="two models are called 'relu'"):
+        model_files(ServeSettings(models=twins))
+    with pytest.raises(OptionError, match="no models to serve"):
+        model_files(ServeSettings())
+    with pytest.raises(ModelFileError, match="no such file"):
+        model_files(ServeSettings(models=[tmp_path / "none.onnx"]))
+    with pytest.raises(OptionError, match="--model-dir"):
+        model_files(ServeSettings(model_dir=tmp_path / "none"))
+
+
+def test_one_that_does_not_load_does_not_take_the_others_down(tmp_path: Path) -> None:
+    async def work() -> None:
+        broken = tmp_path / "broken.onnx"
+        broken.write_bytes(b"nonsense")
+        repository = repository_of(broken, save(tmp_path, "relu", RELU))
+        assert not repository.ready and set(repository.reasons) == {"broken", "relu"}
+        await repository.start()
+        assert states(repository) == {"broken": "UNAVAILABLE", "relu": "READY"}
+        assert not repository.ready and list(repository.reasons) == ["broken"]
+        await repository.get("relu").infer({"x": numbers(1, 4)})
+        with pytest.raises(Problem) as caught:
+            await repository.load("broken")
+        assert caught.value.status == 400 and repository.reasons["broken"] in caught.value.text
+
+    run(work())
+
+
+def test_a_name_that_is_not_there_is_404(tmp_path: Path) -> None:
+    async def work() -> None:
+        repository = repository_of(save(tmp_path, "relu", RELU), model_dir=tmp_path)
+        for name in ("none", "../relu", "relu.onnx", ""):
+            with pytest.raises(Problem) as caught:
+                repository.get(name)
+            assert caught.value.status == 404
+            for action in (repository.load, repository.unload):
+                with pytest.raises(Problem) as caught:
+                    await action(name)
+                assert caught.value.status == 404
+        assert list(repository.models) == ["relu"]
+
+    run(work())
+
+
+def test_unloading_and_loading_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        repository = repository_of(save(tmp_path, "relu", RELU), save(tmp_path, "other", RELU))
+        await repository.start()
+        assert repository.ready
+        await repository.unload("relu")
+        assert states(repository) == {"relu": "UNAVAILABLE", "other": "READY"}
+        assert repository.ready, "what an operator took away is not missing"
+        await repository.unload("relu")
+        await repository.load("relu")
+        assert states(repository) == {"relu": "READY", "other": "READY"}
+        x = numbers(2, 4)
+        assert np.array_equal((await repository.get("relu").infer({"x": x})).outputs["y"], np.maximum(x, 0))
+
+    run(work())
+
+
+def test_what_is_put_into_the_folder_later_can_be_loaded(tmp_path: Path) -> None:
+    async def work() -> None:
+        save(tmp_path, "first", RELU)
+        repository = repository_of(model_dir=tmp_path)
+        await repository.start()
+        save(tmp_path, "second", RELU)
+        await repository.load("second")
+        assert states(repository) == {"first": "READY", "second": "READY"}
+
+    run(work())
+
+
+def test_what_was_unloaded_while_the_server_started_stays_so(tmp_path: Path) -> None:
+    async def work() -> None:
+        repository = repository_of(save(tmp_path, "relu", RELU), save(tmp_path, "other", RELU))
+        starting = asyncio.create_task(repository.start())
+        await asyncio.sleep(0)
+        await repository.unload("other")
+        await starting
+        assert states(repository) == {"relu": "READY", "other": "UNAVAILABLE"}
+
+    run(work())
+
+
+def test_with_other_workers_actions_go_to_all(tmp_path: Path) -> None:
+    async def work() -> None:
+        told: list[tuple[str, str]] = []
+
+        async def broadcast(action: str, name: str) -> str | None:
+            told.append((action, name))
+            return "no room" if action == "load" else None
+
+        settings = ServeSettings(models=[save(tmp_path, "relu", RELU)])
+        repository = Repository(settings, Metrics(), broadcast=broadcast, unloaded=frozenset({"relu"}))
+        await repository.start()
+        assert states(repository) == {"relu": "UNAVAILABLE"}
+        await repository.unload("relu")
+        with pytest.raises(Problem, match="no room"):
+            await repository.load("relu")
+        assert told == [("unload", "relu"), ("load", "relu")]
+
+    run(work())
+
+
+def test_draining_finishes_what_is_queued(tmp_path: Path) -> None:
+    async def work() -> None:
+        repository = repository_of(save(tmp_path, "relu", RELU), max_batch=1)
+        await repository.start()
+        model = repository.get("relu")
+        asked = [asyncio.create_task(model.infer({"x": numbers(1, 4)})) for _ in range(10)]
+        await asyncio.sleep(0)
+        await repository.drain()
+        assert not repository.ready and repository.draining
+        assert len(await asyncio.gather(*asked)) == 10
+
+    run(work())

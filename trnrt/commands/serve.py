@@ -1,0 +1,165 @@
+"""``trnrt serve``: predictions over HTTP.
+
+The flags are those of ``trnrt.serve.settings``, word for word (a test compares them): that module can't be imported
+where the server's packages are not installed, and not for ``trnrt --help``, which must not wait for them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trnrt.commands.options import Backend, DType, Fallback
+from trnrt.errors import BackendError
+
+NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
+"""What the server is made of, beside trnrt itself."""
+
+
+class LogLevel(StrEnum):
+    """What is logged at least."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def _flag(name: str, told: str, metavar: str | None = None, default: str | None = None) -> Any:
+    """A flag that was not given is None: the environment or the file may have it."""
+    return typer.Option(name, help=told, metavar=metavar, show_default=default or False)
+
+
+Models = Annotated[
+    list[Path] | None, typer.Argument(metavar="MODELS", help="The models, .onnx files.", show_default=False)
+]
+ConfigFlag = Annotated[Path | None, _flag("--config", "A TOML file of these settings.", "FILE")]
+ModelDirFlag = Annotated[Path | None, _flag("--model-dir", "Serve every .onnx file of this folder, too.", "DIR")]
+HostFlag = Annotated[str | None, _flag("--host", "The address to listen on.", "ADDRESS", "127.0.0.1")]
+PortFlag = Annotated[int | None, _flag("--port", "The port to listen on; 0 takes a free one.", "N", "8000")]
+WorkersFlag = Annotated[int | None, _flag("--workers", "Processes that share the port.", "N", "1")]
+BatchingFlag = Annotated[
+    bool | None, _flag("--batching/--no-batching", "Merge requests of one model into batches.", None, "batching")
+]
+MaxBatchFlag = Annotated[int | None, _flag("--max-batch", "Rows that are merged into one batch at most.", "ROWS", "32")]
+MaxDelayFlag = Annotated[
+    float | None,
+    _flag("--max-delay-ms", "How long a request waits for others that are on their way, milliseconds.", "MS", "2.0"),
+]
+MaxQueueFlag = Annotated[
+    int | None, _flag("--max-queue", "Requests that wait for one model; more are refused with 429.", "N", "256")
+]
+MaxConcurrencyFlag = Annotated[
+    int | None,
+    _flag("--max-concurrency", "Requests that a worker answers at once; more are refused with 503.", "N", "512"),
+]
+MaxBodyFlag = Annotated[int | None, _flag("--max-body-mib", "The largest body of a request, MiB.", "MIB", "64")]
+MaxElementsFlag = Annotated[
+    int | None, _flag("--max-tensor-elements", "The most elements of one input tensor.", "N", "16777216")
+]
+RequestTimeoutFlag = Annotated[
+    float | None,
+    _flag(
+        "--request-timeout",
+        "How long a request may take, seconds; then its work is dropped (504).",
+        "SECONDS",
+        "30.0",
+    ),
+]
+DrainTimeoutFlag = Annotated[
+    float | None,
+    _flag(
+        "--drain-timeout",
+        "How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
+        "SECONDS",
+        "30.0",
+    ),
+]
+InsecureFlag = Annotated[
+    bool | None,
+    _flag("--insecure/--no-insecure", "Listen on other addresses than this machine's own without keys."),
+]
+AdminFlag = Annotated[bool | None, _flag("--admin/--no-admin", "Allow loading and unloading models over HTTP.")]
+ShadowFlag = Annotated[
+    float | None,
+    _flag(
+        "--shadow",
+        "Share of requests that onnxruntime runs again in the background, for /metrics.",
+        "SHARE",
+        "0.0",
+    ),
+]
+TargetFlag = Annotated[
+    str | None, _flag("--target", "The hardware: the device that is present, else trn2.", "[trn1|trn2|trn3]")
+]
+DTypeFlag = Annotated[DType | None, _flag("--dtype", "What weights and activations are computed in.", None, "float32")]
+BackendFlag = Annotated[
+    Backend | None, _flag("--backend", "What runs the models; auto takes a device if present.", None, "auto")
+]
+FallbackFlag = Annotated[
+    Fallback | None,
+    _flag(
+        "--fallback", "What runs on the CPU the nodes that the device can't; none refuses such a model.", None, "none"
+    ),
+]
+ShapeFlag = Annotated[
+    list[str] | None,
+    _flag(
+        "--shape",
+        "Sizes of an input that the file leaves open, as image=3x224x224, in every model that has it.",
+        "[NAME=]SIZES",
+    ),
+]
+LogLevelFlag = Annotated[LogLevel | None, _flag("--log-level", "What is logged, to stderr.", None, "info")]
+
+
+def serve_command(
+    context: typer.Context,
+    models: Models = None,
+    config: ConfigFlag = None,
+    model_dir: ModelDirFlag = None,
+    host: HostFlag = None,
+    port: PortFlag = None,
+    workers: WorkersFlag = None,
+    batching: BatchingFlag = None,
+    max_batch: MaxBatchFlag = None,
+    max_delay_ms: MaxDelayFlag = None,
+    max_queue: MaxQueueFlag = None,
+    max_concurrency: MaxConcurrencyFlag = None,
+    max_body_mib: MaxBodyFlag = None,
+    max_tensor_elements: MaxElementsFlag = None,
+    request_timeout: RequestTimeoutFlag = None,
+    drain_timeout: DrainTimeoutFlag = None,
+    insecure: InsecureFlag = None,
+    admin: AdminFlag = None,
+    shadow: ShadowFlag = None,
+    target: TargetFlag = None,
+    dtype: DTypeFlag = None,
+    backend: BackendFlag = None,
+    fallback: FallbackFlag = None,
+    shape: ShapeFlag = None,
+    log_level: LogLevelFlag = None,
+) -> None:
+    """Serve models over HTTP: the Open Inference Protocol, a simple /predict, metrics, and a page to try them.
+
+    Every setting can also be an environment variable (TRNRT_MAX_BATCH) or a line of the file that --config names
+    (max_batch = 32). API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered everything.
+    """
+    given = {name: value for name, value in context.params.items() if value not in (None, [], ())}
+    raise typer.Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
+
+
+def serve(flags: dict[str, Any]) -> int:
+    """Serve with the settings that these flags say; the exit code."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        told = f"the server's packages are not installed ({', '.join(missing)})"
+        raise BackendError(told, hint="pip install 'trnrt[serve]'")
+    from trnrt.serve import running
+    from trnrt.serve.settings import read_settings
+
+    return running.serve(read_settings(flags))
