@@ -128,6 +128,11 @@ def _extreme_blocks(
     columns = src.shape[-1]
     for block in range(ceil_div(rows, nl.tile_size.pmax)):
         n = min(nl.tile_size.pmax, rows - block * nl.tile_size.pmax)
+        r0 = block * nl.tile_size.pmax
+        if columns <= CHUNK and not last:
+            value_hbm = None if values is None else values[r0 : r0 + n, :]
+            _extreme_whole(dst[r0 : r0 + n, :], src, block, n, value_hbm, smallest)
+            continue
         best_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
         place_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
         number_sb = nl.ndarray((n, 1), dtype=nl.uint8, buffer=nl.sbuf)
@@ -142,16 +147,55 @@ def _extreme_blocks(
             else:
                 _replace_nan(x_sb, first_sb)
                 _search(best_sb, place_sb, x_sb, c0)
-        r0 = block * nl.tile_size.pmax
         index_sb = nl.ndarray((n, 1), dtype=nl.uint32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=index_sb, data1=place_sb, data2=number_sb, op=nl.multiply)
         nisa.dma_copy(dst=dst[r0 : r0 + n, :], src=index_sb)
         if values is not None:
-            value_sb = nl.ndarray((n, 1), dtype=src.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=value_sb, src=best_sb)
-            nisa.tensor_copy_predicated(dst=first_sb, src=value_sb, predicate=number_sb)
-            nisa.tensor_scalar(dst=value_sb, data=first_sb, op0=nl.multiply, operand0=-1.0 if smallest else 1.0)
-            nisa.dma_copy(dst=values[r0 : r0 + n, :], src=value_sb)
+            _store_values(values[r0 : r0 + n, :], best_sb, first_sb, number_sb, smallest)
+
+
+def _extreme_whole(
+    dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, values: Optional[nl.NkiTensor], smallest: bool
+) -> None:
+    """argmax, or argmin, of the ``n`` rows of a block, each at once; as few instructions after one another as it takes,
+    as a small model's label waits for them all."""
+    columns = src.shape[-1]
+    copied = is_hbm_tensor(src) or smallest or columns < SEARCH_MIN
+    x_sb = _chunk(src, block, n, 0, columns, smallest) if copied else src[0:n, block, :]
+    is_nan_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    numbers_sb = nl.ndarray(x_sb.shape, dtype=src.dtype, buffer=nl.sbuf)
+    nisa.activation(dst=numbers_sb, op=nl.copy, data=x_sb)
+    # NaN equals not even itself. What the vector engine still does for others need not hold up a short row.
+    engine = nisa.engine.gpsimd if columns <= SHORT_COLUMNS and not copied else nisa.engine.vector
+    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal, engine=engine)
+    first = x_sb[:, 0:1].broadcast(1, x_sb.shape[1])
+    nisa.tensor_copy_predicated(dst=numbers_sb, src=first, predicate=is_nan_sb)
+    top_sb = nl.ndarray((n, SEARCH_MIN), dtype=nl.float32, buffer=nl.sbuf)
+    found_sb = nl.ndarray((n, SEARCH_MIN), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.max8(dst=top_sb, src=numbers_sb)
+    nisa.nc_find_index8(dst=found_sb, data=numbers_sb, vals=top_sb)
+    index_sb = nl.ndarray((n, 1), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.scalar_tensor_tensor(
+        dst=index_sb, data=is_nan_sb[:, 0:1], op0=nl.equal, operand0=0.0, op1=nl.multiply, operand1=found_sb[:, 0:1]
+    )
+    nisa.dma_copy(dst=dst, src=index_sb)
+    if values is not None:
+        first_sb = nl.ndarray((n, 1), dtype=src.dtype, buffer=nl.sbuf)
+        number_sb = nl.ndarray((n, 1), dtype=nl.uint8, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=first_sb, src=x_sb[:, 0:1])
+        nisa.tensor_tensor(dst=number_sb, data1=first_sb, data2=first_sb, op=nl.equal)
+        _store_values(values, top_sb[:, 0:1], first_sb, number_sb, smallest)
+
+
+def _store_values(
+    dst: nl.NkiTensor, best_sb: nl.NkiTensor, first_sb: nl.NkiTensor, number_sb: nl.NkiTensor, negated: bool
+) -> None:
+    """dst = the best element of each row, or its first one where that is no number."""
+    value_sb = nl.ndarray(first_sb.shape, dtype=first_sb.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=value_sb, src=best_sb)
+    nisa.tensor_copy_predicated(dst=first_sb, src=value_sb, predicate=number_sb)
+    nisa.tensor_scalar(dst=value_sb, data=first_sb, op0=nl.multiply, operand0=-1.0 if negated else 1.0)
+    nisa.dma_copy(dst=dst, src=value_sb)
 
 
 def _chunk(src: nl.NkiTensor, block: int, n: int, c0: int, columns: int, negated: bool) -> nl.NkiTensor:

@@ -30,6 +30,9 @@ MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
 BANKS = 4
 # Columns of the result whose weights are together: of float32, one bank of rows, or BANKS of features.
 OUTPUTS = 512
+# Columns (128 features of a row) up to which features are loaded to their partitions one by one: that takes no longer
+# than to load rows and turn them. trn1's packets take 69 ns, those of others 8.
+SINGLES, SINGLES_TRN1 = 8, 1
 
 
 def linear_rows(
@@ -221,11 +224,26 @@ def _features_block(src: nl.NkiTensor, features: int, n0: int, n_size: int) -> n
         return src[:, :, :, n0 : n0 + n_size]
     blocks = ceil_div(features, nl.tile_size.pmax)
     x_sb = nl.ndarray((min(features, nl.tile_size.pmax), blocks, 1, n_size), dtype=src.dtype, buffer=nl.sbuf)
+    if blocks * src.shape[0] <= (SINGLES if nisa.get_nc_version() >= nisa.nc_version.gen3 else SINGLES_TRN1):
+        for block in range(blocks):
+            _load_singly(x_sb[0 : block_rows(features, block), block, 0, :], src, n0, block)
+        return x_sb
     for m0 in range(0, n_size, nl.tile_size.pmax):
         m_size = min(nl.tile_size.pmax, n_size - m0)
         for b0 in range(0, blocks, 16):
             _load_transposed(x_sb, src, features, n0, m0, m_size, b0, min(16, blocks - b0))
     return x_sb
+
+
+def _load_singly(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, block: int) -> None:
+    """x_sb (P, n) = a block of features of rows ``n0``... of src (N, F), each element a packet of its own. The first
+    block comes through the scalar engine's queue, beside the weights, where there are hardware descriptors."""
+    first = block * nl.tile_size.pmax
+    turned = src[n0 : n0 + x_sb.shape[1], first : first + x_sb.shape[0]].permute((1, 0))
+    if n0 + block == 0 and nisa.get_nc_version() >= nisa.nc_version.gen3:
+        nisa.dma_copy(dst=x_sb, src=turned, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.scalar)
+    else:
+        nisa.dma_copy(dst=x_sb, src=turned)
 
 
 def _load_transposed(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from trnrt.backends.simulator import trace_plan
 from trnrt.cache import KernelCache
+from trnrt.nki import Spec
+from trnrt.nki.floor import floor_program
 from trnrt.nki.machine.program import Program
 from trnrt.nki.profiling import Profile, Step, profile_programs
 from trnrt.nki.tiles import StepTiles, tile_plan
@@ -26,7 +28,8 @@ def profile_traced(plan: Plan, program: Program) -> Profile:
     """``profile_plan`` for a plan whose program is there already."""
     # What is outside of the steps' lines belongs to the last one, which has none.
     ahead = [Step("(weights brought ahead)", (), (0, 0))] if plan.parts else []
-    return profile_programs([program], steps=[*_steps(plan), *ahead], dtype=plan.dtype, batch=plan.batch)
+    steps = [*_steps(plan), *ahead]
+    return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan))
 
 
 def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles, ...]:
@@ -40,6 +43,11 @@ def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles,
 def _traced(plan: Plan, cache_dir: Path | None) -> Program:
     path, source, _ = KernelCache(cache_dir).kernel(plan.name, plan.source)
     return trace_plan(plan, path, source)
+
+
+def _floor(plan: Plan) -> Program:
+    inputs, outputs = ([Spec(tensor.shape, tensor.dtype) for tensor in side] for side in (plan.inputs, plan.results))
+    return floor_program(inputs, outputs, plan.target)
 
 
 def _steps(plan: Plan) -> list[Step]:

@@ -25,7 +25,6 @@ from trnrt.kernels.conv.convolving import (
     store_rows,
     stretches,
     vector_helps,
-    warm_up,
 )
 from trnrt.kernels.conv.grouping import some_channels, together, whole_pieces
 from trnrt.kernels.conv.packing import (
@@ -44,6 +43,7 @@ from trnrt.kernels.conv.packing import (
 )
 from trnrt.kernels.conv.strip_plans import strips_of
 from trnrt.kernels.conv.strips import convolve_strips
+from trnrt.kernels.warm_up import warm_up
 from trnrt.nki import nisa, nl
 
 # Bytes a partition for the weights at hand, for a band of input (all its channel blocks), and for a band of
@@ -53,6 +53,8 @@ BAND_BYTES = 40 * 1024
 POOL_BYTES = 16 * 1024
 # Nanoseconds that must be saved for taps to be packed: more transfers, of which each takes some microseconds.
 PACK_NS = 4000
+# Transposes of zeros ahead of natural weights, which have to be turned.
+LABS_WARM_UP = 14
 
 # Whether the weights are as they are in HBM, whether they are to be turned, the packing of taps, the tap that leads
 # (see leading_tap), and the most bytes of weights.
@@ -246,7 +248,7 @@ def _all_bands(
         seen = seen_part(src, area, shape, pack, lead)
         x_sb = load_image_band(src, at[0], count[0], area, shape, pack, most, seen, number)
         if number == 0 and natural:
-            warm_up()
+            warm_up(LABS_WARM_UP)
         for b0 in range(outputs[0], outputs[1], nl.tile_size.pmax):
             b1 = min(outputs[1], b0 + nl.tile_size.pmax)
             block = b0 // nl.tile_size.pmax

@@ -19,18 +19,6 @@ POOLED = 256
 FEW_PRODUCTS = 4
 
 
-def warm_up() -> None:
-    """Products of zeros while the first loads are under way: from trn2 on the tensor engine's clock takes 3.4 us of
-    work to rise to its full rate."""
-    if nisa.get_nc_version() < nisa.nc_version.gen3:
-        return
-    zeros_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.psum_bank_fmax), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.memset(dst=zeros_sb, value=0.0)
-    sums_psum = nl.ndarray(zeros_sb.shape, dtype=nl.float32, buffer=nl.psum)
-    for _ in range(7):
-        nisa.nc_matmul(dst=sums_psum, stationary=zeros_sb[:, 0:128], moving=zeros_sb, accumulate=False)
-
-
 def accumulate(
     sum_psum: nl.NkiTensor,
     x_sb: nl.NkiTensor,

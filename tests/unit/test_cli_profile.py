@@ -103,6 +103,8 @@ def test_a_real_model_has_a_row_for_each_step_and_the_same_twice() -> None:
     assert outcome.out.startswith("digits_cnn: bfloat16 on trn2, 8 rows\n")
     for name in ("node_conv2d_1", "node_relu_1, node_max_pool2d_1", "node_linear", "fixed cost", "dma_transfer_count"):
         assert name in outcome.out
+    for part in ("launch", "DMA starts", "instruction latency", "floor: ", " times that"):
+        assert part in outcome.out
     assert profiled().out == outcome.out
 
 
@@ -128,6 +130,7 @@ KEYS = {
     "instructions",
     "engines",
     "steps",
+    "breakdown",
     "sbuf_peak_bytes",
     "psum_peak_bytes",
 }
@@ -148,6 +151,10 @@ def test_json_has_the_keys_of_its_contract(tmp_path: Path) -> None:
     step = document["steps"][0]
     assert step.keys() >= {"name", "nodes", "start_us", "end_us", "bound", "time_us", "share", "mfu", "hbm_bytes"}
     assert step["nodes"] == ["node_conv2d", "node_relu", "node_max_pool2d"]
+    breakdown, benchmark = document["breakdown"], document["predicted_us"]["benchmark"]
+    assert all(part.keys() == {"part", "fixed", "time_us", "floor_us"} for part in breakdown["parts"])
+    assert sum(part["time_us"] for part in breakdown["parts"]) == pytest.approx(benchmark, rel=1e-12)
+    assert breakdown["ratio"] == pytest.approx(benchmark / breakdown["floor_us"], rel=1e-12)
     assert document["comparison"] is None
 
 

@@ -87,11 +87,13 @@ def test_steps_of_a_model_add_up_to_its_profile(name: str, target: str) -> None:
     steps, profile = tiles_of_plan(plan), profile_plan(plan)
     assert [step.name for step in steps] == [step.name for step in plan.steps]
     assert max(step.sbuf_bytes for step in steps) == profile.sbuf_peak_bytes
-    assert max(step.psum_bytes for step in steps) == profile.psum_peak_bytes
-    ahead = profile.steps[-1].instructions
+    ahead, warms_up = profile.steps[-1].instructions, "    warm_up(6)" in plan.source
+    # Ahead of all steps six transposes of (128, 128) may warm the tensor engine up.
+    assert max(512 * warms_up, *(step.psum_bytes for step in steps)) == profile.psum_peak_bytes
     assert sum(step.instructions for step in steps) + ahead == profile.instructions
     transfers = sum(tile.count for step in steps for tile in step.tiles if tile.engine == "dma")
-    assert transfers + ahead == profile.dma_transfer_count and ahead == plan.source.count(" = prefetch(")
+    brought = plan.source.count(" = prefetch(")
+    assert transfers + brought == profile.dma_transfer_count and ahead == brought + 7 * warms_up
     products = [tile for step in steps for tile in step.tiles if tile.operation == "nc_matmul"]
     assert 2 * sum(k * m * n * tile.count for tile in products for k, m, n in [tile.shape]) >= profile.flops > 0
 

@@ -10,7 +10,12 @@ import pytest
 from onnx import parser
 
 from trnrt import profiler
+from trnrt.nki import Spec
+from trnrt.nki.floor import floor_program
 from trnrt.nki.machine import execute
+from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import schedule
+from trnrt.nki.machine.timing.path import critical_path
 from trnrt.nki.profiling import profile_programs
 from trnrt.profiler import profile_plan
 from trnrt.session import InferenceSession
@@ -46,6 +51,53 @@ def test_a_profile_is_a_pure_function_of_model_target_dtype_and_batch() -> None:
         assert twice[0].benchmark_us == twice[1].benchmark_us and twice[0].steps == twice[1].steps
         figures.add(twice[0].benchmark_us)
     assert len(figures) == 4
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize(
+    ("name", "batch"), [("digits_cnn", 1), ("digits_cnn", 64), ("digits_ffnn", 1), ("digits_mlp_sklearn", 3)]
+)
+def test_the_parts_of_a_model_s_latency_add_up_to_it(name: str, batch: int, target: str) -> None:
+    plan = InferenceSession(CNN.with_name(f"{name}.onnx"), target=target).plan_for(batch)
+    profile = profile_plan(plan)
+    segments = critical_path(profile.timeline)
+    assert sum(segment.end - segment.start for segment in segments) == profile.timeline.duration
+    parts = profile.breakdown.parts
+    assert sum(part.time_us for part in parts) == pytest.approx(profile.benchmark_us, rel=1e-12)
+    assert sum(part.floor_us or 0 for part in parts) == pytest.approx(profile.breakdown.floor_us, rel=1e-12)
+    launch = parts[0]
+    assert (launch.part, launch.time_us, launch.floor_us, launch.fixed) == ("launch", 7.4, 7.4, True)
+    assert profile.breakdown.floor_us is not None and profile.breakdown.ratio is not None
+    assert profile.breakdown.ratio >= 1
+    assert profile.breakdown.ratio == pytest.approx(profile.benchmark_us / profile.breakdown.floor_us, rel=1e-12)
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_ffnn"])
+def test_a_small_model_is_near_what_fixed_overheads_cost(name: str, target: str) -> None:
+    """In float32, one image: within 1.5 times of loading it and storing what is computed of it."""
+    session = InferenceSession(CNN.with_name(f"{name}.onnx"), target=target, dtype="float32")
+    ratio = profile_plan(session.plan_for(1)).breakdown.ratio
+    assert ratio is not None and 1 < ratio <= 1.5
+
+
+def test_the_floor_moves_the_inputs_and_the_outputs_and_nothing_else() -> None:
+    program = floor_program([Spec((70, 300), "float32"), Spec((3,), "int8")], [Spec((1, 10), "bfloat16")], "trn2")
+    assert {instruction.operation.name for instruction in program.instructions} == {"dma_copy"}
+    timeline = schedule(program)
+    stored = [transfer for transfer in timeline.transfers if transfer.hbm_bytes == 20]
+    assert sum(transfer.hbm_bytes for transfer in timeline.transfers) == 70 * 300 * 4 + 3 + 20
+    loaded = max(timeline.seen[transfer.issue] for transfer in timeline.transfers if transfer not in stored)
+    assert [transfer.triggered >= loaded for transfer in stored] == [True]
+
+
+def test_a_small_floor_is_two_transfers_of_one_packet() -> None:
+    """Written out from the target's data: what the digits at batch 1 can't go below."""
+    dma = get_target("trn1").timing.dma
+    load = dma.start_static_ns + dma.packet_ns + 256 / dma.engine_gbps + dma.read_ns + dma.completion_ns
+    store = dma.start_static_ns + dma.packet_ns + 40 / dma.engine_gbps + dma.completion_ns
+    timeline = schedule(floor_program([Spec((1, 1, 8, 8), "float32")], [Spec((1, 10), "float32")], "trn1"))
+    assert timeline.duration / 1000 == pytest.approx(load + get_target("trn1").timing.sync.wait_ns + store, abs=0.01)
 
 
 def test_a_session_predicts_what_its_last_run_costs_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:

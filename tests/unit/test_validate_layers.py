@@ -242,7 +242,7 @@ def test_progress() -> None:
 def test_a_step_alone_is_its_lines_of_the_plan() -> None:
     plan = opened("digits_cnn").plan_for(4)
     alone = PlanReader(plan).alone(plan.steps[1])
-    assert list(alone.weights) == ["biases_all", "node_conv2d_1_w"]
+    assert list(alone.weights) == ["weights_first"]
     assert [tensor.shape for tensor in alone.inputs] == [(4, 16, 4, 4)]
     call = plan.source.splitlines()[plan.steps[1].lines[0] - 1 : plan.steps[1].lines[1]]
     assert "\n".join(call) in alone.source

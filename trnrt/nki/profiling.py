@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from trnrt.nki.breakdown import Breakdown, PathPart, breakdown_of
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, schedule
+from trnrt.nki.machine.timing.path import critical_path
 from trnrt.nki.machine.timing.steps import Named, Step, StepUse, attribute
 from trnrt.nki.machine.timing.tensor_engine import work_of
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target
 
-__all__ = ["EngineUse", "Predicted", "Profile", "Roofline", "Step", "StepUse", "profile", "profile_programs"]
+__all__ = [
+    "Breakdown",
+    "EngineUse",
+    "PathPart",
+    "Predicted",
+    "Profile",
+    "Roofline",
+    "Step",
+    "StepUse",
+    "profile",
+    "profile_programs",
+]
 
 
 SCHEMA_VERSION = 1
@@ -61,7 +74,7 @@ class Profile(Named):
     compared with a measurement. Over the benchmark's time, ``mfu`` is the share of the tensor engine's peak (of each
     product's own dtype; transposes are no FLOP), ``mbu`` that of the core's part of the device's HBM bandwidth.
     ``engines`` are busy for a share of the time between the first and the last instruction. ``cores`` are the
-    timelines of a kernel's physical cores.
+    timelines of a kernel's physical cores. ``breakdown`` is the benchmark's figure by what its time is spent on.
     """
 
     kernel: str
@@ -87,6 +100,7 @@ class Profile(Named):
     roofline: Roofline
     cores: tuple[Timeline, ...]
     notes: tuple[str, ...] = ()
+    breakdown: Breakdown = field(default_factory=lambda: Breakdown(()))
 
     @property
     def schema_version(self) -> int:
@@ -127,13 +141,16 @@ def profile_programs(
     steps: Sequence[Step] | None = None,
     dtype: str | None = None,
     batch: int | None = None,
+    floor: Program | None = None,
 ) -> Profile:
     """The profile of traced programs, one a physical core. ``steps``: None makes one of each line of the kernel.
 
-    ``dtype``: what is reported as such; None takes that of most of the multiplications.
+    ``dtype``: what is reported as such; None takes that of most of the multiplications. ``floor``: what the breakdown
+    is laid beside, the program that only loads the inputs and stores the outputs.
     """
     timelines = tuple(schedule(program) for program in programs)
     slowest = max(timelines, key=lambda timeline: timeline.duration)
+    path = critical_path(slowest)
     program, timing = slowest.program, slowest.program.target.timing
     traffic = [_traffic(timeline) for timeline in timelines]
     read, written = sum(r for r, _ in traffic), sum(w for _, w in traffic)
@@ -159,12 +176,13 @@ def profile_programs(
         dma_packets=sum(transfer.packets for timeline in timelines for transfer in timeline.transfers),
         instructions=sum(len(timeline.instruction) for timeline in timelines),
         engines=_engines(slowest),
-        steps=attribute(slowest, steps),
+        steps=attribute(slowest, steps, path),
         sbuf_peak_bytes=max(p.memory.sbuf_peak_bytes if p.memory else 0 for p in programs),
         psum_peak_bytes=max(p.memory.psum_peak_bytes if p.memory else 0 for p in programs),
         roofline=_roofline(timing, kind, flops.total(), read + written, time_us, len(programs)),
         cores=timelines,
         notes=_notes(timelines),
+        breakdown=breakdown_of(slowest, path, floor),
     )
 
 

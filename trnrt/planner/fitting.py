@@ -126,6 +126,7 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
             material.dtype,
             material.heading,
             material.choices.own_weights,
+            hardware.timing.tensor.ramp_window_ns > 0,
         )
         rooms = rooms_of(material.steps, placed, hardware, itemsize)
         largest = placed.largest_in_sbuf()

@@ -3,7 +3,8 @@
 A step's weights are held in SBUF while it runs if they find room beside the tensors that live there and the tiles of
 the step's kernel. Those of steps that follow each other share transfers of some kilobytes a partition. They are brought
 in the order of their use, each as early as there is room: DMA then seldom stands still while an engine computes, and an
-engine seldom waits for its weights. All biases come first, in one transfer.
+engine seldom waits for its weights. All biases come first, in one transfer, with the first weights where these are
+little.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from trnrt.planner.weights import PARTITIONS
 # bandwidth no longer grows (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer.
 GROUP_BYTES = 8 * 1024
 PIECE_BYTES = 8 * 1024
+# Bytes of a bias's element, and bytes a partition up to which the biases bring the first weights of float32 with them.
+BIAS_BYTES = 4
+OPENING_BYTES = 1024
 # Below this share of SBUF a module is not tried for room: no model of the tests has failed to find places there. It is
 # no proof; what finds none is refused when it is compiled.
 _LOOSE = 0.5
@@ -29,12 +33,13 @@ _LOOSE = 0.5
 
 @dataclass(frozen=True)
 class Part:
-    """The weight ``key`` of step number ``step``: columns ``first``... of its transfer, in ``shape``."""
+    """The weight, or bias, ``key`` of step number ``step``: columns ``first``... of its transfer, in ``shape``."""
 
     step: int
     key: str
     first: int
     shape: tuple[int, ...]
+    bias: bool = False
 
 
 @dataclass
@@ -55,14 +60,14 @@ class Transfer:
         """The last step that reads from it."""
         return self.parts[-1].step
 
-    def append(self, step: int, key: str, array: Array) -> None:
+    def append(self, step: int, key: str, array: Array, *, bias: bool = False) -> None:
         """Put an array (P, ...) behind the others."""
-        self.parts.append(Part(step, key, self.columns, array.shape))
+        self.parts.append(Part(step, key, self.columns, array.shape, bias))
         self.columns += prod(array.shape[1:])
 
-    def joined(self, calls: Sequence[Call], *, biases: bool) -> Array:
+    def joined(self, calls: Sequence[Call]) -> Array:
         """The arrays side by side, as HBM (P, columns) holds them."""
-        held = [(calls[part.step].biases if biases else calls[part.step].weights)[part.key] for part in self.parts]
+        held = [(calls[part.step].biases if part.bias else calls[part.step].weights)[part.key] for part in self.parts]
         rows = max(array.shape[0] for array in held)
         flat = [array.reshape(array.shape[0], -1) for array in held]
         if len(flat) == 1:
@@ -107,7 +112,8 @@ class Rooms:
 
 @dataclass(frozen=True)
 class Prefetched:
-    """The transfers of weights, in order, and the one of biases; whether all tiles find room, wherever they lie."""
+    """The transfers of weights, in order, and before them the one of biases, which may have weights, too; whether all
+    tiles find room, wherever they lie."""
 
     weights: tuple[Transfer, ...] = ()
     biases: Transfer | None = None
@@ -115,9 +121,9 @@ class Prefetched:
 
     def part(self, step: int, key: str, *, bias: bool) -> tuple[Transfer, Part] | None:
         """Where a weight or bias is, if it is brought in ahead."""
-        for transfer in ([self.biases] if self.biases else []) if bias else self.weights:
+        for transfer in ([self.biases] if self.biases else []) + list(self.weights):
             for part in transfer.parts:
-                if (part.step, part.key) == (step, key):
+                if (part.step, part.key, part.bias) == (step, key, bias):
                     return transfer, part
         return None
 
@@ -130,17 +136,37 @@ def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetc
     for step, call in enumerate(calls):
         for key in call.held:
             if key in call.biases:
-                biases.append(step, key, call.biases[key])
-    taken = biases.columns * 4
+                biases.append(step, key, call.biases[key], bias=True)
+    taken = biases.columns * BIAS_BYTES
     if not rooms.share or not biases.parts or min(rooms.own) + rooms.left_alone < taken:
         return Prefetched(loosely=rooms.usable - min(rooms.own) - rooms.left_alone < _LOOSE * rooms.usable)
-    free = [max(0, room - taken) for room in rooms.held]
-    held = _held(calls, free, rooms, itemsize)
-    free = [room if held[step] else max(0, rooms.own[step] - taken) for step, room in enumerate(free)]
+    if itemsize == BIAS_BYTES:
+        held = _held(calls, [room - taken for room in rooms.held], rooms, itemsize)
+        _open_with(biases, calls, held, min(OPENING_BYTES, min(rooms.own) + rooms.left_alone))
+        taken = biases.columns * BIAS_BYTES
+    held = _held(calls, [max(0, room - taken) for room in rooms.held], rooms, itemsize)
+    free = [max(0, (rooms.held if keys else rooms.own)[step] - taken) for step, keys in enumerate(held)]
+    opened = {(part.step, part.key) for part in biases.parts if not part.bias}
+    held = [[key for key in keys if (step, key) not in opened] for step, keys in enumerate(held)]
     transfers = _grouped(calls, held, free, rooms, itemsize)
     used = _bring_early(transfers, free, rooms, itemsize)
     fullest = max(rooms.share * rooms.usable - room + more for room, more in zip(free, used, strict=True))
     return Prefetched(tuple(transfers), biases, fullest < _LOOSE * rooms.usable)
+
+
+def _open_with(opening: Transfer, calls: Sequence[Call], held: Sequence[list[str]], most: int) -> None:
+    """Put the first weights behind the biases, as far as they take little together.
+
+    A transfer takes 1 to 2 us however small it is, and what the first product needs should not wait for two.
+    """
+    for step, keys in enumerate(held):
+        if calls[step].weights and not keys:
+            return  # loads its own, which come first
+        for key in keys:
+            array = calls[step].weights[key]
+            if opening.columns * BIAS_BYTES + _bytes(array, BIAS_BYTES) > most:
+                return
+            opening.append(step, key, array)
 
 
 def _held(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[list[str]]:

@@ -17,7 +17,11 @@ from trnrt.planner.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Tran
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "first", "range"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "range"}
+# Modules of kernels that start with products, and the transposes of zeros that fill the time until small loads are
+# there: more would hold up the first product.
+_PRODUCTS = ("conv.conv2d", "conv.stacking", "linear")
+_WARM_UP = 6
 _LINE_LIMIT = 120
 
 
@@ -58,6 +62,7 @@ class _Writer:
     results: dict[str, DeviceTensor]
     prefetched: Prefetched
     itemsize: int
+    warms_up: bool
     body: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     weights: dict[str, Array] = field(default_factory=dict)
@@ -71,7 +76,10 @@ class _Writer:
     def transfers(self, calls: list[Call], number: int) -> None:
         """Ask for what is brought in before step ``number``."""
         if self.prefetched.biases is not None and number == 0:
-            self._transfer(self.prefetched.biases, calls, "biases", "all")
+            bare = all(part.bias for part in self.prefetched.biases.parts)
+            if not bare and self.warms_up and calls[0].module in _PRODUCTS:
+                self.body += ["", f"warm_up({_WARM_UP})"]
+            self._transfer(self.prefetched.biases, calls, *(("biases", "all") if bare else ("weights", "first")))
         for k, transfer in enumerate(self.prefetched.weights):
             if transfer.before == number:
                 self._transfer(transfer, calls, "weights", f"{k}")
@@ -79,7 +87,7 @@ class _Writer:
     def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
         name, tile = self.names.of(what, part), self.names.of(what, f"{part}_sb")
         is_bias = transfer is self.prefetched.biases
-        self.weights[name] = transfer.joined(calls, biases=is_bias)
+        self.weights[name] = transfer.joined(calls)
         if is_bias:
             self.biases.add(name)
         self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
@@ -225,7 +233,7 @@ class Draft:
 
     ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
     ``heading`` are lines for the docstring; names are escaped when it is rendered. ``own_weights`` are the steps that
-    load their weights themselves.
+    load their weights themselves. ``warms_up``: the tensor engine's clock rises with its work.
     """
 
     name: str
@@ -237,6 +245,7 @@ class Draft:
     dtype: str
     heading: list[str]
     own_weights: Collection[str] = ()
+    warms_up: bool = False
     parts: list[Step] = field(init=False)
     calls: list[Call] = field(init=False)
 
@@ -257,12 +266,13 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     parameters = [names.of(tensor.name) for tensor in draft.inputs]
     weights = {names.of(constant): array for constant, array in draft.constants.items()}
     results = {result.name: result for result in draft.results}
-    writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, weights=weights)
+    writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, draft.warms_up, weights=weights)
     for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
         writer.transfers(calls, number)
         writer.sweep(steps, number)
         writer.step(number, step, call)
     imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
+    imports |= {("warm_up", "warm_up")} if f"warm_up({_WARM_UP})" in writer.body else set()
     head = _head(entry, imports, parameters + list(writer.weights), draft.heading)
     returned = _tuple([names.of(result) for result in results])
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.kernels.conv.stacking import APART
 from trnrt.kernels.linear import OUTPUTS
 
 Array = NDArray[Any]
@@ -65,6 +66,16 @@ def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
             dense[group - first, :, group - first] = mine.reshape(each, channels, -1)
         parts.append(_blocked(dense.reshape(together * each, together * channels, -1).transpose(1, 2, 0)))
     return np.concatenate(parts, axis=1)
+
+
+def stacked_weight(weight: Array, kernel: tuple[int, int]) -> Array:
+    """What ``conv_weight`` makes of one group of few channels -> (32*(KH-1) + C, 1, KW, O) for conv2d_stacked."""
+    channels, _, _, outputs = weight.shape
+    stacked = np.zeros((APART * (kernel[0] - 1) + channels, 1, kernel[1], outputs), weight.dtype)
+    for row in range(kernel[0]):
+        taps = weight[:, :, row * kernel[1] : (row + 1) * kernel[1]]
+        stacked[APART * row : APART * row + channels] = taps
+    return stacked
 
 
 def columns(bias: Array, each: int = 0) -> Array:

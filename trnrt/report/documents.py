@@ -226,6 +226,7 @@ def _prediction(profile: Profile) -> Document:
         "instructions": profile.instructions,
         "engines": {name: asdict(use) for name, use in profile.engines.items()},
         "steps": [asdict(step) | {"nodes": list(step.nodes)} for step in profile.steps],
+        "breakdown": asdict(profile.breakdown) | {"parts": [asdict(part) for part in profile.breakdown.parts]},
         "sbuf_peak_bytes": profile.sbuf_peak_bytes,
         "psum_peak_bytes": profile.psum_peak_bytes,
         "roofline": asdict(roofline) | {"attainable_tflops": roofline.attainable_tflops},

@@ -39,6 +39,7 @@ def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
     parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile), ""]
     if profile.steps:
         parts += [step_uses_table(profile), *_rest(profile.steps), ""]
+    parts += breakdown_parts(profile)
     parts += [engines_table(profile), "", *_memory(profile), _roofline(profile), ""]
     return [*parts, summary_table(profile)]
 
@@ -74,6 +75,27 @@ def step_uses_table(profile: Profile) -> Table:
     numbers = [keep.index(index) for index in (2, 3, 5, 6)]
     whole = [*numbers, keep.index(4)]
     return plain_table([columns[i] for i in keep], [[row[i] for i in keep] for row in rows], numbers, whole)
+
+
+def breakdown_parts(profile: Profile) -> list[RenderableType]:
+    """What the latency is spent on, beside the same of the floor; nothing where nobody looked."""
+    breakdown = profile.breakdown
+    spent = [part for part in breakdown.parts if part.time_us or part.floor_us]
+    if not spent:
+        return []
+    rows = [
+        (part.part, "fixed" if part.fixed else "data", _us(part.time_us), _share(part.time_us / profile.benchmark_us))
+        for part in spent
+    ]
+    columns = ("critical path", "kind", "time us", "share")
+    if breakdown.floor_us is None or breakdown.ratio is None:
+        return [plain_table(columns, rows, right=(2, 3)), ""]
+    beside = [(*row, _us(part.floor_us or 0)) for row, part in zip(rows, spent, strict=True)]
+    told = (
+        f"floor: {breakdown.floor_us:,.2f} us to load the inputs and store the outputs, with nothing between; this is "
+        f"{breakdown.ratio:,.2f} times that"
+    )
+    return [plain_table((*columns, "floor us"), beside, right=(2, 3, 4)), Text(told), ""]
 
 
 def engines_table(profile: Profile) -> Table:

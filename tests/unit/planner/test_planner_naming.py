@@ -140,7 +140,17 @@ def check_body(function: ast.FunctionDef) -> None:
     assert len(arguments) == len(set(arguments))
 
 
-KERNELS = {"conv2d", "compute", "max_pool2d", "linear_rows", "linear_features", "softmax", "argmax"}
+KERNELS = {
+    "conv2d",
+    "conv2d_stacked",
+    "compute",
+    "max_pool2d",
+    "linear_rows",
+    "linear_features",
+    "softmax",
+    "argmax",
+    "warm_up",
+}
 VALUES = ["image", "c", "r", "m", "f", "g", "s", "p", "i", "label", "w", "b", "u", "v", "k"]
 NODES = [f"n{index}" for index in range(1, 10)]
 

@@ -105,7 +105,8 @@ def test_every_operator_is_computed_on_the_core() -> None:
     constants = {"w": drawn(2, 1, 3, 3), "u": drawn(8, 3), "v": drawn(3, 3), "b": drawn(3)}
     plan = planned(modelled(graph, constants), {"x": (5, 1, 6, 6)})
     program = program_of(plan)
-    assert multiplied(program) == 5 * (2 * 9 * 16 + 8 * 3 + 3 * 3)
+    # The three rows of the kernel are 32 partitions apart: zeros stand between them.
+    assert multiplied(program) == 5 * (2 * 3 * (2 * 32 + 1) * 16 + 8 * 3 + 3 * 3)
     used = Counter(i.operation.name for i in program.instructions)
     for instruction in ("nc_matmul", "activation", "tensor_reduce", "reciprocal", "max8", "nc_find_index8"):
         assert used[instruction], instruction

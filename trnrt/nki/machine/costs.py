@@ -126,6 +126,17 @@ def _result(instruction: Instruction, target: Target, cycles: float) -> float:
     return max(0, timing.interval_cycles - cycles) + timing.interval_cycles
 
 
+def fixed_cycles(instruction: Instruction, target: Target) -> float:
+    """The part of an instruction's cycles that does not grow with its elements: of a kernel of the GpSimd engine its
+    start, of an operand of one element a partition its read, and what reading the accumulators adds."""
+    if instruction.engine is Engine.gpsimd:
+        return GPSIMD_START
+    cost = instruction.operation.cost
+    if instruction.args.get("reduce_res") is not None:
+        return cost(instruction, target) - min(cost(instruction, target) / 2, streaming(instruction, target))
+    return cost(instruction, target) - copying(instruction, target) if cost is scaling else 0
+
+
 def _rate(instruction: Instruction, target: Target, tiles: list[View]) -> int:
     """Elements a cycle of a copy or a tensor_scalar: 4, 2 or 1.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels.conv import conv2d, conv_transpose, grouping, packing
+from trnrt.kernels.conv import conv2d, conv_transpose, grouping, packing, stacking
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner import weights
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
@@ -25,6 +25,9 @@ _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 # Up to so many channels the kernel packs taps, which it does with weights that it loads itself; up to 64 it does so
 # where that saves columns of products enough (one a cycle, 2.8 GHz on trn1) to make up for its loads.
 _PACKED_CHANNELS, _HALF_CHANNELS, _PACKED_COLUMNS = 32, 64, 32768
+# Below this many columns saved the kernel packs nothing (its PACK_NS): float32, of so many bytes, takes 4 cycles a
+# column, at 2.4 GHz.
+_FEW_COLUMNS, _WIDE = 2400, 4
 # Bytes of weights that are zero for groups to be one: DMA brings them in about the 5 us that a tensor takes to HBM and
 # back.
 MOST_ZEROS = 1536 * 1024
@@ -84,9 +87,11 @@ class ImagesStep(Step):
 
 @dataclass(kw_only=True)
 class ConvStep(ImagesStep):
-    """``pool(act(conv(source, weight) + bias))``; ``size`` is the convolution's (rows, columns) before pooling."""
+    """``pool(act(conv(source, weight) + bias))``; ``size`` is the convolution's (rows, columns) before pooling, and
+    ``itemsize`` what an element of the weights takes on the device."""
 
     size: tuple[int, int]
+    itemsize: int
     pool: Window
     pool_op: str
     added: Operand | None = None
@@ -130,14 +135,30 @@ class ConvStep(ImagesStep):
         return True
 
     def _held(self) -> tuple[str, ...]:
-        """Not those of few channels: the kernel arranges them as it packs taps."""
+        """Not those of few channels: the kernel arranges them as it packs taps, where that saves time."""
         if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return ()
-        channels, kernel = self._layer.seen, self.window.kernel
-        saved = kernel[0] * kernel[1] - packing.products_of(kernel, packing.packing(channels, kernel, 0))
-        columns = saved * self.shape[0] * self.size[0] * self.size[1] * blocks_of(self.shape[1])
+        channels, kernel, columns = self._layer.seen, self.window.kernel, self._columns_saved()
+        if self._stacked():
+            return ("w", "b")
         packed = channels <= (_HALF_CHANNELS if columns >= _PACKED_COLUMNS else _PACKED_CHANNELS)
         return ("b",) if packed and kernel != (1, 1) else ("w", "b")
+
+    def _columns_saved(self) -> int:
+        """Columns of products that packing as many taps as there is room for would save."""
+        channels, kernel = self._layer.seen, self.window.kernel
+        saved = kernel[0] * kernel[1] - packing.products_of(kernel, packing.packing(channels, kernel, 0))
+        return saved * self.shape[0] * self.size[0] * self.size[1] * blocks_of(self.shape[1])
+
+    def _stacked(self) -> bool:
+        """Whether the rows of the kernel are stacked on chip: of small images with few channels, in float32. (Products
+        of 16 bits are four times as fast.)"""
+        if isinstance(self.weight, Operand) or self.added is not None or self.groups > 1 or len(self.shape) != 4:
+            return False
+        rows, pixels = self.window.kernel[0], self.sources[0].shape[2:]
+        small = self.shape[0] * max(pixels[0], self.size[0]) * pixels[1] <= _FEW_COLUMNS
+        fits = self.channels <= stacking.APART and 1 < rows <= stacking.MOST_ROWS
+        return self.itemsize == _WIDE and fits and small and self._columns_saved() < _FEW_COLUMNS
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """A band of the source if it is not read where it lies, results on their way, and the weights at hand."""
@@ -162,7 +183,8 @@ class ConvStep(ImagesStep):
         if self._held() == ("b",):
             # Packed taps: bands with several of them, and the next band while one is worked on.
             return min(WORKING_BYTES, weight + 2 * min(conv2d.BAND_BYTES, band * taps) + 3 * result)
-        return (0 if held else weight) + min(conv2d.BAND_BYTES, band) + 3 * result + sums
+        stack = 4 * images * (self.size[0] + pixels[0]) * pixels[1] if self._stacked() else 0
+        return (0 if held else weight) + stack + min(conv2d.BAND_BYTES, band) + 3 * result + sums
 
     def call(self, tensors: Tensors) -> Call:
         window, pool = self.window, self.pool
@@ -183,6 +205,10 @@ class ConvStep(ImagesStep):
         }
         if self.added is not None:
             given["added"] = SourceName(self.sources.index(self.added))
+        if self._stacked():
+            assert not isinstance(self.weight, Operand)
+            call = self._called("conv.stacking", "conv2d_stacked", given)
+            return replace(call, weights={"w": weights.stacked_weight(self.weight, window.kernel)})
         return self._called("conv.conv2d", "conv2d", given)
 
 
@@ -318,6 +344,7 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
         channels=layer.channels,
         window=window,
         size=size,
+        itemsize=as_dtype(lowering.dtype).itemsize,
         act=act,
         pool=pool,
         pool_op=pool_op,

@@ -16,7 +16,7 @@ from string import Template
 
 from trnrt.nki.profiling import Profile
 from trnrt.report.page.columns import report_data
-from trnrt.report.page.parts import engine_table, facts, headline, marks, notes, step_table
+from trnrt.report.page.parts import breakdown_table, engine_table, facts, headline, marks, notes, step_table
 from trnrt.report.text import shown
 
 # In the order in which they build on each other; one script, so that none of their names is the page's.
@@ -40,6 +40,7 @@ def report_html(profile: Profile, title: str) -> str:
         marks=marks(profile),
         facts=facts(profile),
         steps=step_table(profile),
+        breakdown=breakdown_table(profile),
         engines=engine_table(profile),
         notes=notes(profile),
     )

@@ -68,6 +68,26 @@ def engine_table(profile: Profile) -> str:
     return _table("Engines", ("Engine", "Busy", "Share"), rows, numeric=(1, 2))
 
 
+def breakdown_table(profile: Profile) -> str:
+    """A row a part of the critical path: what it takes, and what it takes of a program that only loads and stores."""
+    breakdown = profile.breakdown
+    rows = [
+        [
+            _text(part.part),
+            "fixed" if part.fixed else "data",
+            _text(time_text(part.time_us)),
+            _bar(part.time_us / profile.benchmark_us, 1.0),
+            "-" if part.floor_us is None else _text(time_text(part.floor_us)),
+        ]
+        for part in breakdown.parts
+    ]
+    told = ""
+    if breakdown.floor_us is not None and breakdown.ratio is not None:
+        floor = f"To load the inputs and store the outputs, with nothing between, takes {time_text(breakdown.floor_us)}"
+        told = f"<p>{_text(floor)}; this is {breakdown.ratio:,.2f} times that.</p>"
+    return _table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + told
+
+
 def notes(profile: Profile) -> str:
     """What the model had to assume."""
     found = list(dict.fromkeys([*profile.notes, *(note for core in profile.cores for note in core.notes)]))

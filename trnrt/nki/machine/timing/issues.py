@@ -107,7 +107,7 @@ class Issues:
             engine = "sync" if instruction.engine is Engine.dma else instruction.engine.name
             stream = self._stream(engine, engine, triggers=False)
             ports = tuple(port for port in self._shared.get(stream.engine, ()) if _uses(instruction, port))
-            return Facts(instruction, stream, stream.lane, None, ports, stream.lane, _function(instruction))
+            return Facts(instruction, stream, stream.lane, None, ports, stream.lane, function_of(instruction))
         producer = hazards.producer(instruction.operands[-1][1])
         start = self._starts.of(instruction, ENGINES[producer] if 0 <= producer < len(ENGINES) else "")
         stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
@@ -126,7 +126,7 @@ class Issues:
         return self._by_name[name]
 
 
-def _function(instruction: Instruction) -> str:
+def function_of(instruction: Instruction) -> str:
     """The function that an instruction looks up in a table of the scalar engine; "" where it is none."""
     if instruction.engine is not Engine.scalar or not instruction.operation.name.startswith("activation"):
         return ""

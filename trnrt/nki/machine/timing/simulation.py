@@ -38,7 +38,8 @@ class _Schedule:
         self.issues, self.target = issues, issues.target
         count = len(issues.order)
         self.start, self.end, self.seen = [0] * count, [0] * count, [-1] * count
-        self.waited_for = [-1] * count
+        self.waited_for, self.freed = [-1] * count, [0] * count
+        self.slowed: set[int] = set()
         self.transfers: dict[int, Transfer] = {}
         self.waiting: dict[int, list[Stream]] = {}
         self.events: list[tuple[int, int]] = []
@@ -112,6 +113,9 @@ class _Schedule:
             self._trigger(issue, stream, now)
         elif stream.engine == "tensor" and facts.instruction.operation.name in PRODUCTS:
             begin, end = self.tensor.run(work_of(facts.instruction, self.target), now)
+            self.freed[issue] = begin
+            if self.tensor.ramp.slowdown > 1 and self.tensor.ramp.window:
+                self.slowed.add(issue)
             self._finish(issue, begin, end, end + stream.signal)
         else:
             self._compute(issue, stream, now)
@@ -128,6 +132,7 @@ class _Schedule:
             self.table = facts.function
         end = now + round(latency * 1000 + cycles * period)
         stream.free = now + round(max(cycles, engine.interval_cycles) * period)
+        self.freed[issue] = stream.free
         for port in facts.ports:
             self.ports[port] = stream.free
         self._occupy(stream.engine, now, end)
@@ -143,7 +148,7 @@ class _Schedule:
         facts = self.issues.facts[issue]
         start, movement = facts.start, self.movements.of(facts.instruction)
         assert start is not None
-        stream.free = now + start.trigger
+        stream.free = self.freed[issue] = now + start.trigger
         self.triggers[stream.engine] = stream.free
         ready = now + start.until_data
         if stream.engine == "sync" or not stream.triggers:  # the others' triggers run beside their data path
@@ -207,4 +212,7 @@ class _Schedule:
             busy={**self.busy, "dma": self.dma.busy},
             duration=last,
             notes=tuple(issues.notes),
+            seen=self.seen,
+            freed=self.freed,
+            slowed=frozenset(self.slowed),
         )

@@ -10,15 +10,21 @@ from __future__ import annotations
 import linecache
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trnrt.nki.machine.timing.issues import ENGINES
+from trnrt.nki.machine.timing.path import Segment
 from trnrt.nki.machine.timing.tensor_engine import work_of
 from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline, Transfer
 
 BOUNDS = ("tensor", "vector", "scalar", "gpsimd", "DMA bandwidth", "DMA latency", "dependency")
+_BOUND_OF = {
+    "DMA data": "DMA bandwidth",
+    "DMA starts": "DMA latency",
+    "DMA triggers": "DMA latency",
+    "DMA completions": "DMA latency",
+}
 _LONGEST_NAME = 60
 
 
@@ -82,13 +88,16 @@ class _Tally:
     reasons: Counter[str] = field(default_factory=Counter)
 
 
-def attribute(timeline: Timeline, steps: Sequence[Step] | None) -> tuple[StepUse, ...]:
-    """The steps in the order of the kernel, those without an instruction left out. ``steps`` None: a line is a step."""
+def attribute(timeline: Timeline, steps: Sequence[Step] | None, segments: Sequence[Segment]) -> tuple[StepUse, ...]:
+    """The steps in the order of the kernel, those without an instruction left out. ``steps`` None: a line is a step.
+
+    ``segments`` are those of the critical path.
+    """
     tallies = [_Tally(step) for step in (steps if steps is not None else _lines(timeline))]
     owner = _owners(timeline, tallies)
     transfers = {transfer.issue: transfer for transfer in timeline.transfers}
     _count(timeline, tallies, owner, transfers)
-    _follow(timeline, tallies, owner, transfers)
+    _blame(timeline, segments, tallies, owner)
     total = max(1, timeline.duration)
     return tuple(_use(tally, total) for tally in tallies if tally.instructions)
 
@@ -165,40 +174,11 @@ def _count(timeline: Timeline, tallies: list[_Tally], owner: list[int], transfer
             )
 
 
-def _follow(timeline: Timeline, tallies: list[_Tally], owner: list[int], transfers: dict[int, Transfer]) -> None:
-    """Walk the critical path back from the last instruction, and give its time to steps and reasons."""
-    if not timeline.instruction:
-        return
-    completion = round(timeline.program.target.timing.dma.completion_ns * 1000)
-    issue = max(range(len(timeline.end)), key=lambda i: (timeline.end[i] + (completion if i in transfers else 0), i))
-    until = timeline.duration
-    while issue >= 0:
-        transfer = transfers.get(issue)
-        begin = min(until, transfer.triggered if transfer else timeline.start[issue])
-        earlier = timeline.waited_for[issue]
-        reasons = tallies[owner[issue]].reasons
-        if transfer:
-            # From the moment its data could flow, a transfer waits for the others' or for its own.
-            flowing = max(0, min(until, timeline.end[issue]) - max(begin, transfer.ready))
-            reasons["DMA bandwidth"] += flowing
-            reasons["DMA latency"] += until - begin - flowing
-        else:
-            _blame(timeline, issue, until - begin, reasons)
-        if earlier < 0:
-            reasons["dependency"] += begin
-        until, issue = begin, earlier
-
-
-def _blame(timeline: Timeline, issue: int, time: int, reasons: Counter[str]) -> None:
-    """Divide a compute instruction's time on the path: its engine's work, and latency that nothing hid."""
-    lane = timeline.lanes[timeline.lane[issue]]
-    if lane == "tensor" or lane not in ENGINES:
-        reasons["tensor" if lane == "tensor" else "DMA latency"] += time
-        return
-    if lane == "sync":
-        reasons["dependency"] += time
-        return
-    latency = round(getattr(timeline.program.target.timing, lane).latency_ns * 1000)
-    working = max(0, min(time, timeline.end[issue] - timeline.start[issue] - latency))
-    reasons[lane] += working
-    reasons["dependency"] += time - working
+def _blame(timeline: Timeline, segments: Iterable[Segment], tallies: list[_Tally], owner: list[int]) -> None:
+    """Give the time of the critical path to steps and reasons."""
+    for segment in segments:
+        lane, part = timeline.lanes[timeline.lane[segment.issue]], segment.part
+        reason = _BOUND_OF.get(part, "dependency")
+        if (part == "compute" and lane != "sync") or (part == "instruction latency" and lane == "tensor"):
+            reason = lane
+        tallies[owner[segment.issue]].reasons[reason] += segment.end - segment.start

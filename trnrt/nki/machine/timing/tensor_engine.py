@@ -20,13 +20,17 @@ PRODUCTS = frozenset({"nc_matmul", "nc_transpose"})
 
 
 class Work(NamedTuple):
-    """One instruction's work: ``parts`` products of ``columns`` cycles each, after weights of ``load`` nanoseconds."""
+    """One instruction's work: ``parts`` products of ``columns`` cycles each, after weights of ``load`` nanoseconds.
+
+    ``streamed`` are the cycles of all its columns, without those that few columns take besides.
+    """
 
     parts: int
     columns: int
     load: float
     load_interval: int
     flops: int
+    streamed: int = 0
 
 
 def work_of(instruction: Instruction, target: Target) -> Work:
@@ -49,7 +53,8 @@ def work_of(instruction: Instruction, target: Target) -> Work:
     parts, cycles = (1, 2) if wide and moves else (2, 2) if wide else (1, 1)
     load = timing.load_latency_ns * (2 if wide else 1)
     interval = min(timing.load_interval_cycles, loaded) * (2 if wide else 1)
-    return Work(parts, max(timing.interval_cycles, columns) * cycles, load, interval, flops)
+    least = max(timing.interval_cycles, columns)
+    return Work(parts, least * cycles, load, interval, flops, parts * columns * cycles)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ All times are integers, picoseconds since the program's first instruction could 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trnrt.nki.machine.program import Program
@@ -42,8 +42,9 @@ class Timeline:
     ``lanes`` (an engine, or the queue that carries a DMA transfer's data), ``start`` and ``end`` when it occupies its
     lane and until its result is there, ``waited_for`` the issue that let it start (its lane's previous one, the
     producer of what it reads, the last user of what it overwrites), -1 where nothing did.
-    ``duration`` is when the last of them has ended, ``busy`` how long each lane had something to do, ``notes`` what the
-    model had to assume.
+    ``seen`` is when an issue's semaphore is set, ``freed`` when the next of its stream may start; ``slowed`` are the
+    products at half the clock. ``duration`` is when the last of them has ended, ``busy`` how long each lane had
+    something to do, ``notes`` what the model had to assume.
     """
 
     program: Program
@@ -57,3 +58,6 @@ class Timeline:
     busy: dict[str, int]
     duration: int
     notes: tuple[str, ...] = ()
+    seen: list[int] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
+    slowed: frozenset[int] = frozenset()

@@ -1,0 +1,58 @@
+"""Where a latency goes: the critical path by what its time is spent on, beside what fixed overheads alone cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.timing import PS_PER_US, schedule
+from trnrt.nki.machine.timing.path import LAUNCH, PARTS, Segment, critical_path
+from trnrt.nki.machine.timing.steps import Named
+from trnrt.nki.machine.timing.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart(Named):
+    """What one of ``PARTS`` takes of the latency, and of the floor's (None where there is none), microseconds.
+
+    ``fixed``: whether it is the same however large the data.
+    """
+
+    part: str
+    fixed: bool
+    time_us: float
+    floor_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown(Named):
+    """The parts of a latency, which add up to it. ``floor_us``: the latency of the program that only loads the inputs
+    and stores the outputs; ``ratio``: how many times that the latency is."""
+
+    parts: tuple[PathPart, ...]
+    floor_us: float | None = None
+    ratio: float | None = None
+
+
+def breakdown_of(timeline: Timeline, segments: Iterable[Segment], floor: Program | None) -> Breakdown:
+    """The breakdown of a benchmark's figure for ``timeline``, whose critical path the segments are."""
+    launch = round(timeline.program.target.timing.benchmark_ns * 1000)
+    spent = _spent(launch, segments)
+    least = None if floor is None else _spent(launch, critical_path(schedule(floor)))
+    parts = tuple(
+        PathPart(part, fixed, spent[part] / PS_PER_US, None if least is None else least[part] / PS_PER_US)
+        for part, fixed in PARTS.items()
+    )
+    if least is None:
+        return Breakdown(parts)
+    return Breakdown(parts, least.total() / PS_PER_US, spent.total() / least.total())
+
+
+def _spent(launch: int, segments: Iterable[Segment]) -> Counter[str]:
+    """Part -> picoseconds."""
+    spent = Counter({LAUNCH: launch})
+    for segment in segments:
+        spent[segment.part] += segment.end - segment.start
+    return spent

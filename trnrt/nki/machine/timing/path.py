@@ -1,0 +1,176 @@
+"""The critical path: from the last semaphore of a program back to its start, and what each moment of it was spent on.
+
+The walk asks of each issue what let it begin: the semaphore of what it depends on, its stream's previous instruction,
+or another engine that used what both share. Each segment ends where the next one begins, so that they add up to the
+timeline's duration.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trnrt.nki.machine.costs import fixed_cycles
+from trnrt.nki.machine.program import Instruction
+from trnrt.nki.machine.timing.issues import ENGINES, function_of
+from trnrt.nki.machine.timing.tensor_engine import PRODUCTS, work_of
+from trnrt.nki.machine.timing.timeline import Timeline, Transfer
+
+LAUNCH = "launch"
+PARTS = {
+    LAUNCH: True,
+    "DMA starts": True,
+    "DMA triggers": True,
+    "DMA completions": True,
+    "DMA data": False,
+    "semaphores": True,
+    "function tables": True,
+    "instruction latency": True,
+    "compute": False,
+}
+"""What time is spent on -> whether it is a fixed cost, of each program, transfer or instruction, whatever its size.
+
+``launch``: the program's fixed start and end. ``DMA starts``: from a trigger to the first data. ``DMA triggers``: a
+trigger that waits for its engine's earlier ones. ``DMA completions``: the memory's latency, and from the last byte to
+the semaphore. ``DMA data``: packets and bytes, other transfers' included where an engine has them first.
+``semaphores``: from an end to what waited for it. ``function tables``: the scalar engine's. ``instruction latency``:
+what an instruction takes however small it is, or how soon the next may follow. ``compute``: elements and columns.
+"""
+
+
+class Segment(NamedTuple):
+    """A stretch of the critical path, picoseconds: which issue it belongs to and what it was spent on."""
+
+    issue: int
+    part: str
+    start: int
+    end: int
+
+
+def critical_path(timeline: Timeline) -> list[Segment]:
+    """The segments from time 0 to the timeline's duration, in their order; none is empty."""
+    return _Walk(timeline).run() if timeline.seen else []
+
+
+class _Walk:
+    """The walk back. ``until``: where it stands; ``finished``: whether that is the issue's semaphore, or else the
+    moment from which on its engine could do something else."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline, self.timing = timeline, timeline.program.target.timing
+        self.transfers = {transfer.issue: transfer for transfer in timeline.transfers}
+        self.completion = round(self.timing.dma.completion_ns * 1000)
+        self.until, self.finished = timeline.duration, True
+        self.segments: list[Segment] = []
+        self._freed: dict[int, list[int]] = {}
+
+    def run(self) -> list[Segment]:
+        """From the issue that is seen last to the one that nothing held up."""
+        seen = self.timeline.seen
+        issue = max(range(len(seen)), key=lambda i: (seen[i], i))
+        while issue >= 0:
+            transfer = self.transfers.get(issue)
+            if transfer is not None:
+                issue = self._told_by(issue) if self.finished else issue
+                self._through_transfer(self.transfers[issue])
+            else:
+                self._through_instruction(issue)
+            issue = self._before(issue)
+        return self.segments[::-1]
+
+    def _add(self, issue: int, part: str, begin: int) -> None:
+        """What lies between ``begin`` and where the walk stands."""
+        if begin < self.until:
+            self.segments.append(Segment(issue, part, begin, self.until))
+            self.until = begin
+
+    def _told_by(self, issue: int) -> int:
+        """The transfer whose end set the semaphore: those of one order are told of in their order."""
+        seen, end = self.timeline.seen, self.timeline.end
+        if end[issue] + self.completion == seen[issue]:
+            return issue
+        found = [i for i in self.transfers if i < issue and end[i] + self.completion == seen[i] == seen[issue]]
+        return found[-1] if found else issue
+
+    def _through_transfer(self, transfer: Transfer) -> None:
+        issue = transfer.issue
+        if not self.finished:
+            self._add(issue, "DMA triggers", transfer.triggered)
+            return
+        instruction = self._instruction(issue)
+        from_memory = any(not view.storage.on_chip for _, view in instruction.operands[1:])
+        latency = round(self.timing.dma.read_ns * 1000) if from_memory else 0
+        self._add(issue, "DMA completions", self.timeline.end[issue] - latency)
+        self._add(issue, "DMA data", transfer.ready)
+        self._add(issue, "DMA starts", transfer.triggered)
+
+    def _through_instruction(self, issue: int) -> None:
+        begin = self.timeline.start[issue]
+        self._add(issue, "semaphores", self.timeline.end[issue])
+        self._add(issue, "compute", max(begin, self.until - self._working(issue)))
+        self._add(issue, "instruction latency", begin)
+
+    def _working(self, issue: int) -> int:
+        """How much of an instruction's time grows with its data."""
+        instruction, target = self._instruction(issue), self.timeline.program.target
+        if self._engine(issue) == "tensor":
+            if instruction.operation.name not in PRODUCTS:
+                return 0
+            slowdown = 2 if issue in self.timeline.slowed else 1
+            return round(work_of(instruction, target).streamed * slowdown * 1000 / self.timing.tensor.clock_ghz)
+        cycles = instruction.operation.cost(instruction, target) - fixed_cycles(instruction, target)
+        clock_ghz: float = getattr(self.timing, self._engine(issue)).clock_ghz
+        return round(max(0, cycles) * 1000 / clock_ghz)
+
+    def _before(self, issue: int) -> int:
+        """What let an issue begin, the walk standing there; -1 where nothing did."""
+        line, begin = self.timeline, self.until
+        earlier, engine = line.waited_for[issue], self._engine(issue)
+        table = self._table_load(issue)
+        if earlier < 0:
+            return self._at_start(issue, table)
+        if table and begin == line.freed[earlier] + table:
+            return self._switch(issue, earlier, "function tables", line.freed[earlier], finished=False)
+        wait = round(getattr(self.timing, engine).wait_ns * 1000)
+        if begin == line.seen[earlier] + wait:
+            return self._switch(issue, earlier, "semaphores", line.seen[earlier], finished=True)
+        if engine == "tensor":
+            return self._switch(issue, self._previous_product(issue), "instruction latency", begin, finished=False)
+        holder = earlier if begin == line.freed[earlier] else self._holder(begin, issue)
+        return self._switch(issue, holder, "instruction latency", line.freed[holder], finished=False)
+
+    def _at_start(self, issue: int, table: int) -> int:
+        """An issue that waited for no other begins at 0, after its table, or when something shared is free."""
+        begin = self.until
+        if begin in (0, table):
+            self._add(issue, "function tables", 0)
+            return -1
+        return self._switch(issue, self._holder(begin, issue), "instruction latency", begin, finished=False)
+
+    def _switch(self, issue: int, earlier: int, part: str, until: int, *, finished: bool) -> int:
+        self._add(issue, part, until)
+        self.finished = finished
+        return earlier
+
+    def _table_load(self, issue: int) -> int:
+        wanted = issue not in self.transfers and bool(function_of(self._instruction(issue)))
+        return round(self.timing.table_load_ns * 1000) if wanted else 0
+
+    def _previous_product(self, issue: int) -> int:
+        lane = self.timeline.lane
+        return next((i for i in range(issue - 1, -1, -1) if lane[i] == lane[issue]), -1)
+
+    def _holder(self, begin: int, issue: int) -> int:
+        """The issue that used what ``issue`` shares with it until ``begin``."""
+        if not self._freed:
+            for number, freed in enumerate(self.timeline.freed):
+                self._freed.setdefault(freed, []).append(number)
+        moves = issue in self.transfers
+        return [i for i in self._freed.get(begin, ()) if i != issue and (i in self.transfers) == moves][-1]
+
+    def _instruction(self, issue: int) -> Instruction:
+        return self.timeline.program.instructions[self.timeline.instruction[issue]]
+
+    def _engine(self, issue: int) -> str:
+        """The engine that issues it."""
+        transfer = self.transfers.get(issue)
+        return ENGINES[self.timeline.lane[issue] if transfer is None else transfer.lane]
