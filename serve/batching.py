@@ -165,10 +165,7 @@ class Batcher:
 
     async def infer(self, feeds: Feeds, rows: int, kind: object, timeout_s: float) -> Inference:
         """Queue checked inputs and wait for their outputs. Problem 429 for a full queue, 504 after the timeout."""
-        if len(self._queue) >= self._limits.queue:
-            self._all_metrics.rejected("queue")
-            told = f"{len(self._queue)} requests wait for the model {self._name!r}, which is the limit"
-            raise Problem(429, told, {"Retry-After": str(self.retry_after())})
+        self.admit()
         self._number += 1
         number, now = self._number, time.perf_counter()
         member = _Member(feeds, rows, kind, self._loop.create_future(), now, request=request_id.get())
@@ -188,6 +185,13 @@ class Batcher:
                 self._left(1)
         self._metrics.answered(member.taken - member.queued, time.perf_counter() - member.queued)
         return inference
+
+    def admit(self) -> None:
+        """Problem 429 where the queue is full."""
+        if len(self._queue) >= self._limits.queue:
+            self._all_metrics.rejected("queue")
+            told = f"{len(self._queue)} requests wait for the model {self._name!r}, which is the limit"
+            raise Problem(429, told, {"Retry-After": str(self.retry_after())})
 
     def retry_after(self) -> int:
         """Seconds until the queue is likely to be done, at least 1."""

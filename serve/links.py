@@ -4,7 +4,7 @@ A worker asks for an action (load, unload) for all; the supervisor tells each to
 answers. Messages are tuples that begin with what they are.
 
     worker -> supervisor    ("loaded", rows)  ("ask", token, action, name)  ("done", token, failure)
-    supervisor -> worker    ("do", token, action, name)  ("answer", token, failure)  ("stop",)
+    supervisor -> worker    ("do", token, action, name)  ("answer", token, failure)  ("open",)  ("stop",)
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = 0
 
-    def attach(self, loop: asyncio.AbstractEventLoop, act: Act, stop: Callable[[], None]) -> None:
-        """From here on do what the supervisor says."""
-        self._loop, self._act, self._stop = loop, act, stop
+    def attach(
+        self, loop: asyncio.AbstractEventLoop, act: Act, stop: Callable[[], None], opened: Callable[[], None]
+    ) -> None:
+        """From here on do what the supervisor says; ``opened`` is called when every worker has loaded its models."""
+        self._loop, self._act, self._stop, self._opened = loop, act, stop, opened
         loop.add_reader(self._connection.fileno(), self._receive)
 
     def loaded(self, rows: list[SummaryRow]) -> None:
@@ -61,6 +63,8 @@ class Link:
             return
         if kind == "stop":
             self._stop()
+        elif kind == "open":
+            self._opened()
         elif kind == "answer":
             token, failure = details
             waiting = self._answers.get(token)

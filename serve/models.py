@@ -122,6 +122,10 @@ class ServedModel:
             engine.shadow.offer(feeds, inference.outputs)
         return inference if not outputs else replace(inference, outputs={n: inference.outputs[n] for n in outputs})
 
+    def admit(self) -> None:
+        """Problem(429) where the queue is full: a body that will be refused need not be read as a tensor."""
+        self._ready_engine().batcher.admit()
+
     def arriving(self) -> AbstractContextManager[None]:
         """Entered when a request for this model is on its way, left when it is queued or failed.
 

@@ -46,6 +46,8 @@ class Repository:
     ) -> None:
         self.settings, self.metrics = settings, metrics
         self.draining = False
+        self.others_loading = False
+        """Whether other workers still load their models: who asks one of them asks all."""
         self._broadcast, self._unloaded = broadcast, unloaded
         known = model_files(settings) if files is None else files
         self.models = {name: ServedModel(name, path, settings, metrics) for name, path in known.items()}
@@ -59,8 +61,9 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Whether every model is ready (those apart that were unloaded), and the server is not about to go."""
-        return not self.draining and not self.reasons
+        """Whether every model is ready (those apart that were unloaded), here and on the other workers, and the server
+        is not about to go."""
+        return not self.draining and not self.others_loading and not self.reasons
 
     @property
     def reasons(self) -> dict[str, str]:

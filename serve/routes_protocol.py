@@ -79,7 +79,7 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
         if not repository.ready:
             # Why is at the model's own path: this one needs no key.
             waiting = [f"{shown(name)} is {repository.get(name).state}" for name in repository.reasons]
-            raise Problem(503, f"not ready: {', '.join(waiting)}")
+            raise Problem(503, f"not ready: {', '.join(waiting) or 'other workers load their models'}")
         return JSONAnswer({"ready": True})
 
     async def server_metadata(request: Request) -> Response:
@@ -151,6 +151,7 @@ def _infer(repository: Repository) -> Handler:
         outputs = {meta.name: meta for meta in model.outputs}
         with model.arriving():
             body = await request.body()
+            model.admit()
             try:
                 length = header_length(header(request.scope, _HEADER_LENGTH), len(body))
                 inputs = {meta.name: meta for meta in model.inputs}

@@ -104,8 +104,11 @@ class Worker:
         """Begin to go; the second time, go."""
         (self._hurrying if self._stopping.is_set() else self._stopping).set()
 
-    async def run(self, listener: socket.socket) -> int:
-        """Serve until ``stop``: 0 if everything that was accepted was answered within the drain timeout, else 1."""
+    async def run(self, listener: socket.socket, *, load_first: bool = False) -> int:
+        """Serve until ``stop``: 0 if everything that was accepted was answered within the drain timeout, else 1.
+
+        ``load_first``: others serve meanwhile, and it must not take requests from them that it can't answer yet.
+        """
         keeper = Doorkeeper(make_app(self.repository))
         config = uvicorn.Config(
             keeper,
@@ -117,12 +120,16 @@ class Worker:
             server_header=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
+            proxy_headers=False,
         )
         server = _Server(config)
-        serving = asyncio.create_task(server.serve([listener]))
-        helpers = [asyncio.create_task(self._load()), asyncio.create_task(self._sample())]
+        loading = asyncio.create_task(self._load())
+        helpers = [loading, asyncio.create_task(self._sample())]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
+            if load_first:
+                await asyncio.wait([loading, stopping], return_when=asyncio.FIRST_COMPLETED)
+            serving = asyncio.create_task(server.serve([listener]))
             await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():  # it does not end by itself, unless it fails
                 serving.result()
@@ -173,12 +180,13 @@ class Worker:
 
 @dataclass(frozen=True)
 class Share:
-    """What a worker is given; ``link`` is None where it is the only one."""
+    """What a worker is given; ``link`` is None where it is the only one, and it ``succeeds`` one that ended."""
 
     settings: ServeSettings
     files: dict[str, Path]
     unloaded: frozenset[str] = frozenset()
     number: int = 0
+    succeeds: bool = False
     link: Link | None = None
 
 
@@ -219,8 +227,13 @@ async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> 
     # Ctrl-C reaches every process of a terminal; where there is a supervisor, it says what to do about it.
     loop.add_signal_handler(signal.SIGINT, worker.stop if link is None else _ignore)
     if link is not None:
-        link.attach(loop, repository.act, worker.stop)
-    return await worker.run(listener)
+        repository.others_loading = not share.succeeds
+
+        def opened() -> None:
+            repository.others_loading = False
+
+        link.attach(loop, repository.act, worker.stop, opened)
+    return await worker.run(listener, load_first=share.succeeds)
 
 
 def _lease(settings: ServeSettings) -> Lease | None:

@@ -70,6 +70,8 @@ class Supervisor:
         self._due = dict.fromkeys(range(settings.workers), 0.0)
         self._pauses: dict[int, float] = {}
         self._unloaded: set[str] = set()
+        self._loaded: set[int] = set()
+        self._open = False
         self._asks: dict[int, _Ask] = {}
         self._token = 0
         self._signals = 0
@@ -131,7 +133,8 @@ class Supervisor:
     def _spawn(self, number: int) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (self._settings, self._files, frozenset(self._unloaded), number, theirs, self._listener)
+        own = (number, self._open, theirs)
+        arguments = (self._settings, self._files, frozenset(self._unloaded), *own, self._listener)
         process = context.Process(target=work, args=arguments, name=f"trnrt-worker-{number}")
         process.start()
         theirs.close()
@@ -145,6 +148,7 @@ class Supervisor:
         child.process.join()
         child.connection.close()
         del self._children[child.number]
+        self._loaded.discard(child.number)
         mark_worker_dead(child.process.pid or 0)
         for token in list(self._asks):
             self._settle(token, child, None)
@@ -164,6 +168,8 @@ class Supervisor:
         except (EOFError, OSError):  # it ended; its sentinel tells
             return
         if kind == "loaded":
+            self._loaded.add(child.number)
+            self._see_open()
             if self._on_loaded is not None:
                 self._on_loaded(*details)
                 self._on_loaded = None
@@ -172,6 +178,14 @@ class Supervisor:
         else:
             token, failure = details
             self._settle(token, child, failure)
+
+    def _see_open(self) -> None:
+        """Say once that every worker has loaded its models; a successor loads before it listens."""
+        if self._open or len(self._loaded) < self._settings.workers:
+            return
+        self._open = True
+        for child in self._children.values():
+            self._send(child, ("open",))
 
     def _ask(self, asker: _Child, token: int, action: str, name: str) -> None:
         if action == "unload":
@@ -234,6 +248,7 @@ def work(
     files: dict[str, Path],
     unloaded: frozenset[str],
     number: int,
+    succeeds: bool,
     connection: Connection,
     listener: socket.socket,
 ) -> None:
@@ -243,4 +258,4 @@ def work(
     from trnrt.serve.worker import Share, leave, run_worker
 
     link = Link(connection)
-    leave(run_worker(Share(settings, files, unloaded, number, link), listener, link.loaded))
+    leave(run_worker(Share(settings, files, unloaded, number, succeeds, link), listener, link.loaded))

@@ -22,7 +22,7 @@ import numpy as np
 from trnrt.bench.measuring import Row, in_turns
 from trnrt.bench.serving import samples
 from trnrt.bench.serving.driving import drive, loading, probe, watching_memory
-from trnrt.bench.serving.ledger import BAD, Ledger, Verdict, quantile
+from trnrt.bench.serving.ledger import Ledger, Verdict, quantile
 from trnrt.bench.serving.samples import Sample
 from trnrt.bench.serving.servers import Server, serving, sockets
 from trnrt.errors import OptionError
@@ -40,7 +40,6 @@ GOES_ON_S = 1.0
 
 INSTANT = ("trnrt.bench.serving.instant",)
 _DONE = (Verdict.RIGHT, Verdict.REJECTED)
-_FAILED = (*BAD, Verdict.CUT, Verdict.LOST)
 _SETTLED_S = 0.3  # until 64 new connections are made and have sent their first requests
 _DYING_S = 0.1  # until a killed process is gone, with its connections
 
@@ -228,9 +227,9 @@ def crashed(bench: Bench) -> list[Row]:
     digits = samples.digits(bench.folder)
     with serving([str(digits.model), "--workers", "2"], bench.cache) as server:
         ledger, moment = killed(server, digits, seconds=bench.effort.seconds + 1)
-    failed = ledger.count(*_FAILED)
+    failed = failures(ledger)
     flying = in_flight(ledger, moment)
-    later = ledger.since(moment + _DYING_S).count(*_FAILED)
+    later = failures(ledger.since(moment + _DYING_S))
     case = "kill -9 of one worker of two"
     return [
         Row(f"{case}, failed requests", failed, "requests", flying, note=f"{flying} were in flight; {ledger.told()}"),
@@ -247,6 +246,11 @@ def killed(server: Server, sample: Sample, seconds: float, after_s: float = 0.7)
         moment = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         return driver.ledger(), moment
+
+
+def failures(ledger: Ledger) -> int:
+    """Requests without a right answer: to be refused, too, is one where the server should have room."""
+    return len(ledger.verdict) - ledger.count(Verdict.RIGHT)
 
 
 def in_flight(ledger: Ledger, moment: float) -> int:

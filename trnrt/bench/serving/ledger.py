@@ -43,9 +43,6 @@ class Verdict(IntEnum):
     """No answer, on a connection that stayed open."""
 
 
-BAD = (Verdict.WRONG_NUMBERS, Verdict.WRONG_ID, Verdict.UNREADABLE, Verdict.ERROR)
-
-
 def id_of(index: int) -> str:
     """The id of a load's ``index``-th request, always as long, so that every request is."""
     return f"load-{index:08d}"
