@@ -36,7 +36,13 @@ SINGLES, SINGLES_TRN1 = 8, 1
 
 
 def linear_rows(
-    dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, features: int, act: str = "none"
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    w: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    features: int,
+    act: str = "none",
+    load_bytes: int = WEIGHT_BYTES,
 ) -> None:
     """dst = act(src @ w + bias), a row of the batch on each partition.
 
@@ -46,6 +52,7 @@ def linear_rows(
     bias: HBM (1, O) float32; or, in SBUF or HBM, (R, O) where R rows are all the batch has, each the same
     features: F of an HBM src; the number of channels of a flattened image otherwise (F = features * S)
     act: "none", "relu", "sigmoid", "tanh"
+    load_bytes: a partition, of weights in HBM that come in one load
     limits: F <= MAX_FEATURES of an HBM src
 
     numpy: act(src @ w + bias)
@@ -65,7 +72,7 @@ def linear_rows(
             for m0 in range(0, n_size, BANKS * nl.tile_size.pmax):
                 m_size = min(BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
-                banks = _rows_product(x_part, weight_chunks(w, outputs, o0, o_size), features)
+                banks = _rows_product(x_part, weight_chunks(w, outputs, o0, o_size), features, load_bytes)
                 _store_rows(dst, banks, bias_sb, n0 + m0, o0, act)
 
 
@@ -75,7 +82,7 @@ def weight_chunks(w: nl.NkiTensor, outputs: int, o0: int, o_size: int) -> nl.Nki
     return w[:, chunks * o0 : chunks * (o0 + o_size)].reshape((w.shape[0], chunks, o_size))
 
 
-def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int) -> list[nl.NkiTensor]:
+def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, load_bytes: int) -> list[nl.NkiTensor]:
     """PSUM tiles (rows, o_size), one for each 128 rows of x_sb (P, B, S, rows); w: (P, B*S, o_size)."""
     rows, o_size = x_sb.shape[3], w.shape[2]
     banks = []
@@ -83,7 +90,7 @@ def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int) -> list[nl
         m_size = min(nl.tile_size.pmax, rows - m0)
         banks.append(nl.ndarray((m_size, o_size), dtype=nl.float32, buffer=nl.psum))
     positions = x_sb.shape[2]
-    group = _chunk_group(w)
+    group = _chunk_group(w, load_bytes)
     for c0 in range(0, w.shape[1], group):
         c_size = min(group, w.shape[1] - c0)
         w_sb = _at_hand(w[:, c0 : c0 + c_size])
@@ -136,11 +143,12 @@ def linear_features(
     features: int,
     outputs: int,
     act: str = "none",
+    load_bytes: int = WEIGHT_BYTES,
 ) -> None:
     """dst = act(src @ w + bias), a feature of the result on each partition.
 
     dst: SBUF (P, ceil(O/128), N) in the ``features`` layout with S = 1 left out
-    src, w, features, act: as in linear_rows
+    src, w, features, act, load_bytes: as in linear_rows
     bias: HBM or SBUF (P, ceil(O/128)) float32, prepared
     outputs: O
 
@@ -155,7 +163,7 @@ def linear_features(
         x_sb = _features_block(src, features, n0, n_size)
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
-            banks = _features_product(x_sb, weight_chunks(w, outputs, o0, o_size), features)
+            banks = _features_product(x_sb, weight_chunks(w, outputs, o0, o_size), features, load_bytes)
             for i in range(len(banks)):
                 parts = banks[i].shape[0]
                 block = o0 // nl.tile_size.pmax + i
@@ -167,14 +175,14 @@ def linear_features(
                 )
 
 
-def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int) -> list[nl.NkiTensor]:
+def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, load_bytes: int) -> list[nl.NkiTensor]:
     """PSUM tiles (outputs, rows), one for each 128 outputs of w (P, B*S, at most OUTPUTS)."""
     banks = []
     for b0 in range(0, w.shape[2], nl.tile_size.pmax):
         outputs = min(nl.tile_size.pmax, w.shape[2] - b0)
         banks.append(nl.ndarray((outputs, x_sb.shape[3]), dtype=nl.float32, buffer=nl.psum))
     positions = x_sb.shape[2]
-    group = _chunk_group(w)
+    group = _chunk_group(w, load_bytes)
     for c0 in range(0, w.shape[1], group):
         c_size = min(group, w.shape[1] - c0)
         w_sb = _at_hand(w[:, c0 : c0 + c_size])
@@ -192,9 +200,9 @@ def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int) -> lis
     return banks
 
 
-def _chunk_group(w: nl.NkiTensor) -> int:
+def _chunk_group(w: nl.NkiTensor, load_bytes: int) -> int:
     """How many chunks of weights (P, B*S, o_size) fit one load; all that are in SBUF already."""
-    return max(1, WEIGHT_BYTES // (w.shape[2] * item_bytes(w.dtype))) if is_hbm_tensor(w) else w.shape[1]
+    return max(1, load_bytes // (w.shape[2] * item_bytes(w.dtype))) if is_hbm_tensor(w) else w.shape[1]
 
 
 def _at_hand(w: nl.NkiTensor) -> nl.NkiTensor:

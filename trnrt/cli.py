@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from trnrt import __version__
 from trnrt.commands.groups import bench_app, cache_app, nki_app, profiling
 from trnrt.commands.options import (
+    EFFORT,
     AtolFlag,
     Backend,
     BackendFlag,
@@ -32,6 +33,7 @@ from trnrt.commands.options import (
     ColorFlag,
     DType,
     DTypeFlag,
+    EffortFlag,
     Fallback,
     FallbackFlag,
     HtmlFlag,
@@ -172,6 +174,7 @@ def run_command(
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
     plan: PlanFlag = None,
+    effort: EffortFlag = EFFORT,
     buckets: BucketsFlag = None,
     cache: CacheFlag = True,
     keep: KeepFlag = None,
@@ -194,7 +197,7 @@ def run_command(
 
     feeding = Feeding(inputs or [], image_options(layout, color, scale, mean, std), batch, seed)
     request = RunRequest(feeding, top, logits, full, output, keep, Reporting(as_json, json_out))
-    run(model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan), request)
+    run(model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan, effort), request)
 
 
 @app.command("validate", short_help="Compare with onnxruntime on the same inputs.")
@@ -215,6 +218,7 @@ def validate_command(
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
     plan: PlanFlag = None,
+    effort: EffortFlag = EFFORT,
     buckets: BucketsFlag = None,
     cache: CacheFlag = True,
     seed: SeedFlag = 0,
@@ -233,7 +237,9 @@ def validate_command(
     images = image_options(layout, color, scale, mean, std)
     given = Given(inputs or [], data, images, samples, seed)
     request = ValidateRequest(given, rtol, atol, layers, bundle, bundle_step, Reporting(as_json, json_out))
-    if not validate(model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan), request):
+    if not validate(
+        model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan, effort), request
+    ):
         raise typer.Exit(1)
 
 
@@ -248,6 +254,7 @@ def inspect_command(
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
     plan: PlanFlag = None,
+    effort: EffortFlag = EFFORT,
     why: WhyFlag = None,
     save_plan: SavePlanFlag = None,
     tiles: TilesFlag = True,
@@ -257,7 +264,7 @@ def inspect_command(
     """Show the step and kernel of every node, its tiles and memory, and where each tensor lives; nothing is run."""
     from trnrt.commands.inspect import InspectRequest, inspect
 
-    options = _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan)
+    options = _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort)
     request = InspectRequest(stage, batch, why, save_plan, tiles, Reporting(as_json, json_out))
     if not inspect(model, options, request):
         raise typer.Exit(1)
@@ -276,13 +283,14 @@ def compile_command(
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
     plan: PlanFlag = None,
+    effort: EffortFlag = EFFORT,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
     """Write the kernel module that runs a model, and its weights, into a directory."""
     from trnrt.commands.compile import compile_model
 
-    options = _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan)
+    options = _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort)
     compile_model(model, options, directory, batch, Reporting(as_json, json_out))
 
 
@@ -296,6 +304,7 @@ def profile_command(
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
     plan: PlanFlag = None,
+    effort: EffortFlag = EFFORT,
     html: HtmlFlag = None,
     trace: TraceFlag = None,
     baseline: BaselineFlag = None,
@@ -308,7 +317,10 @@ def profile_command(
 
     request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
     if not profile(
-        model, _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan), batch, request
+        model,
+        _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort),
+        batch,
+        request,
     ):
         raise typer.Exit(1)
 
@@ -353,6 +365,7 @@ def _session(
     cache: bool = True,
     no_fuse: list[str] | None = None,
     plan: Path | None = None,
+    effort: int = EFFORT,
 ) -> SessionOptions:
     from trnrt.buckets import parse_buckets
     from trnrt.commands.opening import SessionOptions
@@ -368,4 +381,5 @@ def _session(
         cache,
         no_fuse or (),
         plan,
+        effort,
     )

@@ -28,6 +28,7 @@ from trnrt.planner import Plan, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.naming import identifier
 from trnrt.planner.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
+from trnrt.planner.search import EFFORT, EFFORTS
 from trnrt.planner.sizes import default_shapes
 from trnrt.running import LoadedPartition
 
@@ -59,9 +60,10 @@ class InferenceSession:
     ``model``: a file's path or its content. ``target``: "trn1", "trn2" or "trn3"; by default this machine's device,
     else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). ``fallback``:
     "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such a model is
-    refused. ``choices`` override the planner's own. What a shape needs is compiled once and kept. Errors are
-    TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for onnxruntime changes one
-    import; they mean nothing here.
+    refused. ``choices`` override the planner's own; with ``effort`` 1 it
+    chooses by the predicted time where that can gain, with 0 by estimates alone. What a shape needs is compiled once
+    and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for
+    onnxruntime changes one import; they mean nothing here.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class InferenceSession:
         buckets: Sequence[int] | None = None,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         choices: Choices = DEFAULT,
+        effort: int = EFFORT,
         cache_dir: Path | None = None,
         cache: bool = True,
     ) -> None:
@@ -84,6 +87,8 @@ class InferenceSession:
             raise OptionError(f"unknown dtype {dtype!r}", hint=f"dtypes are {', '.join(DTYPES)}")
         if fallback is not None and fallback not in FALLBACKS:
             raise OptionError(f"unknown fallback {fallback!r}", hint=f"it is {', '.join(FALLBACKS)}, or None")
+        if effort not in EFFORTS:
+            raise OptionError(f"effort is {effort!r}", hint=f"it is one of {', '.join(map(str, EFFORTS))}")
         choice = choose(backend)
         self.target = get_target(target or device_target() or DEFAULT_TARGET).name
         self.dtype = dtype
@@ -91,6 +96,7 @@ class InferenceSession:
         self.backend_reason = choice.reason
         self.fallback = fallback
         self.choices = choices
+        self.effort = effort
         self._file = model
         self.model: ImportedModel = import_model(model)
         self.name = self.model.name
@@ -160,7 +166,8 @@ class InferenceSession:
     def plan_for(self, batch: int = 1) -> Plan:
         """The plan for ``batch`` rows."""
         shapes = self.shapes_for(batch)
-        return make_plan(self.model, shapes, target=self.target, dtype=self.dtype, choices=self.choices)
+        options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices, "effort": self.effort}
+        return make_plan(self.model, shapes, **options)
 
     def choose_buckets(self, expected: Mapping[int, float], most: int = MOST_BUCKETS) -> tuple[int, ...]:
         """The buckets with the least predicted latency for batches of these sizes and weights; at most ``most``.
@@ -177,9 +184,12 @@ class InferenceSession:
     def predicted_for(self, batch: int) -> float:
         """The predicted latency of a batch on the device, microseconds; nothing is run."""
         values = {name: array for name, array in self.random_inputs(1).items() if name in self.model.parameters}
+        return self.predicted(self._cached(self.shapes_for(batch), values)[0])
+
+    def predicted(self, partition: Partition) -> float:
+        """The predicted latency of these parts on the device, microseconds; nothing is run."""
         from trnrt.profiler import profile_plan
 
-        partition, _ = self._cached(self.shapes_for(batch), values)
         on_device = sum(profile_plan(plan, self._cache.directory).benchmark_us for plan in partition.plans)
         return on_device + partition.crossings_us
 
@@ -246,10 +256,13 @@ class InferenceSession:
         twin.dtype = dtype
         return twin
 
-    def choosing(self, choices: Choices) -> InferenceSession:
-        """A session of its own for the same model, with the same options, that overrides the planner like this."""
+    def choosing(self, choices: Choices, effort: int | None = None) -> InferenceSession:
+        """A session of its own for the same model, with the same options, that overrides the planner like this.
+
+        ``effort``: the same where None.
+        """
         twin = copy(self)
-        twin.choices = choices
+        twin.choices, twin.effort = choices, self.effort if effort is None else effort
         twin.notes, twin.cache_notes, twin._ran, twin._compiled = [], [], [], {}
         twin.kernel_path = twin.last_plan = twin.last_partition = None
         return twin
@@ -373,12 +386,12 @@ class InferenceSession:
 
     def _cached(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[Partition, str]:
         """The parts from the cache, or made now; and why they were made."""
-        options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices}
+        options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices, "effort": self.effort}
         request = request_for(self.model, shapes, values, fallback=self.fallback, **options)
         return self._cache.partition(request, lambda: self._partition(shapes, values))
 
     def _partition(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array] | None = None) -> Partition:
-        options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices}
+        options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices, "effort": self.effort}
         return make_partition(self.model, shapes, values, fallback=self.fallback is not None, **options)
 
 

@@ -57,8 +57,8 @@ PACK_NS = 4000
 LABS_WARM_UP = 14
 
 # Whether the weights are as they are in HBM, whether they are to be turned, the packing of taps, the tap that leads
-# (see leading_tap), and the most bytes of weights.
-Method = tuple[bool, bool, Packing, Pair, int]
+# (see leading_tap), and the most bytes of weights, and of results.
+Method = tuple[bool, bool, Packing, Pair, int, int]
 # Weights, (first, end) of the outputs, how, and what of its padded input a band holds.
 Weights = tuple[nl.NkiTensor, Pair, Method, tuple[Pair, Pair]]
 # (images, rows, columns) of the results that are worked on at once.
@@ -84,14 +84,16 @@ def conv2d(
     pool_op: str = "max",
     groups: int = 1,
     added: Any = None,
+    band_bytes: int = 0,
+    way: str = "best",
 ) -> None:
     """dst = pool(act(conv(src, w) + bias + added)).
 
     dst: HBM (N, O, PH, PW), or SBUF ``channels`` (P, ceil(O/128), N, PH, PW)
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, ceil(C/128), N, H, W)
     w: HBM or SBUF (P, ceil(C/128), T, O), prepared; the dtype of src. With groups C and O are what ``groups_together``
-        of them have, and the blocks of each so many groups follow each other
-    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
+        of them have; the blocks of each so many groups, and the columns of their biases, follow each other
+    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared
     channels: C
     size: (rows, columns) of the convolution's result, before pooling
     kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) is none
@@ -99,25 +101,45 @@ def conv2d(
     act: "none", "relu", "sigmoid", "tanh"
     pool_op: "max", or "average": padding is 0 there, and counts
     added: None, or a tensor of dst's shape (without groups and pooling), in HBM or SBUF as dst can be
-    limits: what one result needs fits BAND_BYTES over all channel blocks, and POOL_BYTES of the convolution's (see
-        conv_fits); no pooling window starts beyond the convolution's last row or column; ``groups`` divides C and
-        O; where dst or src are in SBUF the groups that are computed together are all, or fill whole blocks of 128
-        channels and outputs; NaN and infinity reach all of them; where an image is computed in strips (strips.py)
-        they reach all strips
+    band_bytes: a partition, of the convolution's results that are worked on at once; 0 are POOL_BYTES
+    way: "taps" one by one, "packed" on the partitions, "strips" of an image at once where that can be; "best" estimates
+    limits: what one result needs fits BAND_BYTES over all channel blocks, and band_bytes of the convolution's (see
+        conv_fits); no pooling window starts beyond the last row or column; ``groups`` divides C and O; where dst or
+        src are in SBUF the groups computed together are all, or fill whole blocks of 128 channels and outputs; NaN and
+        infinity reach all of them, and all strips of an image (strips.py)
 
     numpy: y[n, o, i, j] = act(bias[o] + sum(w[o, c, u, v] * padded[n, c, i*s + u*d, j*s + v*d]) + added[n, o, i, j]),
-    then the maxima or means of the pooling windows of y; with groups, c runs over the channels of o's group
+    then the windows' maxima or means; with groups, c runs over the channels of o's group
     """
     pooling = (pool_op, pool, pool_stride, pool_pads, pool_dilation)
-    if groups == 1:
-        shape = (channels, size, kernel, stride, pads, dilation)
-        plan = strips_of(dst, src, w, shape, pooling) if added is None and conv_fits(shape, pooling) else (0, 0)
-        if plan[0] > 0:
-            convolve_strips(dst, src, w, bias, shape, act, pooling, plan)
-        else:
-            convolve(dst, src, w, bias, shape, act, pooling, False, WEIGHT_BYTES, added)
+    shape = (channels, size, kernel, stride, pads, dilation)
+    if groups > 1:
+        assert added is None, "conv2d: with groups nothing can be added"
+        _convolve_groups(dst, src, w, bias, shape, act, pooling, groups, band_bytes, way)
         return
-    assert added is None, "conv2d: with groups nothing can be added"
+    plan = (0, 0)
+    if added is None and (way == "best" or way == "strips") and conv_fits(shape, pooling, band_bytes):
+        plan = strips_of(dst, src, w, shape, pooling, way == "strips")
+    if plan[0] > 0:
+        convolve_strips(dst, src, w, bias, shape, act, pooling, plan)
+    else:
+        convolve(dst, src, w, bias, shape, act, pooling, False, WEIGHT_BYTES, added, band_bytes, way)
+
+
+def _convolve_groups(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    w: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    shape: ConvShape,
+    act: str,
+    pooling: Pooling,
+    groups: int,
+    band_bytes: int,
+    way: str,
+) -> None:
+    """conv2d with groups: as many at a time as are computed together."""
+    channels, size, kernel, stride, pads, dilation = shape
     ins, outs = together(dst, w, bias, channels, groups)
     blocks, columns = ceil_div(ins, nl.tile_size.pmax), ceil_div(outs, nl.tile_size.pmax)
     for call in range(ceil_div(channels, ins)):
@@ -128,22 +150,15 @@ def conv2d(
         if whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
             # All outputs, of which the last groups have fewer: each partition's weights are one piece.
             weights = load(weights)
-        convolve(
-            some_channels(dst, call * outs, call * outs + made),
-            some_channels(src, c0, c1),
-            weights[:, :, :, 0:made],
-            bias[:, call * columns : (call + 1) * columns],
-            (c1 - c0, size, kernel, stride, pads, dilation),
-            act,
-            pooling,
-            False,
-            WEIGHT_BYTES,
-        )
+        to, seen = some_channels(dst, call * outs, call * outs + made), some_channels(src, c0, c1)
+        weights, column = weights[:, :, :, 0:made], bias[:, call * columns : (call + 1) * columns]
+        some = (c1 - c0, size, kernel, stride, pads, dilation)
+        convolve(to, seen, weights, column, some, act, pooling, False, WEIGHT_BYTES, None, band_bytes, way)
 
 
-def conv_fits(shape: ConvShape, pooling: Pooling) -> bool:
+def conv_fits(shape: ConvShape, pooling: Pooling, band_bytes: int = 0) -> bool:
     """Whether one result can be computed at a time: the limits of conv2d, for whoever plans a call."""
-    return _images_held(1, 1, shape, pooling, (1, 1, 0)) > 0
+    return _images_held(1, 1, shape, pooling, (1, 1, 0), band_bytes) > 0
 
 
 def convolve(
@@ -157,18 +172,20 @@ def convolve(
     natural: bool,
     weight_bytes: int,
     added: Any = None,
+    band_bytes: int = 0,
+    way: str = "best",
 ) -> None:
     """conv2d without groups; ``natural``: w is HBM (O, C, T) and bias (O,), else they are prepared. At most
     ``weight_bytes`` of weights a partition are at hand at once."""
-    assert conv_fits(shape, pooling), f"conv2d: what one result of {shape} needs does not fit SBUF"
+    assert conv_fits(shape, pooling, band_bytes), f"conv2d: what one result of {shape} needs does not fit SBUF"
     assert added is None or _unpooled(pooling), "conv2d: with pooling nothing can be added"
     channels, _, kernel, _, _, _ = shape
     outputs = w.shape[0] if natural else w.shape[3]
     if not is_hbm_tensor(w):
-        how = (False, False, (1, 1, 0), leading_tap(src, shape), weight_bytes)
+        how = (False, False, (1, 1, 0), leading_tap(src, shape), weight_bytes, band_bytes)
         _all_bands(dst, src, w, w, bias, (0, outputs), shape, act, pooling, how, added)
         return
-    pack = _chosen_packing(src, outputs, shape, pooling, dst.shape[-1], weight_bytes)
+    pack = _chosen_packing(src, outputs, shape, pooling, dst.shape[-1], (weight_bytes, band_bytes), way)
     lead = leading_packed(src, shape, pack) if is_packed(pack) else (-1, -1)
     if pack[2] > 0 and lead[0] < 0 and beyond(src, shape) != (0, 0):
         _, size, _, stride, pads, dilation = shape
@@ -190,29 +207,32 @@ def convolve(
                 load_weights(w_sb, w, natural, o0, shape, pack)
         if not is_packed(pack):
             lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf else (-1, -1)
-        how = (natural, turn, pack, lead, weight_bytes)
+        how = (natural, turn, pack, lead, weight_bytes, band_bytes)
         _all_bands(dst, src, w, w_sb, bias, (o0, o_end), shape, act, pooling, how, added)
 
 
 def _chosen_packing(
-    src: nl.NkiTensor, outputs: int, shape: ConvShape, pooling: Pooling, width: int, weight_bytes: int
+    src: nl.NkiTensor, outputs: int, shape: ConvShape, pooling: Pooling, width: int, most_bytes: Pair, way: str
 ) -> Packing:
-    """The packing of taps that takes least, as far as its weights stay in SBUF; whole rows only if they fit there."""
+    """The packing of taps that takes least, as far as its weights stay in SBUF; whole rows only if they fit there.
+    ``most_bytes``: of weights, and of results; ``way``: see conv2d."""
     channels, size, kernel, stride, pads, dilation = shape
+    if way == "taps":
+        return (1, 1, 0)
     whole = pads[1] + src.shape[-1]
     if beyond(src, shape)[1] > 0:
         whole = max(whole, input_extent(size[0], size[1], kernel, stride, dilation)[1])
-    held_bytes = (BAND_BYTES, POOL_BYTES)
+    held_bytes = (BAND_BYTES, _result_bytes(most_bytes[1]))
     best, least = (1, 1, 0), nanoseconds(src, outputs, shape, (1, 1, 0), held_bytes) - PACK_NS
     for columns in [src.shape[-1], whole, 0]:
         pack = packing(channels, kernel, columns)
-        held = products_of(kernel, pack) * min(outputs, nl.tile_size.pmax) * 4 <= weight_bytes
+        held = products_of(kernel, pack) * min(outputs, nl.tile_size.pmax) * 4 <= most_bytes[0]
         results = width if columns > 0 else 1
         own = leading_packed(src, shape, pack)[0] >= 0
         there = columns == 0 or own or (columns == whole and is_hbm_tensor(src))
-        if is_packed(pack) and held and there and _images_held(1, results, shape, pooling, pack) > 0:
+        if is_packed(pack) and held and there and _images_held(1, results, shape, pooling, pack, most_bytes[1]) > 0:
             takes = nanoseconds(src, outputs, shape, pack, held_bytes)
-            if takes < least:
+            if takes < least or (way == "packed" and not is_packed(best)):
                 best, least = pack, takes
     return best
 
@@ -231,9 +251,9 @@ def _all_bands(
     added: Any,
 ) -> None:
     """All results of some outputs, band by band."""
-    natural, turn, pack, lead, weight_bytes = how
+    natural, turn, pack, lead, weight_bytes, band_bytes = how
     held = not is_hbm_tensor(w_sb)
-    bands, largest = _bands(dst, shape, pooling, pack)
+    bands, largest = _bands(dst, shape, pooling, pack, band_bytes)
     most = _band_size(largest, src, shape, pooling, pack, lead)
     rows = []
     # All weights are asked for before the first product, where they find room.
@@ -268,12 +288,14 @@ def _all_bands(
                 store_rows(dst, y_sb, block, at)
 
 
-def _bands(dst: nl.NkiTensor, shape: ConvShape, pooling: Pooling, pack: Packing) -> tuple[list[Any], Steps]:
+def _bands(
+    dst: nl.NkiTensor, shape: ConvShape, pooling: Pooling, pack: Packing, band_bytes: int
+) -> tuple[list[Any], Steps]:
     """(first, count) of the images, rows and columns of the results of each band, and the largest count; the first
     band is small, but fills a PSUM bank, so that the first product starts early."""
     images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
     height, width = dst.shape[-2], dst.shape[-1]
-    n_step, r_step, c_step = _band_steps(images, height, width, shape, pooling, pack)
+    n_step, r_step, c_step = _band_steps(images, height, width, shape, pooling, pack, band_bytes)
     bank = nl.tile_size.psum_bank_fmax
     row = c_step * pooling[2][0] * pooling[2][1]  # of the convolution's results, about
     n_first = min(n_step, ceil_div(bank, r_step * row))
@@ -323,31 +345,45 @@ def _needed(first: int, count: int, size: int, axis: int, pooling: Pooling) -> P
     return (max(0, start), min(size, end))
 
 
-def _band_steps(images: int, height: int, width: int, shape: ConvShape, pooling: Pooling, pack: Packing) -> Steps:
+def _band_steps(
+    images: int, height: int, width: int, shape: ConvShape, pooling: Pooling, pack: Packing, band_bytes: int
+) -> Steps:
     """(images, rows, columns) of results that are worked on at once: whole images where they fit, else bands of rows
     of one, else parts of these."""
     cols = width
     tall = min(height, 2 * shape[2][0]) if pack[2] == 0 else 1
-    while cols > nl.tile_size.psum_bank_fmax and _images_held(tall, cols, shape, pooling, pack) == 0:
+    while cols > nl.tile_size.psum_bank_fmax and _images_held(tall, cols, shape, pooling, pack, band_bytes) == 0:
         cols = ceil_div(cols, 2)
-    while cols > 1 and _images_held(1, cols, shape, pooling, pack) == 0:
+    while cols > 1 and _images_held(1, cols, shape, pooling, pack, band_bytes) == 0:
         cols = ceil_div(cols, 2)
     rows = height
-    while rows > 1 and _images_held(rows, cols, shape, pooling, pack) == 0:
+    while rows > 1 and _images_held(rows, cols, shape, pooling, pack, band_bytes) == 0:
         rows = ceil_div(rows, 2)
     if rows < height or cols < width:
         return (1, rows, cols)
-    return (min(images, _images_held(rows, cols, shape, pooling, pack)), rows, cols)
+    return (min(images, _images_held(rows, cols, shape, pooling, pack, band_bytes)), rows, cols)
 
 
-def _images_held(rows: int, cols: int, shape: ConvShape, pooling: Pooling, pack: Packing) -> int:
+def band_of(
+    images: int, height: int, width: int, shape: ConvShape, pooling: Pooling, pack: Packing, band_bytes: int
+) -> Steps:
+    """The largest band of results, for whoever plans a call: see ``_band_steps``."""
+    return _band_steps(images, height, width, shape, pooling, pack, band_bytes)
+
+
+def _result_bytes(band_bytes: int) -> int:
+    """What conv2d's argument means."""
+    return band_bytes if band_bytes > 0 else POOL_BYTES
+
+
+def _images_held(rows: int, cols: int, shape: ConvShape, pooling: Pooling, pack: Packing, band_bytes: int) -> int:
     """Of how many images a band of ``rows`` x ``cols`` results can be worked on at once."""
     channels, size, kernel, stride, _, dilation = shape
     _, pool, pool_stride, _, pool_dilation = pooling
     conv_rows, conv_cols = input_extent(rows, cols, pool, pool_stride, pool_dilation)
     extent = band_extent(min(conv_rows, size[0]), min(conv_cols, size[1]), kernel, stride, dilation, pack)
     input_bytes = ceil_div(channels, nl.tile_size.pmax) * extent[0] * extent[1] * 4
-    return min(BAND_BYTES // input_bytes, POOL_BYTES // (conv_rows * conv_cols * 4))
+    return min(BAND_BYTES // input_bytes, _result_bytes(band_bytes) // (conv_rows * conv_cols * 4))
 
 
 def _result_tile(dst: nl.NkiTensor, block: int, outputs: int, at: Steps, size: Steps, most: Steps) -> nl.NkiTensor:
@@ -420,7 +456,7 @@ def _convolve(
     vector_free: bool,
 ) -> None:
     """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias + added_sb), one PSUM bank after the other."""
-    w, outs, (natural, _, pack, lead, weight_bytes), seen = weights
+    w, outs, (natural, _, pack, lead, weight_bytes, _), seen = weights
     outputs, images, rows, cols = y_sb.shape
     n_step, r_step, c_step = stretches(images, rows, cols)
     products = products_of(shape[2], pack) * ceil_div(shape[0], nl.tile_size.pmax)

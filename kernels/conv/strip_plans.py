@@ -27,9 +27,12 @@ MOST_CHANNELS = 8
 PARTS = 3
 
 
-def strips_of(dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, shape: ConvShape, pooling: Pooling) -> Strips:
+def strips_of(
+    dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, shape: ConvShape, pooling: Pooling, asked: bool = False
+) -> Strips:
     """How a convolution is computed in strips, (0, 0) where it is not: what is asked of it stands in
-    ``convolve_strips``. Columns stand on partitions as far as the tensor engine gains what DMA loses."""
+    ``convolve_strips``. Columns stand on partitions as far as the tensor engine gains what DMA loses. ``asked``: it is
+    wherever it can be."""
     channels, size, kernel, stride, pads, dilation = shape
     outputs = w.shape[3]
     if not is_hbm_tensor(src) or not is_hbm_tensor(w) or outputs > nl.tile_size.pmax:
@@ -38,11 +41,12 @@ def strips_of(dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, shape: Conv
     while strips > 1 and (strips * kernel[0] * channels > nl.tile_size.pmax or dst.shape[-2] < 4 * strips):
         strips = strips // 2
     item = item_bytes(src.dtype)
-    if src.shape[2] * src.shape[3] < LEAST_PIXELS or size[1] > nl.tile_size.psum_bank_fmax:
+    if (src.shape[2] * src.shape[3] < LEAST_PIXELS and not asked) or size[1] > nl.tile_size.psum_bank_fmax:
         return (0, 0)
     if strips * kernel[0] * channels > nl.tile_size.pmax or kernel[0] * kernel[1] == 1:
         return (0, 0)
-    if nisa.get_nc_version() >= nisa.nc_version.gen3 and (channels > MOST_CHANNELS or (strips == 1 and stride[0] > 2)):
+    recent = nisa.get_nc_version() >= nisa.nc_version.gen3
+    if recent and not asked and (channels > MOST_CHANNELS or (strips == 1 and stride[0] > 2)):
         return (0, 0)  # packets cost little there: other ways bring in less
     rows, cols = strip_extent(ceil_div(dst.shape[-2], strips), dst.shape[-1], pooling)
     width = max(src.shape[-1] + pads[1], input_extent(size[0], size[1], kernel, stride, dilation)[1])

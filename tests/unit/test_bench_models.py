@@ -1,7 +1,8 @@
 """``trnrt bench models``: its networks are torchvision's, its bounds physical, its bars the issue's, and no network
 gets slower unseen: ``tests/golden/models.json`` has every prediction, of trn1 and trn2.
 
-``UPDATE_GOLDEN=1 pytest tests/unit/test_bench_models.py -k golden`` writes the predictions anew.
+``UPDATE_GOLDEN=1 pytest tests/unit/test_bench_models.py -k golden`` writes the predictions anew, and what the planner's
+search has found for them (``found.json``), which takes a while: else that is planned as it was found.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from trnrt.bench.models.bounds import Work, outline, work_of
 from trnrt.bench.models.networks import NETWORKS, Network, light_networks
 from trnrt.bench.models.table import Model, Published, Row, kinds, networks, published
 from trnrt.cli import app
+from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.crossing import host_link
 from trnrt.report.models import host_us
+from trnrt.session import InferenceSession
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models.json"
+FOUND = GOLDEN.parent / "found.json"
 TARGETS = ("trn1", "trn2")
 ACCEPTED = 0.02
 UPDATE = "UPDATE_GOLDEN=1 pytest tests/unit/test_bench_models.py -k golden"
@@ -66,10 +70,10 @@ def strays(found: Numbers, golden: Numbers) -> list[str]:
     return told
 
 
-def record(model: str, found: Numbers) -> None:
-    """Put one network's numbers into the file; other processes may do the same at the same time."""
-    GOLDEN.touch()
-    with GOLDEN.open("r+", encoding="utf-8") as file:
+def record(path: Path, model: str, found: dict[str, Any]) -> None:
+    """Put what belongs to one network into a file; other processes may do the same at the same time."""
+    path.touch()
+    with path.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         recorded = json.loads(file.read() or "{}") | {model: found}
         order = [network.name for network in networks()]
@@ -80,13 +84,31 @@ def record(model: str, found: Numbers) -> None:
         file.flush()
 
 
+def found_before(network: Network, target: str) -> dict[tuple[str, int], Choices]:
+    """What the search has found for a network's rows, when it was last asked."""
+    recorded = json.loads(FOUND.read_text(encoding="utf-8")).get(network.name, {})
+    return {
+        (dtype, batch): Choices.of(recorded.get(f"{target} {dtype} batch {batch}", {}))
+        for dtype, batch in kinds(network)
+    }
+
+
+def test_the_search_finds_what_is_recorded() -> None:
+    network = next(network for network in networks() if network.name == "light_squeezenet")
+    session = InferenceSession(network.build().SerializeToString(), target="trn2", backend="simulator", cache=False)
+    assert session.planned_for(1).choices == found_before(network, "trn2")["float32", 1] != DEFAULT
+
+
 # The slowest come first, so that no process is left alone with one of them at the end.
 @pytest.mark.parametrize("network", networks()[::-1], ids=lambda network: network.name)
 def test_golden(network: Network) -> None:
     model = Model(network)
-    found = {key(row): round(row.predicted_us, 1) for target in TARGETS for row in model.rows(target)}
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        record(network.name, found)
+    anew = os.environ.get("UPDATE_GOLDEN") == "1"
+    rows = [row for target in TARGETS for row in model.rows(target, None if anew else found_before(network, target))]
+    found = {key(row): round(row.predicted_us, 1) for row in rows}
+    if anew:
+        record(GOLDEN, network.name, found)
+        record(FOUND, network.name, {key(row): row.choices.document for row in rows if row.choices != DEFAULT})
     golden = json.loads(GOLDEN.read_text(encoding="utf-8")).get(network.name, {})
     told = [f"{network.name}, {text}" for text in strays(found, golden)]
     assert not told, "\n".join([*told, f"{UPDATE} records the new numbers; the change's log entry says why"])

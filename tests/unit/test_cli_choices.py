@@ -29,7 +29,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def block(tmp_path: Path) -> str:
     """A residual block whose second convolution is prefetched, and a matrix product."""
-    graph = """(float[N,3,8,8] image) => (float[N,5] y) {
+    graph = """(float[N,3,24,24] image) => (float[N,5] y) {
         [c1] c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(image, w1)  [r1] r = Relu(c)
         [c2] f = Conv<kernel_shape=[1,1]>(r, w2)  [a2] g = Add(f, r)  [r2] h = Relu(g)
         [gap] i = GlobalAveragePool(h)  [flat] j = Flatten(i)  [fc] y = Gemm<transB=1>(j, wg, bg) }"""
@@ -124,7 +124,7 @@ def test_a_saved_plan_says_where_everything_is(block: str, tmp_path: Path) -> No
         *(1, "block", "trn1", "bfloat16", 2)
     ]
     assert list(document) == ["steps"]
-    keys = {"step", "kernel", "nodes", "output", "place", "why", "weights"}
+    keys = {"step", "kernel", "nodes", "output", "place", "why", "weights", "options"}
     assert all(set(one) == keys for one in document["steps"])
     second = step(document, "c2")
     assert second["nodes"] == ["c2", "a2", "r2"] and (second["output"], second["place"]) == ("h", "sbuf")

@@ -23,7 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.importer": ("trnrt.errors",),
     "trnrt.planner": ("trnrt.errors", "trnrt.importer", "trnrt.kernels", "trnrt.nki"),
     "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.planner"),
-    "trnrt.bench": ("trnrt.errors", "trnrt.kernels", "trnrt.nki", "trnrt.session"),
+    "trnrt.bench": ("trnrt.errors", "trnrt.kernels", "trnrt.nki", "trnrt.planner", "trnrt.session"),
     "trnrt.report": (
         "trnrt.bench",
         "trnrt.errors",

@@ -27,6 +27,7 @@ Array = NDArray[Any]
 
 LIMIT_VARIABLE = "TRNRT_CACHE_LIMIT"
 DEFAULT_LIMIT = "8GiB"
+_CHOICES = ("no_fuse", "in_hbm", "own_weights", "options")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -41,11 +42,11 @@ def size_limit() -> int:
 
 @cache
 def version() -> str:
-    """What makes plans: trnrt's version, and a digest of the code that reads and plans models."""
+    """What makes plans: trnrt's version, and a digest of the code that reads, plans and times models."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for folder in ("importer", "planner"):
-        for path in sorted((root / folder).rglob("*.py")):
+    for folder in ("importer", "planner", "kernels", "nki/machine"):
+        for path in sorted(path for path in (root / folder).rglob("*") if path.suffix in (".py", ".json")):
             digest.update(path.read_bytes())
     return f"{metadata.version('trnrt')}+{digest.hexdigest()[:16]}"
 
@@ -59,6 +60,7 @@ def request_for(
     dtype: str,
     fallback: str | None,
     choices: Choices | None = None,
+    effort: int = 1,
 ) -> dict[str, Any]:
     """All that a plan depends on, as JSON can hold it."""
     batched = {name for name in shapes if model.batch is not None and name not in values and shapes[name]}
@@ -73,7 +75,8 @@ def request_for(
         "batch": rows.pop() if len(rows) == 1 else None,
         "shapes": {name: list(shape[1:] if name in batched else shape) for name, shape in shapes.items()},
         "values": {name: _digest(array) for name, array in values.items()},
-        "choices": dict.fromkeys(("no_fuse", "in_hbm", "own_weights"), "[]") if choices is None else choices.request,
+        "choices": dict.fromkeys(_CHOICES, "[]") if choices is None else choices.request,
+        "effort": effort,
     }
 
 

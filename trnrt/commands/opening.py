@@ -30,7 +30,7 @@ _BYTES_DRAWN = 8
 class SessionOptions:
     """How a model is opened; a ``target`` of None is the device that is present, else the default.
 
-    ``no_fuse`` (nodes) and ``plan`` (an edited file) override the planner.
+    ``no_fuse`` (nodes) and ``plan`` (an edited file) override the planner, whose ``effort`` is 0 or 1.
     """
 
     target: str | None
@@ -42,6 +42,7 @@ class SessionOptions:
     cache: bool = True
     no_fuse: Sequence[str] = ()
     plan: Path | None = None
+    effort: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             shapes=options.shapes,
             buckets=options.buckets,
             choices=Choices(no_fuse=frozenset(options.no_fuse)),
+            effort=options.effort,
             cache=options.cache,
         )
     return session if options.plan is None else with_plan(session, options.plan)

@@ -260,6 +260,16 @@ PlanFlag = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="Plan as this file says: a saved plan, edited.", show_default=False),
 ]
+EFFORT = 1
+EffortFlag = Annotated[
+    int,
+    typer.Option(
+        "--effort",
+        min=0,
+        max=1,
+        help="1: choose sizes, ways and fusions by the predicted time, where that can gain. 0: by estimates, at once.",
+    ),
+]
 SavePlanFlag = Annotated[
     Path | None,
     typer.Option(

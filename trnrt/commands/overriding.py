@@ -33,13 +33,13 @@ def with_plan(session: InferenceSession, path: Path) -> InferenceSession:
     _check_same(session, file, path)
 
     def plan(choices: Choices) -> Partition:
-        return session.choosing(choices).planned_for(file.batch or 1)
+        return session.choosing(choices, 0).planned_for(file.batch or 1)
 
     with working(f"planning as {path} says"):
         choices, told = choices_of(file, plan)
     for line in told:
         note(line)
-    return session.choosing(session.choices | choices)
+    return session.choosing(session.choices | choices, 0)
 
 
 def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: str) -> tuple[StepReport, list[Weighed]]:
@@ -47,7 +47,7 @@ def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: st
     from trnrt.planner.candidates import Weighed, candidates, find_step
 
     step = find_step(partition, wanted)
-    first, *others = candidates(partition, session.choices, step)
+    first, *others = candidates(partition, partition.choices, step)
     weighed = [Weighed(first, predicted_us(partition), _count(partition), chosen=True)]
     for number, candidate in enumerate(others, 1):
         with working(f"planning and timing candidate {number} of {len(others)}"):
@@ -71,7 +71,7 @@ def _weighed(
     if candidate.choices is None:
         return Weighed(candidate, None, None)
     try:
-        other = session.choosing(candidate.choices).partition_for(rows)
+        other = session.choosing(candidate.choices, 0).partition_for(rows)
         if [plan.source for plan in other.plans] == [plan.source for plan in planned.plans]:
             same = replace(candidate, choices=None, reason="it changes nothing: the plan stays the same")
             return Weighed(same, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -64,6 +65,7 @@ def candidates(partition: Partition, choices: Choices, step: StepReport) -> list
         *_fusions(partition, choices, step),
         _place(choices, step),
         *_weights(choices, step),
+        *_options(choices, step),
     ]
 
 
@@ -106,3 +108,20 @@ def _weights(choices: Choices, step: StepReport) -> Iterator[Candidate]:
         yield Candidate("weights prefetched", ahead, "as the planner does by itself", '--plan: weights "prefetched"')
     elif step.weights == "own":
         yield Candidate("weights prefetched", None, step.weights_reason)
+
+
+def _options(choices: Choices, step: StepReport) -> Iterator[Candidate]:
+    """Other values of the options of the step's kernel, and its defaults."""
+    chosen = dict(step.options)
+    for option, values in step.offered:
+        for value in (None, *values):
+            if value == chosen.get(option):
+                continue
+            others = {one for one in choices.options if one[:2] != (step.name, option)}
+            asked = set() if value is None else {(step.name, option, value)}
+            what = f"{option} {'by default' if value is None else value}"
+            ask = "--plan: options {}" if value is None else f'--plan: options {{"{option}": {json.dumps(value)}}}'
+            other = replace(choices, options=frozenset(others | asked))
+            yield Candidate(
+                what, other, "as the kernel does by itself" if value is None else "its result is the same", ask
+            )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trnrt.errors import KernelMemoryError
+from trnrt.nki import Spec
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
@@ -18,7 +19,7 @@ from trnrt.planner.sweeps import Sweep, possible, sizes
 from trnrt.planner.trial import traced
 
 # Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small.
-_SHARES = (0.85, 0.75, 0.65, 0.5, 0.0)
+_SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
 # Instructions that are traced at most to time sweeps: some seconds. It is no time, so that a plan is the same anywhere.
 MOST_TRACED = 120_000
 
@@ -38,17 +39,24 @@ class Material:
     batch: int | None
     choices: Choices
 
+    def tune(self) -> None:
+        """Give the steps' kernels the options that were chosen."""
+        for step in self.steps:
+            step.tune(self.choices.tuned(step.name))
+
 
 @dataclass(frozen=True)
 class Fitted:
-    """Where tensors live, and a module whose tiles find room; its program, if it was traced to see that."""
+    """Where tensors live, and a module whose tiles find room; its program, if it was traced to see that, and how often
+    it was until they did."""
 
     placed: Placed
     module: KernelModule
     program: Program | None = None
+    tries: int = 0
 
 
-def fit(material: Material) -> tuple[Placed, KernelModule]:
+def fit(material: Material) -> Fitted:
     """The module that the timing model likes best of those that find room."""
     fitted = _fit(material, None)
     assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
@@ -56,7 +64,15 @@ def fit(material: Material) -> tuple[Placed, KernelModule]:
     limits = possible(material.steps, fitted.placed.spilled) if batch > 1 else None
     if limits is not None:
         fitted = _Sweeping(material, fitted).best(*limits, list(sizes(batch)))
-    return fitted.placed, fitted.module
+    return fitted
+
+
+def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
+    """The module with this sweep, traced; None where it finds no room."""
+    fitted = _fit(material, sweep)
+    if fitted is None or fitted.program is not None:
+        return fitted
+    return replace(fitted, program=_traced(material, fitted.module), tries=fitted.tries + 1)
 
 
 class _Sweeping:
@@ -100,8 +116,9 @@ class _Sweeping:
 
 
 def _traced(material: Material, module: KernelModule) -> Program:
-    weights = module.cast_weights(material.dtype)
-    return traced(module.source, module.entry, material.inputs, weights, material.target)
+    weights = module.weights.items()
+    specs = [Spec(array.shape, array.dtype if name in module.biases else material.dtype) for name, array in weights]
+    return traced(module.source, module.entry, material.inputs, specs, material.target)
 
 
 def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
@@ -114,6 +131,8 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
     shapes = {tensor.name: tensor.shape for tensor in material.inputs} | constants
     leaving = {tensor.name for tensor in material.results}
     in_hbm = dict.fromkeys(material.choices.in_hbm, ASKED)
+    material.tune()
+    tries = 0
     while True:
         placed = place(material.steps, shapes, leaving, hardware, itemsize, in_hbm, sweep)
         draft = Draft(
@@ -133,9 +152,10 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
         for share in _SHARES:
             module = render(draft, rooms.shared(share))
             if module.loosely or (not share and largest is None):
-                return Fitted(placed, module)
+                return Fitted(placed, module, tries=tries)
+            tries += 1
             try:
-                return Fitted(placed, module, _traced(material, module))
+                return Fitted(placed, module, _traced(material, module), tries)
             except KernelMemoryError:
                 continue
         if sweep is not None:

@@ -62,10 +62,17 @@ class Lowering:
     """The walk over one graph: its steps, views, host nodes and blockers, in order.
 
     ``dtype`` is the session's. ``tensors`` are constants of the model that steps read like computed tensors.
-    ``no_fuse`` are nodes that are computed in no step with what comes before them.
+    ``no_fuse`` are nodes that are computed in no step with what comes before them; ``prepared`` are weights of products
+    that another lowering of the same graph has laid out.
     """
 
-    def __init__(self, graph: ir.Graph, dtype: str = "float32", no_fuse: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        graph: ir.Graph,
+        dtype: str = "float32",
+        no_fuse: Collection[str] = (),
+        prepared: dict[tuple[str, int], Array] | None = None,
+    ) -> None:
         self.graph = graph
         self.no_fuse = no_fuse
         self.dtype = dtype
@@ -76,6 +83,7 @@ class Lowering:
         self.reports: dict[str, NodeReport] = {}
         self.constants: dict[str, Array] = {}
         self.tensors: dict[str, Array] = {}
+        self.prepared = {} if prepared is None else prepared
         self.notes: list[str] = []
         self._inputs = {value_name(value) for value in graph.inputs}
         self._names = {v.name for v in _values(graph)} | {node.name for node in graph}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,13 +15,14 @@ from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner import ops as ops  # registers the lowering functions
 from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
-from trnrt.planner.fitting import Material, fit
+from trnrt.planner.fitting import Material
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.merging import merge_steps
 from trnrt.planner.placing import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.refusals import summed_up
 from trnrt.planner.rendering import KernelModule
+from trnrt.planner.search import EFFORT, search
 from trnrt.planner.sizes import default_shapes
 
 # Names in notes are as ``repr`` writes them.
@@ -34,6 +37,7 @@ def make_plan(
     target: str,
     dtype: str,
     choices: Choices = DEFAULT,
+    effort: int = EFFORT,
 ) -> Plan:
     """The plan of a model for concrete input shapes, and for the ``values`` of the inputs that are its parameters.
 
@@ -41,7 +45,8 @@ def make_plan(
     where the ``choices`` name what is not there.
     """
     view = model.bind(shapes, values)
-    plan = plan_view(model, view, batch=rows_of(model, shapes), target=target, dtype=dtype, choices=choices)
+    rows = rows_of(model, shapes)
+    plan = plan_view(model, view, batch=rows, target=target, dtype=dtype, choices=choices, effort=effort)
     check_choices(choices, plan.nodes, plan.steps)
     return plan
 
@@ -53,20 +58,59 @@ def rows_of(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> int 
 
 
 def plan_view(
-    model: ImportedModel, view: GraphView, *, batch: int | None, target: str, dtype: str, choices: Choices = DEFAULT
+    model: ImportedModel,
+    view: GraphView,
+    *,
+    batch: int | None,
+    target: str,
+    dtype: str,
+    choices: Choices = DEFAULT,
+    effort: int = EFFORT,
 ) -> Plan:
     """``make_plan`` for a graph that is bound already; names in ``choices`` that it does not know are passed over."""
-    lowering = Lowering(view.model.graph, dtype, choices.no_fuse)
+    prepared: dict[tuple[str, int], Array] = {}
+
+    @lru_cache(maxsize=2)
+    def lowered(no_fuse: frozenset[str]) -> Lowering:
+        return _lowered(model, view, dtype, no_fuse, prepared)
+
+    def material(chosen: Choices) -> Material:
+        return _material(model, lowered(chosen.no_fuse), batch=batch, target=target, dtype=dtype, choices=chosen)
+
+    searched = search(material, choices, effort)
+    lowering, found = lowered(searched.choices.no_fuse), material(searched.choices)
+    found.tune()
+    placed, module = searched.fitted.placed, searched.fitted.module
+    options: dict[str, Any] = {"target": target, "dtype": dtype, "batch": batch}
+    plan = _assemble(model, view, lowering, placed, module, found.inputs, found.results, **options)
+    return replace(plan, choices=searched.choices, weighed=searched.weighed)
+
+
+def _lowered(
+    model: ImportedModel,
+    view: GraphView,
+    dtype: str,
+    no_fuse: frozenset[str],
+    prepared: dict[tuple[str, int], Array],
+) -> Lowering:
+    """The graph as steps. UnsupportedModelError with every blocking node."""
+    lowering = Lowering(view.model.graph, dtype, no_fuse, prepared)
     lowering.walk()
     lowering.settle_outputs()
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
     if blockers:
         raise UnsupportedModelError(model.name, summed_up(view.model.graph, blockers))
     merge_steps(lowering, _leaving(lowering))
+    return lowering
+
+
+def _material(
+    model: ImportedModel, lowering: Lowering, *, batch: int | None, target: str, dtype: str, choices: Choices
+) -> Material:
     inputs = _kernel_inputs(lowering, dtype)
     results = _kernel_results(lowering, dtype)
     read = _read_on_device(lowering)
-    material = Material(
+    return Material(
         name=model.name,
         steps=lowering.steps,
         inputs=inputs,
@@ -78,8 +122,6 @@ def plan_view(
         batch=batch,
         choices=choices,
     )
-    placed, module = fit(material)
-    return _assemble(model, view, lowering, placed, module, inputs, results, target=target, dtype=dtype, batch=batch)
 
 
 def explain(
@@ -181,6 +223,8 @@ def _step_reports(lowering: Lowering, placed: Placed, module: KernelModule, dtyp
             order=held[step.output][1],
             weights=loading[0],
             weights_reason=loading[1],
+            options=tuple(sorted(step.tuned.items())),
+            offered=tuple(step.tunable().items()),
             identifier=_identifier(step.output, module, swept=_is_swept(k, placed)),
             dtype=step.dtype or dtype,
             images=placed.sweep.images if placed.sweep is not None and _is_swept(k, placed) else 0,

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import prod
+from operator import or_
+from typing import Any
 
 import onnx_ir as ir
 
@@ -22,6 +25,7 @@ from trnrt.planner.levels import Flow, grouped
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
 from trnrt.planner.plan import Array, NodeReport, Plan
+from trnrt.planner.search import EFFORT
 
 FALLBACKS = ("onnxruntime",)
 
@@ -89,6 +93,11 @@ class Partition:
         return tuple(part for part in self.parts if isinstance(part, CpuPart))
 
     @property
+    def choices(self) -> Choices:
+        """What was asked for, and what was found, for all parts."""
+        return reduce(or_, (plan.choices for plan in self.plans), DEFAULT)
+
+    @property
     def crossings_us(self) -> float:
         """What all round trips cost."""
         return sum(part.crossing.predicted_us for part in self.cpu_parts)
@@ -103,6 +112,7 @@ def make_partition(
     dtype: str,
     fallback: bool,
     choices: Choices = DEFAULT,
+    effort: int = EFFORT,
 ) -> Partition:
     """The parts of a model for concrete input shapes: one, its plan, if all of it can be lowered.
 
@@ -111,7 +121,8 @@ def make_partition(
     Raises UnsupportedModelError with every blocking node where there is no ``fallback``, InputError where the shapes do
     not fit the model, OptionError where the ``choices`` name what is not there.
     """
-    partition = _partitioned(model, shapes, values, target=target, dtype=dtype, fallback=fallback, choices=choices)
+    options: Any = {"target": target, "dtype": dtype, "choices": choices, "effort": effort}
+    partition = _partitioned(model, shapes, values, fallback=fallback, **options)
     check_choices(choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
     return partition
 
@@ -125,16 +136,17 @@ def _partitioned(
     dtype: str,
     fallback: bool,
     choices: Choices,
+    effort: int,
 ) -> Partition:
     """``make_partition``, whatever names the ``choices`` have."""
     view, batch = model.bind(shapes, values), rows_of(model, shapes)
     try:
-        plan = plan_view(model, view, batch=batch, target=target, dtype=dtype, choices=choices)
+        plan = plan_view(model, view, batch=batch, target=target, dtype=dtype, choices=choices, effort=effort)
     except UnsupportedModelError as error:
         if not fallback:
             raise
         _check_outputs(model)
-        return _Partitioner(model, view, target, dtype, error.blockers, choices).partition(batch)
+        return _Partitioner(model, view, target, dtype, error.blockers, choices, effort).partition(batch)
     outputs = tuple(output.name for output in plan.outputs)
     part = DevicePart(plan.name, tuple(info.name for info in model.inputs), outputs, plan)
     return Partition(model.name, target, dtype, batch, (part,), outputs, {}, plan.nodes, plan.notes)
@@ -160,8 +172,9 @@ class _Partitioner:
         dtype: str,
         blockers: Sequence[Blocker],
         choices: Choices = DEFAULT,
+        effort: int = EFFORT,
     ) -> None:
-        self.choices = choices
+        self.choices, self.effort = choices, effort
         self.blockers = tuple(replace(b, hint=_beside_fallback(b.hint)) for b in blockers)
         self.model = model
         self.view = view
@@ -217,6 +230,7 @@ class _Partitioner:
                 target=self.target,
                 dtype=self.dtype,
                 choices=self.choices,
+                effort=self.effort,
             )
         except UnsupportedModelError as error:
             reasons = {blocker.node: blocker.reason for blocker in error.blockers}

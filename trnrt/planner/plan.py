@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.planner.choices import DEFAULT, Choices
+
 Array = NDArray[Any]
 
 
@@ -64,6 +66,8 @@ class StepReport:
     called once. ``holds`` is the value of the graph that the result is, empty where it is none, and ``order`` says
     which of its dimensions stands where: stored dimension d is dimension ``order[d]``. ``weights``: "prefetched"
     (brought to SBUF ahead of the step), "own" (loaded by the step itself, for the reason ``weights_reason``) or "none".
+    ``options`` are arguments of the kernel that were chosen, ``offered`` what can be chosen beside the defaults (see
+    ``Step.tunable``).
     """
 
     name: str
@@ -83,6 +87,8 @@ class StepReport:
     identifier: str = ""
     dtype: str = ""
     images: int = 0
+    options: tuple[tuple[str, int | str], ...] = ()
+    offered: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,18 @@ class WeightPart:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """Something that the search has timed: ``what`` for ``steps``, which are alike, and what the model gains by it,
+    microseconds. ``whole``: it was timed by itself; else with others, and the gain is that of the steps."""
+
+    steps: tuple[str, ...]
+    what: str
+    gain_us: float
+    whole: bool
+    taken: bool
+
+
+@dataclass(frozen=True)
 class Plan:
     """A model for given input shapes, ready to be compiled.
 
@@ -160,3 +178,5 @@ class Plan:
     notes: tuple[str, ...]
     source: str
     parts: dict[str, WeightPart] = field(default_factory=dict)
+    choices: Choices = DEFAULT
+    weighed: tuple[Tried, ...] = ()

@@ -18,6 +18,7 @@ from trnrt.planner.plan import StepReport
 
 SCHEMA_VERSION = 1
 MOST_STEPS = 20_000
+MOST_OPTIONS = 16
 MOST_ROWS = 4096
 """Rows that a file may be for: planning takes memory and time with them."""
 
@@ -27,12 +28,13 @@ _LOADING = ("prefetched", "own", "none")
 
 @dataclass(frozen=True)
 class Entry:
-    """A step of the file; None where it leaves the choice to the planner."""
+    """A step of the file; None where it leaves the choice to the planner. Options that are left out are defaults."""
 
     step: str
     nodes: tuple[str, ...]
     place: str | None
     weights: str | None
+    options: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def plan_document(partition: Partition) -> dict[str, Any]:
                 "place": step.place,
                 "why": step.reason,
                 "weights": step.weights,
+                "options": dict(step.options),
             }
             for step in _steps(partition)
         ],
@@ -106,6 +109,7 @@ def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Ch
         apart.no_fuse,
         frozenset(step.output for entry, step in pairs if (entry.place, step.place) == ("hbm", "sbuf")),
         frozenset(step.name for entry, step in pairs if (entry.weights, step.weights) == ("own", "prefetched")),
+        frozenset((step.name, option, value) for entry, step in pairs for option, value in entry.options),
     )
     made = split if choices == apart else plan(choices)
     return choices, list(_differences(file, made, default))
@@ -120,7 +124,16 @@ def _entry(number: int, step: Any) -> Entry:
     if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
         raise ValueError(f"{what}, '{printable(name)}', has no list of nodes")
     place, weights = (_word(step, key, words) for key, words in (("place", _PLACES), ("weights", _LOADING)))
-    return Entry(name, tuple(nodes), place, weights)
+    return Entry(name, tuple(nodes), place, weights, _options(step, name))
+
+
+def _options(step: dict[str, Any], name: str) -> tuple[tuple[str, int | str], ...]:
+    options = step.get("options", {})
+    if not isinstance(options, dict) or len(options) > MOST_OPTIONS:
+        raise ValueError(f"options of step '{printable(name)}' is no object of up to {MOST_OPTIONS}")
+    if not all(isinstance(value, (int, str)) and not isinstance(value, bool) for value in options.values()):
+        raise ValueError(f"options of step '{printable(name)}' are not all whole numbers or words")
+    return tuple(sorted(options.items()))
 
 
 def _text(document: dict[str, Any], key: str, what: str) -> str:

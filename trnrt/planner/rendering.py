@@ -39,6 +39,7 @@ class KernelModule:
     weights: dict[str, Array]
     biases: set[str]
     lines: list[tuple[int, int]]
+    calls: list[Call]
     kernels: list[str]
     identifiers: dict[str, str]
     loosely: bool
@@ -283,6 +284,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
         weights=writer.weights,
         biases=writer.biases,
         lines=[(first + len(head), last + len(head)) for first, last in writer.spans],
+        calls=calls,
         kernels=[call.kernel for call in calls],
         identifiers={value: names.of(value) for value in stored},
         loosely=prefetched.loosely,

@@ -11,6 +11,7 @@ import numpy as np
 
 from trnrt.errors import Blocker
 from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.planner.choices import Choices
 from trnrt.planner.crossing import Crossing
 from trnrt.planner.host import HOST_FUNCTIONS
 from trnrt.planner.partition import CpuPart, DevicePart, Partition
@@ -23,13 +24,14 @@ from trnrt.planner.plan import (
     PlanOutput,
     StepReport,
     StoredTensor,
+    Tried,
     WeightPart,
 )
 
 _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        *(Partition, DevicePart, CpuPart, Crossing, Blocker),
+        *(Partition, DevicePart, CpuPart, Crossing, Blocker, Choices, Tried),
         *(Plan, DeviceTensor, HostNode, NodeReport, PlanOutput, StepReport, StoredTensor, WeightPart),
     )
 }
@@ -65,6 +67,8 @@ def _encode(value: Any, arrays: list[Array]) -> Any:
         return {"tuple": [_encode(item, arrays) for item in value]}
     if isinstance(value, list):
         return [_encode(item, arrays) for item in value]
+    if isinstance(value, frozenset):
+        return {"set": [_encode(item, arrays) for item in sorted(value, key=repr)]}
     if isinstance(value, dict):
         return {"dict": [[_encode(key, arrays), _encode(item, arrays)] for key, item in value.items()]}
     if isinstance(value, np.dtype):
@@ -114,6 +118,8 @@ def _decode(value: Any, arrays: Sequence[Array]) -> Any:
     match next(iter(value), None):
         case "tuple":
             return tuple(_decode(item, arrays) for item in value["tuple"])
+        case "set":
+            return frozenset(_decode(item, arrays) for item in value["set"])
         case "dict":
             return {_decode(key, arrays): _decode(item, arrays) for key, item in value["dict"]}
         case "dtype":

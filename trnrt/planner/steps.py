@@ -6,6 +6,7 @@ lives, ``call`` says which kernel to call with which arguments and prepares the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -76,6 +77,7 @@ class Step:
 
     ``shape`` is the shape the result is stored in, ``dtype`` its dtype where that is not the session's; ``nodes``
     the ONNX nodes that the step covers, the first one giving it its name; ``title`` them with their operators.
+    ``tuned`` are options of the kernel's call that were chosen, of those that ``tunable`` offers.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Step:
     shape: tuple[int, ...]
     dtype: str = ""
     title: list[str] = field(default_factory=list)
+    tuned: dict[str, int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """The device has no scalars: they are stored as one element."""
@@ -117,6 +120,16 @@ class Step:
     def part(self, images: int) -> Step | None:
         """The same for so many images of the batch; None where images are not treated each by itself."""
         return None
+
+    def tunable(self) -> dict[str, tuple[int | str, ...]]:
+        """Options of the kernel's call that change how it computes, not what, each with values beside the default: none
+        where the step takes too little time to gain by it."""
+        return {}
+
+    def tune(self, options: Mapping[str, int | str]) -> None:
+        """Take those of the options that the step offers."""
+        offered = self.tunable() if options else {}
+        self.tuned = {option: value for option, value in options.items() if value in offered.get(option, ())}
 
     def call(self, tensors: Tensors) -> Call:
         """The kernel call, once layouts are known."""

@@ -2,7 +2,7 @@
 
 The tensors between layers of a large batch may be too large for SBUF together. Steps that treat each image by itself
 can take some at a time: what only they touch is then as large as these, and the rest of the batch waits in what the
-first of them read and the last ones write. Which steps, and how many images, the timing model says (``choosing.py``).
+first of them read and the last ones write. Which steps, and how many images, the timing model says (``fitting.py``).
 """
 
 from __future__ import annotations

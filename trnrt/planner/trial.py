@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
-from trnrt.planner.plan import Array, DeviceTensor
+from trnrt.planner.plan import DeviceTensor
 
 
-def traced(
-    source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Mapping[str, Array], target: str
-) -> Program:
+def traced(source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Sequence[Spec], target: str) -> Program:
     """The program of a module's function ``entry``. Raises what tracing raises."""
     path = f"<trial of {entry}>"
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
@@ -22,8 +19,7 @@ def traced(
     module.__file__ = path
     try:
         exec(compile(source, path, "exec"), module.__dict__)
-        specs: list[Any] = [Spec(tensor.shape, tensor.dtype) for tensor in inputs]
-        specs += [Spec(array.shape, array.dtype) for array in weights.values()]
-        return trace(getattr(module, entry), *specs, target=target)
+        specs = [Spec(tensor.shape, tensor.dtype) for tensor in inputs]
+        return trace(getattr(module, entry), *specs, *weights, target=target)
     finally:
         linecache.cache.pop(path, None)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trnrt.planner.candidates import Weighed
 from trnrt.planner.partition import Partition
-from trnrt.planner.plan import StepReport
+from trnrt.planner.plan import StepReport, Tried
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
 from trnrt.report.text import counted, escaped, listed, shown
@@ -44,6 +44,10 @@ def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weigh
             }
             for one in weighed
         ],
+        "searched": [
+            {"what": one.what, "steps": list(one.steps), "gain_us": one.gain_us, "whole": one.whole, "taken": one.taken}
+            for one in _searched(partition, step)
+        ],
         "crossings_us": partition.crossings_us,
         "notes": _notes(partition),
     }
@@ -74,8 +78,30 @@ def why_parts(partition: Partition, step: StepReport, weighed: Sequence[Weighed]
         plain_table(columns, lines, right=(2, 3, 4)),
         "",
         Text("* is planned; times are predicted for the whole model"),
+        *_searched_parts(partition, step),
         *(Text(f"- {note}") for note in _notes(partition)),
     ]
+
+
+def _searched(partition: Partition, step: StepReport) -> list[Tried]:
+    """What the planner's search has timed for a step, alone or with those that are like it."""
+    return [one for plan in partition.plans for one in plan.weighed if step.name in one.steps]
+
+
+def _searched_parts(partition: Partition, step: StepReport) -> list[Any]:
+    """A line for each of these; none without a search."""
+    lines = [
+        (
+            "*" if one.taken else "",
+            escaped(one.what),
+            f"{one.gain_us:+,.2f}",
+            "the whole model" if one.whole else "this and like steps, others changed, too",
+            f"{len(one.steps):,}",
+        )
+        for one in _searched(partition, step)
+    ]
+    columns = ("", "tried by the search", "gain us", "timed", "for steps")
+    return ["", plain_table(columns, lines, right=(2, 4))] if lines else []
 
 
 def _difference(one: Weighed, chosen: Weighed) -> float | None:

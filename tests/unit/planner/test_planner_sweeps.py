@@ -11,9 +11,7 @@ from planning import TOLERANCE, drawn, modelled, onnxruntimes
 
 import trnrt
 from trnrt.planner import Plan, fitting
-from trnrt.planner.fitting import Material
-from trnrt.planner.placing import Placed
-from trnrt.planner.rendering import KernelModule
+from trnrt.planner.fitting import Fitted, Material
 from trnrt.planner.saving import decode, encode
 from trnrt.planner.sweeps import Sweep, possible, sizes
 from trnrt.profiler import profile_plan
@@ -46,12 +44,12 @@ def block(width: int = 20) -> onnx.ModelProto:
 def swept(patch: pytest.MonkeyPatch, sweep: Sweep) -> None:
     """Have each plan made with this sweep."""
 
-    def fit(material: Material) -> tuple[Placed, KernelModule]:
+    def fit(material: Material) -> Fitted:
         fitted = fitting._fit(material, sweep)
         assert fitted is not None
-        return fitted.placed, fitted.module
+        return fitted
 
-    patch.setattr("trnrt.planner.making.fit", fit)
+    patch.setattr("trnrt.planner.search.fit", fit)
 
 
 def session_of(dtype: str = "float32", target: str = "trn2", width: int = 20) -> trnrt.InferenceSession:

@@ -8,11 +8,8 @@ import pytest
 
 import trnrt
 from trnrt.nki.machine.program import MemoryRegion, Program
-from trnrt.planner import fitting
-from trnrt.planner.fitting import Material
-from trnrt.planner.placing import Placed, working_bytes
-from trnrt.planner.rendering import KernelModule
-from trnrt.planner.trial import traced
+from trnrt.planner.fitting import Fitted, Material, fit, refit
+from trnrt.planner.placing import working_bytes
 
 FOLDER = Path(__file__).parents[2] / "data" / "architectures"
 MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in path.stem)
@@ -39,23 +36,24 @@ def test_no_kernel_takes_more_than_its_step_says(
     model: Path, dtype: str, target: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the planner counts on where it does not trace a module to see whether it fits."""
-    seen: list[tuple[Material, Placed, KernelModule]] = []
+    seen: list[tuple[Material, Fitted]] = []
 
-    def fit(material: Material) -> tuple[Placed, KernelModule]:
-        placed, module = fitting.fit(material)
-        seen.append((material, placed, module))
-        return placed, module
+    def seeing(material: Material) -> Fitted:
+        seen.append((material, fit(material)))
+        return seen[-1][1]
 
-    monkeypatch.setattr("trnrt.planner.making.fit", fit)
-    session = trnrt.InferenceSession(str(model), dtype=dtype, target=target, cache=False)
+    monkeypatch.setattr("trnrt.planner.search.fit", seeing)
+    session = trnrt.InferenceSession(str(model), dtype=dtype, target=target, cache=False, effort=0)
     batch = session.model.batch if isinstance(session.model.batch, int) else batch
     session.plan_for(batch)
-    ((material, placed, module),) = seen
-    program = traced(module.source, module.entry, material.inputs, module.cast_weights(dtype), material.target)
+    ((material, fitted),) = seen
+    placed, module = fitted.placed, fitted.module
+    traced = refit(material, placed.sweep)
+    assert traced is not None and traced.program is not None
     steps = material.steps if placed.sweep is None else placed.sweep.parts(material.steps)
     some = 0
     for step, lines, (loading, _) in zip(steps, module.lines, module.loading, strict=True):
-        most = taken(program, lines)
+        most = taken(traced.program, lines)
         assert most <= working_bytes(step, placed, held=loading == "prefetched"), step.name
         some += most > 0
     assert some

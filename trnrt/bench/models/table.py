@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,6 +12,7 @@ from typing import Any
 from trnrt.bench.models.bounds import Outline, Work, outline, work_of
 from trnrt.bench.models.networks import NETWORKS, Network, light_networks
 from trnrt.errors import OptionError
+from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.session import InferenceSession
 
 LIGHT_DTYPES = ("float32", "bfloat16")
@@ -30,7 +31,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Row:
-    """One prediction. ``published`` is None where nothing is; then there is no bar, either."""
+    """One prediction. ``published`` is None where nothing is; then there is no bar, either. ``choices`` are what the
+    planner's search has found."""
 
     model: str
     target: str
@@ -39,6 +41,7 @@ class Row:
     predicted_us: float
     work: Work
     published: Published | None
+    choices: Choices = DEFAULT
 
     @property
     def bound_us(self) -> float:
@@ -122,11 +125,18 @@ class Model:
         self._outline: Outline = outline(model)
         self._content: bytes = model.SerializeToString()
 
-    def rows(self, target: str) -> Iterator[Row]:
-        """The network's rows on a target. Raises what a session raises for a model that can't be planned."""
+    def rows(self, target: str, found: Mapping[tuple[str, int], Choices] | None = None) -> Iterator[Row]:
+        """The network's rows on a target. Raises what a session raises for a model that can't be planned.
+
+        ``found``: by dtype and batch what a search has found before; where it is given nothing is searched for.
+        """
         name = self.network.name
         session = InferenceSession(self._content, target=target, backend="simulator", cache=False)
         for dtype, batch in kinds(self.network):
-            us = session.in_dtype(dtype).predicted_for(batch)
+            one = session.in_dtype(dtype)
+            if found is not None:
+                one = one.choosing(found[dtype, batch], 0)
+            partition = one.planned_for(batch)
             known = published().get((name, target, dtype, batch))
-            yield Row(name, target, dtype, batch, us, work_of(self._outline, batch), known)
+            work = work_of(self._outline, batch)
+            yield Row(name, target, dtype, batch, one.predicted(partition), work, known, partition.choices)

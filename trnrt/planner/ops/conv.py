@@ -33,6 +33,11 @@ _FEW_COLUMNS, _WIDE = 2400, 4
 MOST_ZEROS = 1536 * 1024
 # A PSUM bank of float32 sums: what something is added to on its way to SBUF.
 _BANK_BYTES = 2 * 1024
+# Bytes a partition of results that are tried to be worked on at once. Nothing is tried where all products take less
+# cycles: some microseconds.
+_BAND_BYTES = (8192, 4096, 32768)
+_FEW_CHANNELS = 8
+_LEAST_CYCLES = 8192
 _NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
 # conv2d's own defaults: what equals them is left out of the call.
 _DEFAULTS = {
@@ -74,7 +79,7 @@ class ImagesStep(Step):
             module=module,
             kernel=kernel,
             args=(SourceName(0), weight, bias),
-            options={key: value for key, value in given.items() if value != _DEFAULTS.get(key)},
+            options={key: value for key, value in given.items() if value != _DEFAULTS.get(key)} | self.tuned,
             weights={} if isinstance(self.weight, Operand) else {"w": self.weight},
             biases={} if isinstance(self.bias, Operand) else {"b": self.bias},
             held=self._held(),
@@ -134,15 +139,51 @@ class ConvStep(ImagesStep):
         self.bias = weights.columns(self.bias.T.reshape(-1)[order])
         return True
 
+    def tunable(self) -> dict[str, tuple[int | str, ...]]:
+        """How much is worked on at once, where that makes a difference, and whether taps share the partitions."""
+        kernel, columns = self.window.kernel, self.shape[0] * self.size[0] * self.size[1]
+        cycles = columns * kernel[0] * kernel[1] * blocks_of(self._layer.seen) * blocks_of(self.shape[1])
+        if cycles < _LEAST_CYCLES or self._stacked():
+            return {}
+        found: dict[str, tuple[int | str, ...]] = {}
+        sizes = self._band_sizes()
+        if sizes:
+            found["band_bytes"] = sizes
+        packs = self.groups == 1 and self.channels <= _HALF_CHANNELS and kernel != (1, 1)
+        if packs and not isinstance(self.weight, Operand):
+            # With few channels one tap after the other takes many times as long.
+            few = self.channels <= _FEW_CHANNELS
+            found["way"] = ("taps", "strips") if self._packs and not few else ("packed", "strips")
+        return found
+
+    def _band_sizes(self) -> tuple[int, ...]:
+        """Those of _BAND_BYTES that fit, and that give other bands than the default and each other."""
+        window, pool = self.window, self.pool
+        shape = (self._layer.seen, self.size, window.kernel, window.stride, window.pads, window.dilation)
+        pooling = (self.pool_op, pool.kernel, pool.stride, pool.pads, pool.dilation)
+        images, rows, cols = self.shape[0], *((1, *self.shape[2:])[-2:])
+        bands: dict[conv2d.Steps, int] = {}
+        for size in (0, *_BAND_BYTES):
+            if conv2d.conv_fits(shape, pooling, size):
+                bands.setdefault(conv2d.band_of(images, rows, cols, shape, pooling, (1, 1, 0), size), size)
+        return tuple(size for size in bands.values() if size)
+
     def _held(self) -> tuple[str, ...]:
         """Not those of few channels: the kernel arranges them as it packs taps, where that saves time."""
         if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return ()
-        channels, kernel, columns = self._layer.seen, self.window.kernel, self._columns_saved()
         if self._stacked():
             return ("w", "b")
+        way = self.tuned.get("way", "best")
+        packs = self._packs if way == "best" else way != "taps"
+        return ("b",) if packs else ("w", "b")
+
+    @property
+    def _packs(self) -> bool:
+        """Whether the kernel by itself packs taps, as is estimated."""
+        channels, kernel, columns = self._layer.seen, self.window.kernel, self._columns_saved()
         packed = channels <= (_HALF_CHANNELS if columns >= _PACKED_COLUMNS else _PACKED_CHANNELS)
-        return ("b",) if packed and kernel != (1, 1) else ("w", "b")
+        return packed and kernel != (1, 1)
 
     def _columns_saved(self) -> int:
         """Columns of products that packing as many taps as there is room for would save."""
@@ -170,12 +211,13 @@ class ConvStep(ImagesStep):
         band = blocks_of(self.channels) * images * seen[0] * seen[1] * 4
         if tensors.layout(self.sources[0].value) is not Layout.HBM and seen == pixels and self.window.pads == (0, 0):
             band = 0
-        result = min(conv2d.POOL_BYTES, images * self.size[0] * self.size[1] * 4)
+        most = int(self.tuned.get("band_bytes", conv2d.POOL_BYTES))
+        result = min(most, images * self.size[0] * self.size[1] * 4)
         if tensors.layout(self.output) is not Layout.HBM and self.pool == _NO_POOL:
             result = 0
         sums = min(_BANK_BYTES, images * self.size[0] * self.size[1] * 4) if self.added is not None else 0
         if self.added is not None and tensors.layout(self.added.value) is Layout.HBM:
-            result += conv2d.POOL_BYTES
+            result += most
         taps = self.window.kernel[0] * self.window.kernel[1]
         weight = min(
             conv2d.WEIGHT_BYTES, blocks_of(self._layer.seen) * taps * min(self.shape[1], weights.PARTITIONS) * 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -24,15 +24,21 @@ from trnrt.planner.weights import PARTITIONS, blocks_of
 _BIAS_BYTES = 8 * 1024
 # With fewer, DMA would wait for the products of one load before it brings the next.
 _LOADS_AHEAD = 5
+# Bytes a partition of a load that are tried.
+_LOAD_BYTES = (32768, 8192, 4096)
 
 
 @dataclass(kw_only=True)
 class LinearStep(Step):
-    """``act(source @ weight + bias)`` with weight (F, O) and bias (O,)."""
+    """``act(source @ weight + bias)`` with weight (F, O) and bias (O,).
+
+    ``prepared``: weights as the kernels want them, by step and positions; it takes seconds to lay out large ones.
+    """
 
     weight: Array
     bias: Array
     act: str
+    prepared: dict[tuple[str, int], Array] = field(default_factory=dict)
 
     def _image(self, tensors: Tensors) -> tuple[int, int]:
         """(channels, positions) of a flattened image, (F, 1) of plain features."""
@@ -73,11 +79,23 @@ class LinearStep(Step):
             args=(WeightName("w"), WeightName("b")),
             options={"features": features}
             | ({"outputs": self.weight.shape[1]} if by_features else {})
-            | ({"act": self.act} if self.act != "none" else {}),
-            weights={"w": weights.linear_weight(self.weight, positions)},
+            | ({"act": self.act} if self.act != "none" else {})
+            | self.tuned,
+            weights={"w": self._prepared(positions)},
             biases={"b": bias},
             held=("w", "b") if by_features or self._bias_rows() == self.shape[0] else ("w",),
         )
+
+    def _prepared(self, positions: int) -> Array:
+        if (self.name, positions) not in self.prepared:
+            self.prepared[self.name, positions] = weights.linear_weight(self.weight, positions)
+        return self.prepared[self.name, positions]
+
+    def tunable(self) -> dict[str, tuple[int | str, ...]]:
+        """In what loads weights come that do not fit one."""
+        each = blocks_of(self.weight.shape[0]) * min(linear.OUTPUTS, self.weight.shape[1]) * 2
+        sizes = tuple(size for size in _LOAD_BYTES if size < each)
+        return {"load_bytes": sizes} if each > linear.WEIGHT_BYTES else {}
 
     def _bias_rows(self) -> int:
         """On how many partitions the bias of a result with the batch on the partitions is: all, if that is little."""
@@ -222,6 +240,7 @@ def _add_linear(lowering: Lowering, nodes: list[ir.Node], source: Operand, weigh
     act, more = next_activation(lowering, nodes[-1].outputs[0], nodes[0])
     nodes = nodes + more
     step = linear_step(nodes, source, value_name(nodes[-1].outputs[0]), weight, bias, act)
+    step.prepared = lowering.prepared
     lowering.add(step, nodes, "a matrix product on the tensor engine")
 
 
