@@ -19,8 +19,8 @@ import uvloop
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trnrt.backends import choose
+from trnrt.backends.cores import Lease, lease_for_worker
 from trnrt.serve.app import make_app
-from trnrt.serve.cores import Lease, lease_for_worker
 from trnrt.serve.links import Link
 from trnrt.serve.listening import BACKLOG
 from trnrt.serve.logs import log, start_logging

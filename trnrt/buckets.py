@@ -72,6 +72,12 @@ def cover(rows: int, buckets: Sequence[int]) -> list[Slice]:
     return slices
 
 
+def shared(rows: int, buckets: Sequence[int], workers: int) -> Sequence[int]:
+    """The buckets to cut ``rows`` rows into. For several workers it is one, so that each gets as much as the others."""
+    share = -(-rows // workers)
+    return buckets if workers == 1 else [next((size for size in buckets if size >= share), buckets[-1])]
+
+
 def slices_note(slices: Sequence[Slice]) -> str:
     """What was run, in words: "300 rows ran in 3 slices (2 of 128, 1 of 64), the last one padded with 20 rows"."""
     rows, padding = sum(s.rows for s in slices), slices[-1].bucket - slices[-1].rows

@@ -31,6 +31,8 @@ from trnrt.commands.options import (
     BundleStepFlag,
     CacheFlag,
     ColorFlag,
+    CompiledFlag,
+    CoresFlag,
     DType,
     DTypeFlag,
     EffortFlag,
@@ -44,6 +46,7 @@ from trnrt.commands.options import (
     LabelledFile,
     LayersFlag,
     LayoutFlag,
+    LncFlag,
     LogitsFlag,
     MeanFlag,
     ModelFile,
@@ -73,6 +76,7 @@ from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
 
 if TYPE_CHECKING:
+    from trnrt.backends import DeviceOptions
     from trnrt.commands.opening import SessionOptions
 
 INTERRUPTED = 130
@@ -170,6 +174,9 @@ def run_command(
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
     backend: BackendFlag = Backend.AUTO,
+    lnc: LncFlag = None,
+    cores: CoresFlag = 1,
+    compiled: CompiledFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
@@ -197,7 +204,11 @@ def run_command(
 
     feeding = Feeding(inputs or [], image_options(layout, color, scale, mean, std), batch, seed)
     request = RunRequest(feeding, top, logits, full, output, keep, Reporting(as_json, json_out))
-    run(model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan, effort), request)
+    device = _device(lnc, cores, compiled)
+    options = _session(
+        target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan, effort=effort, device=device
+    )
+    run(model, options, request)
 
 
 @app.command("validate", short_help="Compare with onnxruntime on the same inputs.")
@@ -214,6 +225,9 @@ def validate_command(
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
     backend: BackendFlag = Backend.AUTO,
+    lnc: LncFlag = None,
+    cores: CoresFlag = 1,
+    compiled: CompiledFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
@@ -237,9 +251,11 @@ def validate_command(
     images = image_options(layout, color, scale, mean, std)
     given = Given(inputs or [], data, images, samples, seed)
     request = ValidateRequest(given, rtol, atol, layers, bundle, bundle_step, Reporting(as_json, json_out))
-    if not validate(
-        model, _session(target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan, effort), request
-    ):
+    device = _device(lnc, cores, compiled)
+    options = _session(
+        target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan, effort=effort, device=device
+    )
+    if not validate(model, options, request):
         raise typer.Exit(1)
 
 
@@ -279,6 +295,10 @@ def compile_command(
     batch: PlanBatchFlag = None,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
+    backend: Annotated[
+        Backend, typer.Option("--backend", help="neuron: also compile for it with AWS's compiler; needs no device.")
+    ] = Backend.AUTO,
+    lnc: LncFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
@@ -290,7 +310,10 @@ def compile_command(
     """Write the kernel module that runs a model, and its weights, into a directory."""
     from trnrt.commands.compile import compile_model
 
-    options = _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort)
+    # Nothing is run, so the device is never looked for.
+    used = Backend.NEURON if backend is Backend.NEURON else Backend.SIMULATOR
+    device = _device(lnc, compile_only=True)
+    options = _session(target, dtype, used, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort, device=device)
     compile_model(model, options, directory, batch, Reporting(as_json, json_out))
 
 
@@ -300,6 +323,11 @@ def profile_command(
     batch: PlanBatchFlag = None,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
+    backend: Annotated[
+        Backend, typer.Option("--backend", help="neuron: also run it on the device, and show what was measured.")
+    ] = Backend.SIMULATOR,
+    lnc: LncFlag = None,
+    compiled: CompiledFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
@@ -316,12 +344,11 @@ def profile_command(
     from trnrt.commands.profile import profile
 
     request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
-    if not profile(
-        model,
-        _session(target, dtype, Backend.AUTO, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort),
-        batch,
-        request,
-    ):
+    device = _device(lnc, compiled=compiled)
+    options = _session(
+        target, dtype, backend, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort, device=device
+    )
+    if not profile(model, options, batch, request):
         raise typer.Exit(1)
 
 
@@ -366,6 +393,7 @@ def _session(
     no_fuse: list[str] | None = None,
     plan: Path | None = None,
     effort: int = EFFORT,
+    device: DeviceOptions | None = None,
 ) -> SessionOptions:
     from trnrt.buckets import parse_buckets
     from trnrt.commands.opening import SessionOptions
@@ -382,4 +410,13 @@ def _session(
         no_fuse or (),
         plan,
         effort,
+        device,
     )
+
+
+def _device(
+    lnc: int | None, cores: int = 1, compiled: Path | None = None, *, compile_only: bool = False
+) -> DeviceOptions:
+    from trnrt.backends import DeviceOptions
+
+    return DeviceOptions(lnc, cores, compiled, compile_only=compile_only)

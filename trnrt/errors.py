@@ -40,6 +40,17 @@ class BackendError(TrnrtError):
     """The backend that was asked for can't run on this machine."""
 
 
+class DeviceError(BackendError):
+    """A NeuronCore failed, or did not answer in time; the model that ran on it is closed.
+
+    ``usable`` tells whether this process may try again; where it may not, the core is free again once it ended.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, usable: bool) -> None:
+        super().__init__(message, hint=hint)
+        self.usable = usable
+
+
 @dataclass(frozen=True)
 class Blocker:
     """One reason why a model can't run on the NeuronCore.

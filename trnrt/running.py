@@ -96,6 +96,11 @@ class LoadedPartition:
                 del values[name]
         return {name: values[name] for name in self.partition.outputs}
 
+    def close(self) -> None:
+        """Unload the parts on the device."""
+        for plan in self.plans:
+            plan.kernel.close()
+
     def _load(self, part: Part, backend: Backend, cache: KernelCache) -> LoadedPlan | CpuKernel:
         if not isinstance(part, DevicePart):
             return CpuKernel(part)

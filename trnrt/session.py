@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.backends import choose, device_target
-from trnrt.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, Slice, check_buckets, cover, slices_note
+from trnrt.backends import Backend, DeviceOptions, choose, device_target
+from trnrt.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, Slice, check_buckets, cover, shared, slices_note
 from trnrt.buckets import choose as choose_buckets
 from trnrt.cache import write_whole
 from trnrt.cache.entries import NEW_MODEL
 from trnrt.cache.plans import PlanCache, request_for
-from trnrt.errors import Blocker, InputError, OptionError, UnsupportedModelError
+from trnrt.errors import Blocker, DeviceError, InputError, OptionError, UnsupportedModelError
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.plan_files import save_plan
 from trnrt.planner import Plan, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.naming import identifier
@@ -60,9 +60,9 @@ class InferenceSession:
     ``model``: a file's path or its content. ``target``: "trn1", "trn2" or "trn3"; by default this machine's device,
     else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). ``fallback``:
     "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such a model is
-    refused. ``choices`` override the planner's own; with ``effort`` 1 it
-    chooses by the predicted time where that can gain, with 0 by estimates alone. What a shape needs is compiled once
-    and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for
+    refused. ``choices`` override the planner's own; with ``effort`` 1 it chooses by the predicted time where that can
+    gain, with 0 by estimates alone. ``device``: which NeuronCores, for how long. What a shape needs is compiled once and
+    kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for
     onnxruntime changes one import; they mean nothing here.
     """
 
@@ -82,6 +82,7 @@ class InferenceSession:
         effort: int = EFFORT,
         cache_dir: Path | None = None,
         cache: bool = True,
+        device: DeviceOptions | None = None,
     ) -> None:
         if dtype not in DTYPES:
             raise OptionError(f"unknown dtype {dtype!r}", hint=f"dtypes are {', '.join(DTYPES)}")
@@ -89,7 +90,8 @@ class InferenceSession:
             raise OptionError(f"unknown fallback {fallback!r}", hint=f"it is {', '.join(FALLBACKS)}, or None")
         if effort not in EFFORTS:
             raise OptionError(f"effort is {effort!r}", hint=f"it is one of {', '.join(map(str, EFFORTS))}")
-        choice = choose(backend)
+        self._cache = PlanCache(cache_dir, enabled=cache)
+        choice = choose(backend, target, device, self._cache.compiled)
         self.target = get_target(target or device_target() or DEFAULT_TARGET).name
         self.dtype = dtype
         self.backend = choice.backend.name
@@ -107,12 +109,16 @@ class InferenceSession:
         self.last_partition: Partition | None = None
         self._backend = choice.backend
         self.cache_notes: list[str] = []
-        self._cache = PlanCache(cache_dir, enabled=cache)
         self._compiled: dict[tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]], LoadedPartition] = {}
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
         self._shapes = dict(shapes or {})
         self._ran: list[LoadedPartition] = []
         self._mixings: dict[tuple[tuple[int, ...], ...], str | None] = {}
+
+    @property
+    def runner(self) -> Backend:
+        """What runs its kernels."""
+        return self._backend
 
     @property
     def predicted_us(self) -> float | None:
@@ -158,10 +164,19 @@ class InferenceSession:
         arrays = self._check({**(feeds or {}), **(input_feed or {})})
         self.notes, self.cache_notes = [], []
         self._ran = []
-        outputs = self._run_slices(arrays, self._cover(arrays))
+        try:
+            outputs = self._run_slices(arrays, self._cover(arrays))
+        except DeviceError:
+            self.close()
+            raise
         if self.last_partition is not None:
             self.notes += fallback_notes(self.last_partition)
         return [outputs[name] for name in wanted]
+
+    def close(self) -> None:
+        """Let go of what was compiled, and of its place on a device; a later ``run`` puts it there again."""
+        while self._compiled:
+            self._compiled.popitem()[1].close()
 
     def plan_for(self, batch: int = 1) -> Plan:
         """The plan for ``batch`` rows."""
@@ -243,7 +258,7 @@ class InferenceSession:
                 written.append(directory / f"{identifier(part.name)}.onnx")
                 write_whole(written[-1], part.model, mode=0o644)
             else:
-                written += _save_plan(part.plan, directory)
+                written += save_plan(part.plan, directory)
         return written
 
     def serialized(self) -> str | bytes:
@@ -311,7 +326,7 @@ class InferenceSession:
         exact = [Slice(0, rows, rows)]
         if batch is None:
             return exact
-        slices = cover(rows, (batch,) if isinstance(batch, int) else self.buckets)
+        slices = cover(rows, (batch,) if isinstance(batch, int) else shared(rows, self.buckets, self._backend.parallel))
         if slices == exact:
             return exact
         reason = self.mixing(arrays)
@@ -350,26 +365,42 @@ class InferenceSession:
     def _run_slices(self, arrays: dict[str, Array], slices: list[Slice]) -> dict[str, Array]:
         if len(slices) == 1 and slices[0].rows == slices[0].bucket:
             return self._run_once(arrays)
-        parts = []
-        for part in slices:
-            fed = {
+        rows = (
+            {
                 name: array
                 if name in self.model.parameters or not array.ndim
                 else _pad(array[part.start : part.start + part.rows], part.bucket)
                 for name, array in arrays.items()
             }
-            outputs = self._run_once(fed)
-            parts.append({name: output[: part.rows] for name, output in outputs.items()})
+            for part in slices
+        )
+        made = map(self._run_once, rows) if self._backend.parallel == 1 else self._run_together(list(rows))
+        parts = [
+            {name: output[: part.rows] for name, output in outputs.items()}
+            for part, outputs in zip(slices, made, strict=True)
+        ]
         return {name: joined_rows([part[name] for part in parts]) for name in parts[0]}
+
+    def _run_together(self, feeds: list[dict[str, Array]]) -> list[dict[str, Array]]:
+        """Run all of them, as many at a time as the backend likes."""
+        compiled = [self._compile(arrays) for arrays in feeds]
+        with ThreadPoolExecutor(self._backend.parallel) as pool:
+            outputs = list(pool.map(lambda loaded, arrays: loaded.run(arrays), compiled, feeds))
+        for loaded in compiled:
+            self._has_run(loaded)
+        return outputs
 
     def _run_once(self, arrays: dict[str, Array]) -> dict[str, Array]:
         compiled = self._compile(arrays)
         outputs = compiled.run(arrays)
+        self._has_run(compiled)
+        return outputs
+
+    def _has_run(self, compiled: LoadedPartition) -> None:
         self._ran.append(compiled)
         self.last_partition = compiled.partition
         only = compiled.plans[0] if len(compiled.parts) == len(compiled.plans) == 1 else None
         self.kernel_path, self.last_plan = (None, None) if only is None else (only.path, only.plan)
-        return outputs
 
     def _compile(self, arrays: dict[str, Array]) -> LoadedPartition:
         # Of some inputs the values matter, too: Reshape's shape, TopK's count.
@@ -400,39 +431,6 @@ def as_numpy(dtype: str) -> np.dtype[Any]:
     if dtype == "str":
         return np.dtype(object)
     return as_dtype("bfloat16").numpy if dtype == "bfloat16" else np.dtype(dtype)
-
-
-def _save_plan(plan: Plan, directory: Path) -> list[Path]:
-    """Write one plan: see ``InferenceSession.save``."""
-    stem = identifier(plan.name)
-    module, weights, summary = (directory / f"{stem}{end}" for end in (".py", "_weights.npz", "_plan.json"))
-    # npz has no bfloat16: such weights are stored as the float32 numbers that they are.
-    arrays = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in plan.weights.items()}
-    packed = io.BytesIO()
-    np.savez(packed, allow_pickle=False, **arrays)
-    contents = (
-        plan.source.encode("utf-8"),
-        packed.getvalue(),
-        json.dumps(plan_summary(plan), indent=1).encode("utf-8"),
-    )
-    for path, content in zip((module, weights, summary), contents, strict=True):
-        write_whole(path, content, mode=0o644)
-    return [module, weights, summary]
-
-
-def plan_summary(plan: Plan) -> dict[str, Any]:
-    """The plan without its arrays, as JSON."""
-    return {
-        "schema_version": 1,
-        "model": plan.name,
-        "target": plan.target,
-        "dtype": plan.dtype,
-        "entry": plan.entry,
-        "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in plan.inputs],
-        "results": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in plan.results],
-        "weights": [{"name": n, "shape": list(a.shape), "dtype": a.dtype.name} for n, a in plan.weights.items()],
-        "host": [{"name": n.name, "op": n.op, "inputs": list(n.inputs), "output": n.output} for n in plan.host],
-    }
 
 
 def as_matrix(output: Any) -> Array:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trnrt.buckets import DEFAULT_BUCKETS, check_buckets, choose, cover, parse_buckets, parse_distribution
+from trnrt.buckets import DEFAULT_BUCKETS, check_buckets, choose, cover, parse_buckets, parse_distribution, shared
 from trnrt.errors import OptionError
 
 
@@ -22,6 +22,16 @@ def test_rows_are_covered_once(rows: int, sizes: set[int]) -> None:
     assert all(s.rows == s.bucket == buckets[-1] for s in slices[:-1])
     smaller = [size for size in buckets if size < slices[-1].bucket]
     assert not smaller or smaller[-1] < slices[-1].rows
+
+
+@pytest.mark.parametrize(("rows", "workers", "sizes"), [(8, 4, [2] * 4), (7, 4, [2] * 4), (3, 8, [1] * 3)])
+def test_workers_get_as_much_as_each_other(rows: int, workers: int, sizes: list[int]) -> None:
+    assert [s.bucket for s in cover(rows, shared(rows, DEFAULT_BUCKETS, workers))] == sizes
+
+
+def test_one_worker_and_few_buckets() -> None:
+    assert shared(5, DEFAULT_BUCKETS, 1) == DEFAULT_BUCKETS
+    assert [s.bucket for s in cover(1000, shared(1000, (4, 128), 2))] == [128] * 8
 
 
 def test_default_buckets() -> None:

@@ -274,13 +274,14 @@ def test_save_writes_a_module_that_runs_by_itself(tmp_path: Path) -> None:
 
 
 def test_device_decides_the_default_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import trnrt.backends
+    from trnrt.backends import device
 
     product = tmp_path / "product_name"
     product.write_text("trn1.32xlarge\n")
-    monkeypatch.setattr(trnrt.backends, "_PRODUCT_NAME", product)
+    monkeypatch.setattr(device, "_PRODUCT_NAME", product)
     assert trnrt.InferenceSession(small("N")).target == "trn2"  # no device here
-    monkeypatch.setattr(trnrt.backends, "neuron_device", lambda: Path("/dev/neuron0"))
+    (tmp_path / "neuron0").touch()
+    monkeypatch.setattr(device, "_DEVICES", tmp_path)
     session = trnrt.InferenceSession(small("N"))
     assert session.target == "trn1" and session.backend == "simulator"
-    assert "/dev/neuron0" in session.backend_reason
+    assert session.backend_reason.startswith(f"{tmp_path / 'neuron0'} is here, but nki is not installed")

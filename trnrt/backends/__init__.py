@@ -9,17 +9,43 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
+from trnrt.backends.device import device_target, findings, neuron_device
 from trnrt.errors import BackendError, OptionError
 
 if TYPE_CHECKING:
     from trnrt.planner.plan import Plan
 
+__all__ = [
+    "BACKENDS",
+    "Array",
+    "Backend",
+    "Choice",
+    "DeviceOptions",
+    "LoadedKernel",
+    "choose",
+    "device_target",
+    "neuron_device",
+]
+
 Array = NDArray[Any]
 BACKENDS = ("auto", "simulator", "neuron")
 
-_PRODUCT_NAME = Path("/sys/devices/virtual/dmi/id/product_name")
-# EC2 instance family -> target.
-_FAMILIES = {"trn1": "trn1", "inf2": "trn1", "trn2": "trn2", "trn3": "trn3"}
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """What a session asks of NeuronCores; it means nothing to the simulator.
+
+    ``lnc``: physical cores in a logical one; by default what NEURON_LOGICAL_NC_CONFIG says, else 1. ``cores``: on so
+    many the model is loaded, and the slices of a batch run on them at the same time. ``compiled``: a directory that
+    ``trnrt compile --backend neuron`` wrote; nothing else is run then. ``timeout_s``: a run that takes longer has hung.
+    ``compile_only``: nothing is run, so no device is needed, and it may be another target's.
+    """
+
+    lnc: int | None = None
+    cores: int = 1
+    compiled: Path | None = None
+    timeout_s: float = 30.0
+    compile_only: bool = False
 
 
 class LoadedKernel(Protocol):
@@ -29,11 +55,19 @@ class LoadedKernel(Protocol):
         """Inputs in the plan's order and dtypes -> results in the plan's order."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds; it does not run again."""
+        ...
+
 
 class Backend(Protocol):
-    """A place where kernel modules run."""
+    """A place where kernel modules run. ``parallel``: so many runs at the same time are faster than one after another.
+
+    Where that is more than 1, loaded kernels may be run from several threads.
+    """
 
     name: str
+    parallel: int
 
     def load(self, plan: Plan, path: Path, source: bytes) -> LoadedKernel:
         """Compile the kernel module ``source``, which stands in the file ``path``, and give it the plan's weights."""
@@ -48,41 +82,32 @@ class Choice:
     reason: str
 
 
-def choose(name: str) -> Choice:
+def choose(
+    name: str, target: str | None = None, options: DeviceOptions | None = None, folder: Path | None = None
+) -> Choice:
     """The backend called ``name``; ``auto`` takes the NeuronCore where there is one, the simulator otherwise.
 
-    Raises BackendError where ``neuron`` was asked for and can't run: never a silent simulation.
+    ``target``: what was asked for. ``folder``: where compiled models are kept; without, they are not. Raises
+    BackendError where ``neuron`` was asked for and can't run: never a silent simulation.
     """
     from trnrt.backends.simulator import SimulatorBackend
 
     if name not in BACKENDS:
         raise OptionError(f"unknown backend {name!r}", hint=f"backends are {', '.join(BACKENDS)}")
+    if name == "simulator":
+        return Choice(SimulatorBackend(), "asked for")
+    options = options or DeviceOptions()
     device = neuron_device()
-    if name == "neuron":
-        missing = (
-            "there is no /dev/neuron* on this machine" if device is None else "this version of trnrt can't drive it"
-        )
-        raise BackendError(f"the neuron backend can't run: {missing}", hint="use --backend simulator, on any machine")
-    reason = "asked for" if name == "simulator" else "no NeuronCore on this machine"
-    if name == "auto" and device is not None:
-        reason = f"{device} is here, but this version of trnrt has no neuron backend yet"
-    return Choice(SimulatorBackend(), reason)
+    if name == "auto" and device is None:
+        return Choice(SimulatorBackend(), "no NeuronCore on this machine")
+    found = findings(target, lnc=options.lnc, running=not options.compile_only)
+    if found and name == "auto":
+        return Choice(SimulatorBackend(), f"{device} is here, but {found[0].problem}")
+    if found:
+        does = "compile" if options.compile_only else "run"
+        told = "; ".join(finding.problem for finding in found)
+        remedies = "; ".join(dict.fromkeys(finding.remedy for finding in found))
+        raise BackendError(f"the neuron backend can't {does}: {told}", hint=remedies)
+    from trnrt.backends.neuron import NeuronBackend
 
-
-def neuron_device() -> Path | None:
-    """The first Neuron device file of this machine, or None."""
-    return next(iter(sorted(Path("/dev").glob("neuron[0-9]*"))), None)
-
-
-def device_target() -> str | None:
-    """The target that this machine's device is, or None where there is no device or its kind can't be told.
-
-    EC2 gives the instance type ("trn2.48xlarge") as the product name.
-    """
-    if neuron_device() is None:
-        return None
-    try:
-        family = _PRODUCT_NAME.read_text(encoding="ascii").split(".")[0].strip()
-    except (OSError, ValueError):
-        return None
-    return next((target for prefix, target in _FAMILIES.items() if family.startswith(prefix)), None)
+    return Choice(NeuronBackend(options, folder), "asked for" if name == "neuron" else f"{device} is here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -12,17 +13,23 @@ from trnrt.errors import KernelError
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.execute import Executor
 from trnrt.nki.machine.program import Program
+from trnrt.nki.seam import simulated
 from trnrt.planner.plan import Plan
 
 
-def load_entry(plan: Plan, path: Path, source: bytes) -> Callable[..., Any]:
-    """The kernel function of a module, compiled from the very bytes whose digest was checked."""
+def load_entry(plan: Plan, path: Path, source: bytes, *, importable: bool = False) -> Callable[..., Any]:
+    """The kernel function of a module, compiled from the very bytes whose digest was checked.
+
+    ``importable``: the module is found under its name, too, for a compiler that looks its functions up there.
+    """
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     exec(compile(source, str(path), "exec"), module.__dict__)
     entry = getattr(module, plan.entry, None)
     if not callable(entry):
         raise KernelError(f"{path} has no kernel {plan.entry!r}")
+    if importable:
+        sys.modules[path.stem] = module
     function: Callable[..., Any] = entry
     return function
 
@@ -31,7 +38,9 @@ def trace_plan(plan: Plan, path: Path, source: bytes) -> Program:
     """The program of a plan's kernel module, for the plan's shapes and target; no array is touched."""
     specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
     specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
-    return trace(load_entry(plan, path, source), *specs, target=plan.target)
+    with simulated():
+        entry = load_entry(plan, path, source)
+    return trace(entry, *specs, target=plan.target)
 
 
 class SimulatedKernel:
@@ -46,11 +55,15 @@ class SimulatedKernel:
         """Replay the program on new inputs."""
         return self._executor.run(inputs)
 
+    def close(self) -> None:
+        """Nothing is held that others want."""
+
 
 class SimulatorBackend:
     """Runs kernel modules on the simulated NeuronCore."""
 
     name = "simulator"
+    parallel = 1
 
     def load(self, plan: Plan, path: Path, source: bytes) -> SimulatedKernel:
         """Trace the module for the plan's shapes and target."""

@@ -4,6 +4,7 @@
                          only entries of that name), the saved plan, and the digests of its arrays
     arrays/<digest>.npy  weights, by content: the same for every batch
     kernels/...          kernel modules, by content
+    neuron/...           what AWS's compiler made of them: see ``trnrt.backends.artefacts``
 
 Every file is written beside its place and renamed, so that a reader sees all of it or none, whoever writes at the same
 time and whenever a writer is killed. Every digest is checked before anything is used. What can't be written is not
@@ -17,6 +18,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 SCHEMA_VERSION = 1
+COMPILED = "neuron"
 NEW_MODEL = "this model is not in the cache"
 # Files that no entry names yet are left alone for so long: another process may be about to write the entry.
 _GRACE_SECONDS = 600.0
@@ -132,16 +135,15 @@ class Entries:
 
     def clear(self) -> int:
         """Remove everything; how many bytes that were."""
-        size = 0
-        for folder in (self._plans, self._arrays, self.directory / "kernels"):
-            for path in _files(folder):
-                size += _remove(path)
-        return size
+        return sum(_remove(path) for folder in self._folders for path in _files(folder))
 
     def size(self) -> int:
         """Bytes on disk."""
-        folders = (self._plans, self._arrays, self.directory / "kernels")
-        return sum(_size(path) for folder in folders for path in _files(folder))
+        return sum(_size(path) for folder in self._folders for path in _files(folder))
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return self._plans, self._arrays, self.directory / "kernels", self.directory / COMPILED
 
     def shrink(self) -> None:
         """While all together exceed the limit, remove the entries used longest ago, with arrays that only they name."""
@@ -157,7 +159,7 @@ class Entries:
             excess -= _remove(entry.path)
             for digest in digests.difference(*named.values()):
                 excess -= _remove(self._arrays / f"{digest}.npy")
-            for path in _files(self.directory / "kernels"):
+            for path in (*_files(self.directory / "kernels"), *_files(self.directory / COMPILED)):
                 if _modified(path) <= entry.used:
                     excess -= _remove(path)
 
@@ -232,8 +234,9 @@ def _named_arrays(path: Path) -> list[str]:
 
 
 def _files(folder: Path) -> list[Path]:
+    """What is in a folder: files, and below ``COMPILED`` a compiler's folders, too."""
     try:
-        return [path for path in folder.iterdir() if path.is_file()]
+        return [path for path in folder.iterdir() if path.is_file() or folder.name == COMPILED]
     except OSError:
         return []
 
@@ -251,6 +254,8 @@ def _modified(path: Path) -> float:
 
 
 def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(_size(below) for below in path.rglob("*") if below.is_file())
     try:
         return path.stat().st_size
     except OSError:
@@ -260,7 +265,10 @@ def _size(path: Path) -> int:
 def _remove(path: Path) -> int:
     size = _size(path)
     with contextlib.suppress(OSError):
-        path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
         return size
     return 0
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.cache import KernelCache
-from trnrt.cache.entries import Entries
+from trnrt.cache.entries import COMPILED, Entries
 from trnrt.errors import OptionError
 
 if TYPE_CHECKING:
@@ -92,6 +92,11 @@ class PlanCache(KernelCache):
         super().__init__(directory)
         self.limit = size_limit()
         self._enabled = enabled and self.limit > 0
+
+    @property
+    def compiled(self) -> Path | None:
+        """Where models that were compiled for a device are kept; None where nothing is."""
+        return self.directory / COMPILED if self._enabled else None
 
     @property
     def entries(self) -> Entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trnrt.commands.inspect import rows_to_plan
 from trnrt.commands.opening import SessionOptions, batch_text, open_session, writing_into
@@ -11,6 +12,24 @@ from trnrt.report.console import note, say, working
 from trnrt.report.documents import as_text, compile_document, part_document
 from trnrt.report.files import write_text
 from trnrt.report.text import escaped, shown
+
+if TYPE_CHECKING:
+    from trnrt.planner.partition import Partition
+    from trnrt.session import InferenceSession
+
+
+def _compile_parts(session: InferenceSession, partition: Partition, directory: Path) -> list[Path]:
+    """Compile what of the model is on the device."""
+    from trnrt.backends.neuron import NeuronBackend
+    from trnrt.cache import KernelCache
+
+    backend, cache = session.runner, KernelCache()
+    assert isinstance(backend, NeuronBackend)
+    files = []
+    for plan in partition.plans:
+        path, source, _ = cache.kernel(plan.name, plan.source)
+        files += backend.compile_into(directory, plan, path, source)
+    return files
 
 
 def compile_model(
@@ -24,6 +43,9 @@ def compile_model(
     with working("planning"), writing_into(directory):
         partition = session.partition_for(rows)
         files = [str(file) for file in session.save(directory, partition=partition)]
+    if options.backend == "neuron":
+        with working("compiling with AWS's compiler"), writing_into(directory):
+            files += [str(file) for file in _compile_parts(session, partition, directory)]
     for told in fallback_notes(partition):
         note(told)
     shown_batch = rows if session.model.batch is not None else None

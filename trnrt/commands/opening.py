@@ -14,12 +14,13 @@ from trnrt.commands.overriding import with_plan
 from trnrt.errors import InputError, OptionError
 from trnrt.images import ImageOptions
 from trnrt.inputs import LARGEST_INPUT, Inputs, read_inputs
-from trnrt.report.console import working
+from trnrt.report.console import note, working
 from trnrt.report.text import counted, escaped, quoted, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from trnrt.backends import DeviceOptions
     from trnrt.session import InferenceSession
 
 _BYTES_DRAWN = 8
@@ -30,7 +31,8 @@ _BYTES_DRAWN = 8
 class SessionOptions:
     """How a model is opened; a ``target`` of None is the device that is present, else the default.
 
-    ``no_fuse`` (nodes) and ``plan`` (an edited file) override the planner, whose ``effort`` is 0 or 1.
+    ``no_fuse`` (nodes) and ``plan`` (an edited file) override the planner, whose ``effort`` is 0 or 1; ``device`` says
+    which NeuronCores.
     """
 
     target: str | None
@@ -43,6 +45,7 @@ class SessionOptions:
     no_fuse: Sequence[str] = ()
     plan: Path | None = None
     effort: int = 1
+    device: DeviceOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,17 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             choices=Choices(no_fuse=frozenset(options.no_fuse)),
             effort=options.effort,
             cache=options.cache,
+            device=options.device,
         )
     return session if options.plan is None else with_plan(session, options.plan)
+
+
+def note_backend(session: InferenceSession, options: SessionOptions) -> list[str]:
+    """Say what ``auto`` chose, and why; what was said."""
+    told = [f"runs on the {session.backend}: {session.backend_reason}"] * (options.backend == "auto")
+    for text in told:
+        note(text)
+    return told
 
 
 def feed(session: InferenceSession, feeding: Feeding) -> Inputs:

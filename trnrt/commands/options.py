@@ -141,6 +141,30 @@ TargetFlag = Annotated[
     ),
 ]
 BackendFlag = Annotated[Backend, typer.Option("--backend", help="What runs the model; auto takes a device if present.")]
+LncFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--lnc",
+        min=1,
+        max=2,
+        metavar="[1|2]",
+        help="Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both do the "
+        "same work.",
+        show_default=False,
+    ),
+]
+CoresFlag = Annotated[
+    int, typer.Option("--cores", min=1, metavar="N", help="NeuronCores to load the model on, for batches in slices.")
+]
+CompiledFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--compiled",
+        metavar="DIR",
+        help="NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.",
+        show_default=False,
+    ),
+]
 FallbackFlag = Annotated[
     Fallback,
     typer.Option("--fallback", help="What runs on the CPU the nodes that the device can't; none refuses such a model."),

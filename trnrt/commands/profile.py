@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.inspect import rows_to_plan
+from trnrt.commands.measuring import measure_parts, measured_document, measured_text
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
 from trnrt.errors import OptionError, UnsupportedModelError
@@ -49,11 +50,17 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     with working("planning"):
         partition = session.partition_for(rows)
     profiles, document, told = _predicted(partition)
+    measured = measure_parts(session, partition) if session.backend == "neuron" else {}
+    if measured:
+        document["measured_us"] = measured_document(measured)
     comparisons = compare(baseline, document)
     files = Files()
     files.write_document(request, document)
     files.write_views(request, profiles, "part")
     page = _overview(partition, document) + as_page(profiles, comparisons, baseline)
+    if measured:
+        predicted = {plan.name: found.benchmark_us for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
+        page += measured_text(measured, predicted)
     say(as_text(document) if request.reporting.as_json else page)
     warn([predicted for _, predicted in profiles])
     for line in told:

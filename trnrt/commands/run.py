@@ -14,6 +14,7 @@ from trnrt.commands.opening import (
     batch_text,
     check_rows,
     feed,
+    note_backend,
     open_session,
     prediction_text,
     row_count,
@@ -59,10 +60,11 @@ class _Result:
 def run(model: Path, options: SessionOptions, request: RunRequest) -> None:
     """Run the model once, print what it gives, and write the files that were asked for."""
     session = open_session(model, options)
+    before = note_backend(session, options)
     check_rows(session, request.feeding.rows, "--batch")
     # Before the run, which may take long: whether the model has such an output is known already.
     classifier = request.top and choose_output(session.model.outputs, session.metadata, request.logits)
-    result = _run(session, request, classifier or None)
+    result = _run(session, request, classifier or None, before)
     document = run_document(
         session, result.outputs, result.top, wall_ms=result.wall_ms, full=request.full, notes=result.notes
     )
@@ -78,7 +80,7 @@ def run(model: Path, options: SessionOptions, request: RunRequest) -> None:
         note(f"kept {', '.join(quoted(str(file)) for file in files)}")
 
 
-def _run(session: InferenceSession, request: RunRequest, classifier: str | None) -> _Result:
+def _run(session: InferenceSession, request: RunRequest, classifier: str | None, before: list[str]) -> _Result:
     from trnrt.session import as_matrix
 
     inputs = feed(session, request.feeding)
@@ -96,7 +98,7 @@ def _run(session: InferenceSession, request: RunRequest, classifier: str | None)
     if classifier is not None and request.top is not None:
         labels = labels_of(session.metadata) or looked_up_labels(session.model)
         top = best_classes(classifier, outputs[classifier], request.top, labels=labels, softmax=request.logits)
-    return _Result(outputs, top, row_count(session, inputs), wall_ms, [*inputs.notes, *notes])
+    return _Result(outputs, top, row_count(session, inputs), wall_ms, [*before, *inputs.notes, *notes])
 
 
 def _text(session: InferenceSession, result: _Result) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.measuring import against_simulator
 from trnrt.commands.opening import (
     Feeding,
     SessionOptions,
@@ -15,6 +16,7 @@ from trnrt.commands.opening import (
     check_rows,
     feed,
     fixed_batch,
+    note_backend,
     open_session,
     prediction_text,
     writing_into,
@@ -68,6 +70,7 @@ def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> 
     """Compare, print how far apart the two are, and tell whether that is within the tolerances."""
     _check(request)
     session = open_session(model, options)
+    before = note_backend(session, options)
     inputs, labels = _inputs(session, request)
     for told in inputs.notes:
         note(told)
@@ -77,11 +80,14 @@ def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> 
         from trnrt.validate import validate as compare
 
         report = compare(session, inputs.feeds, rtol=request.rtol, atol=request.atol, labels=labels)
+    simulated = against_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
     anew = [f"compiled anew: {why}" for why in session.cache_notes]
     notes = [*anew, *session.notes, *(layers.notes if layers is not None else ())]
     for told in notes:
         note(told)
-    document = validate_document(session, report, [*inputs.notes, *notes], layers)
+    document = validate_document(session, report, [*before, *inputs.notes, *notes], layers)
+    if simulated is not None:
+        document["simulator_max_abs"] = simulated
     say(as_text(document) if request.reporting.as_json else _text(session, report, layers))
     if request.reporting.json_out is not None:
         write_text(request.reporting.json_out, as_text(document))

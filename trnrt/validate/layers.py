@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.backends import choose
 from trnrt.errors import OptionError
 from trnrt.planner.naming import printable
 from trnrt.planner.partition import make_partition
@@ -120,9 +119,7 @@ def _walk(session: InferenceSession, arrays: Mapping[str, Array], plan: Plan | N
         fallback=session.fallback is not None,
         choices=session.choices,
     )
-    return Walk(
-        model, partition if plan is None else for_plan(partition, plan), choose(session.backend).backend, arrays
-    )
+    return Walk(model, partition if plan is None else for_plan(partition, plan), session.runner, arrays)
 
 
 def _first_batch(session: InferenceSession, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[str]]:

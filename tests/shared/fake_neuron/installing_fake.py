@@ -1,0 +1,68 @@
+"""The fake in the place of AWS's packages: for one test, or for a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import trnrt.nki
+from fake_neuron import fake_torch, fake_torch_neuronx
+from fake_neuron.documented import REFERENCE
+from fake_neuron.hardware import Hardware
+from trnrt.backends import cores, device, neuron
+
+_TORCH_NAMES = ("from_numpy", "nn", *fake_torch.DTYPES)
+_TORCH_NEURONX_NAMES = ("trace", "neuron_cores_context", "move_trace_to_device")
+# What the backend sets.
+_SET = (device.LNC_VARIABLE, device.TARGET_VARIABLE, neuron.TIMEOUT_VARIABLE, cores.VISIBLE)
+
+
+def versions() -> dict[str, str]:
+    """The versions that belong together: those of 2.32.0, and PyTorch's of 2.31.1, the last that has them."""
+    packages = REFERENCE["releases"]["packages"]
+    torch = next(e["source"]["version"] for e in REFERENCE["functions"] if e["name"] == "torch.jit.save")
+    found = {name: packages["2.32.0"][name][0] for name in ("nki", "neuronx-cc")}
+    return {**found, "torch-neuronx": packages["2.31.1"]["torch-neuronx"][0], "torch": torch}
+
+
+def install(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware, packages: dict[str, str]) -> None:
+    """Make this process believe that it is on such a machine, with these packages."""
+    for name in {*_SET, *(name for name in os.environ if name.startswith("NEURON_"))}:
+        patch.setenv(name, "")  # so that it is absent again afterwards, whatever is set in between
+        patch.delenv(name)
+    site = folder / "site"
+    for name, version in packages.items():
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    patch.syspath_prepend(str(site))
+    importlib.invalidate_caches()
+    torch, torch_neuronx = ModuleType("torch"), ModuleType("torch_neuronx")
+    vars(torch).update({name: getattr(fake_torch, name) for name in _TORCH_NAMES}, jit=fake_torch_neuronx.jit)
+    vars(torch_neuronx).update({name: getattr(fake_torch_neuronx, name) for name in _TORCH_NEURONX_NAMES})
+    patch.setitem(sys.modules, "torch", torch)
+    patch.setitem(sys.modules, "torch_neuronx", torch_neuronx)
+    _machine(patch, folder, hardware)
+
+
+def _machine(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware) -> None:
+    devices, product = folder / "dev", folder / "product_name"
+    devices.mkdir()
+    for number in range(hardware.devices):
+        (devices / f"neuron{number}").touch()
+    product.write_text(f"{hardware.target}.48xlarge\n", encoding="ascii")
+    patch.setattr(device, "_DEVICES", devices)
+    patch.setattr(device, "_PRODUCT_NAME", product)
+    patch.setattr(trnrt.nki, "USES_AWS", True)
+    patch.setattr(tempfile, "tempdir", str(folder))
+    patch.setattr(fake_torch_neuronx.State, "hardware", hardware)
+    patch.setattr(fake_torch_neuronx.State, "placement", None)
+    patch.setattr(cores._Process, "lease", None)
+    patch.setattr(neuron, "_hung", set())
+    patch.setattr(neuron, "_models_on", {})

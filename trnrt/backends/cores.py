@@ -1,0 +1,191 @@
+"""NeuronCores are leased: two processes, of one server or of several, never fight for one.
+
+The Neuron runtime takes every core that it can see and keeps it until its process ends; a second process then fails.
+So each process locks a file for each physical core that it uses, in a folder that all processes of the machine share,
+and shows the runtime only those. The kernel frees the lock when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from trnrt.backends.device import PHYSICAL_CORES, device_target, logical_config, neuron_devices
+from trnrt.errors import BackendError
+
+VISIBLE = "NEURON_RT_VISIBLE_CORES"
+_MOST_CORES = 1024
+_SPAN = re.compile(r"\d{1,4}(-\d{1,4})?", re.ASCII)
+_LOCKS = Path("/proc/locks")
+
+
+class Lease:
+    """Cores, as the runtime numbers them, that this process may use until it ends, or ``release``."""
+
+    def __init__(self, cores: tuple[int, ...], lnc: int, files: Sequence[int]) -> None:
+        self.cores, self.lnc, self._files = cores, lnc, list(files)
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have them."""
+        return bool(self._files)
+
+    def release(self) -> None:
+        """Let others have them."""
+        while self._files:
+            os.close(self._files.pop())
+
+
+class _Process:
+    """The lease of the process itself: the runtime starts once, and keeps the cores that it saw then."""
+
+    lock = Lock()
+    lease: Lease | None = None
+
+
+def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None, lnc: int = 1) -> Lease:
+    """The first ``count`` of the known cores in a row that nobody has. BackendError where there are too few.
+
+    In a row, because the runtime takes no other list. ``lnc``: how many physical cores each of them is; the locks are
+    on those, so that processes with another setting are seen, too.
+    """
+    folder = folder or Path(tempfile.gettempdir()) / "trnrt-cores"
+    _make_shared(folder)
+    with _choosing(folder):
+        for start in range(len(known) - count + 1):
+            cores = tuple(known[start : start + count])
+            if cores == tuple(range(cores[0], cores[0] + count)):
+                files = _locked(folder, cores, lnc)
+                if files is not None:
+                    return Lease(cores, lnc, files)
+        free = sum(_is_free(folder, core, lnc) for core in known)
+    holders = _holders(folder)
+    by = f"; the others are held by process {', '.join(map(str, holders))}" if holders else ""
+    row = " in a row" if count > 1 else ""
+    raise BackendError(
+        f"{free} of {len(known)} NeuronCores are free, and a worker needs {count}{row}{by}",
+        hint="ask for fewer cores or --workers, or stop another process that uses them",
+    )
+
+
+def lease_for_process(count: int = 1, lnc: int = 1) -> Lease:
+    """The cores of this process: those it has already, or ``count`` leased now; the runtime sees no others.
+
+    BackendError where it has fewer, or has them in another logical configuration, or none are free.
+    """
+    with _Process.lock:
+        lease = _Process.lease
+        if lease is None or not lease.held:
+            return _lease_for_process(count, lnc)
+    has = f"this process has {len(lease.cores)} NeuronCores of {lease.lnc} physical cores each"
+    if lease.lnc != lnc or len(lease.cores) < count:
+        raise BackendError(
+            f"{has}, which the runtime keeps until the process ends; {count} of {lnc} were asked for",
+            hint="ask for all of them when the first model is opened, or use another process",
+        )
+    return lease
+
+
+def lease_for_worker() -> Lease:
+    """A core for this worker, from those that the environment allows or the machine has; the runtime sees no other."""
+    with _Process.lock:
+        return _lease_for_process(1, logical_config())
+
+
+def parse_cores(text: str) -> list[int]:
+    """``0-3,8`` as numbers. BackendError for anything else."""
+    cores: list[int] = []
+    try:
+        for part in text.split(","):
+            if not _SPAN.fullmatch(part.strip()):
+                raise ValueError
+            first, _, last = part.partition("-")
+            span = range(int(first), int(last or first) + 1)
+            if not 0 < len(span) <= _MOST_CORES:
+                raise ValueError
+            cores.extend(span)
+    except ValueError:
+        raise BackendError(f"{VISIBLE}={text!r} names no cores", hint="it is as 0-3 or 0,1") from None
+    return cores
+
+
+def device_cores(lnc: int = 1) -> list[int]:
+    """The cores of this machine, as the runtime numbers them where ``lnc`` physical ones make one."""
+    return list(range(len(neuron_devices()) * PHYSICAL_CORES[device_target() or "trn2"] // lnc))
+
+
+def _lease_for_process(count: int, lnc: int) -> Lease:
+    told = os.environ.get(VISIBLE)
+    lease = lease_cores(parse_cores(told) if told else device_cores(lnc), count, lnc=lnc)
+    first, last = lease.cores[0], lease.cores[-1]
+    os.environ[VISIBLE] = str(first) if first == last else f"{first}-{last}"
+    _Process.lease = lease
+    return lease
+
+
+def _locked(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:
+    """The locked files of all these cores; None where somebody has one of them."""
+    files: list[int] = []
+    for physical in (core * lnc + k for core in cores for k in range(lnc)):
+        file = _open_shared(folder / f"core-{physical}")
+        files.append(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            for opened in files:
+                os.close(opened)
+            return None
+    return files
+
+
+def _is_free(folder: Path, core: int, lnc: int) -> bool:
+    files = _locked(folder, [core], lnc)
+    for file in files or ():
+        os.close(file)
+    return files is not None
+
+
+@contextmanager
+def _choosing(folder: Path) -> Iterator[None]:
+    """One process at a time looks for cores: two that each hold what the other needs would both find too few."""
+    file = _open_shared(folder / "choosing")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _holders(folder: Path) -> list[int]:
+    """The processes that hold locks in the folder, where the system tells."""
+    try:
+        files = {str(path.stat().st_ino) for path in folder.glob("core-*")}
+        lines = [line.split() for line in _LOCKS.read_text(encoding="ascii").splitlines()]
+    except (OSError, ValueError):
+        return []
+    held = [f for f in lines if len(f) > 5 and f[1] == "FLOCK" and f[5].rpartition(":")[2] in files]
+    return sorted({int(fields[4]) for fields in held if fields[4].isdigit() and fields[4] != "0"})
+
+
+def _open_shared(path: Path) -> int:
+    """A file to lock; it may be another user's, which the kernel lets nobody open as if it were to be created."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644)
+
+
+def _make_shared(folder: Path) -> None:
+    """The folder, in which every user may lock: it is made once, by whoever comes first."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return
+    folder.chmod(0o1777)

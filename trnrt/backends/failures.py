@@ -1,0 +1,99 @@
+"""What the Neuron runtime and compiler say when something fails, as errors that name the way out.
+
+The status codes and what helps are from the SDK's pages on nrt_status.h and on troubleshooting; none was ever met here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trnrt.errors import BackendError, DeviceError, KernelError, TrnrtError
+
+_LONGEST = 600
+"""Characters of a message that are shown: a compiler's may be a whole log."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """A status of the runtime: what it means, what helps, and whether this process can go on using the core."""
+
+    number: int
+    meaning: str
+    remedy: str
+    usable: bool = True
+
+
+_REPLACE = "stop and start the instance, or replace it: the hardware failed"
+_COMPILE_AGAIN = "compile the model again on this machine: trnrt cache clear"
+
+STATUSES = {
+    "NRT_FAILURE": Status(1, "the runtime failed and says no more", "see its log: NEURON_RT_LOG_LEVEL=INFO"),
+    "NRT_INVALID": Status(2, "the compiled model or an input is not what the runtime takes", _COMPILE_AGAIN),
+    "NRT_INVALID_HANDLE": Status(3, "the runtime does not know the model", "open the model again", usable=False),
+    "NRT_RESOURCE": Status(4, "no memory of the device, or another resource, is left", "close other models"),
+    "NRT_TIMEOUT": Status(5, "the core did not finish in time", "end this process; then look at dmesg", usable=False),
+    "NRT_HW_ERROR": Status(6, "the hardware failed", _REPLACE, usable=False),
+    "NRT_QUEUE_FULL": Status(7, "too many runs wait for the core", "send fewer at a time"),
+    "NRT_LOAD_NOT_ENOUGH_NC": Status(9, "the compiled model needs more cores than there are", "ask for more cores"),
+    "NRT_UNSUPPORTED_NEFF_VERSION": Status(
+        10, "the runtime is older than the compiler that made this model", "update aws-neuronx-runtime-lib"
+    ),
+    "NRT_FAIL_HOST_MEM_ALLOC": Status(11, "the host has no memory left", "close other programs"),
+    "NRT_UNINITIALIZED": Status(13, "the runtime was not started", "end this process", usable=False),
+    "NRT_CLOSED": Status(14, "the runtime was closed", "end this process", usable=False),
+    "NRT_EXEC_UNIT_UNRECOVERABLE": Status(101, "the core can't go on", "end this process", usable=False),
+    "NRT_EXEC_BAD_INPUT": Status(1002, "an input is not what the model was compiled for", _COMPILE_AGAIN),
+    "NRT_EXEC_COMPLETED_WITH_NUM_ERR": Status(1003, "the run made NaNs", "look at the inputs; validate the model"),
+    "NRT_EXEC_COMPLETED_WITH_ERR": Status(1004, "the run ended with errors", _REPLACE, usable=False),
+    "NRT_EXEC_NC_BUSY": Status(1005, "another process has the core", "stop it: neuron-ls names it"),
+    "NRT_EXEC_OOB": Status(1006, "an indirect access left its tensor", "report it, with the kernel module"),
+    "NRT_EXEC_HW_ERR_COLLECTIVES": Status(1200, "a collective operation is stuck", _REPLACE, usable=False),
+    "NRT_EXEC_HW_ERR_HBM_UE": Status(1201, "the device's memory has an error", _REPLACE, usable=False),
+    "NRT_EXEC_HW_ERR_NC_UE": Status(1202, "the core's own memory has an error", _REPLACE, usable=False),
+    "NRT_EXEC_HW_ERR_DMA_ABORT": Status(1203, "a DMA engine gave up", _REPLACE, usable=False),
+    "NRT_EXEC_SW_NQ_OVERFLOW": Status(1204, "a queue of notifications overflowed", "report it", usable=False),
+    "NRT_EXEC_HW_ERR_REPAIRABLE_HBM_UE": Status(
+        1205, "the device's memory had an error that can be mended", "reload the driver, or reboot", usable=False
+    ),
+}
+_TAKEN = re.compile(r"NeuronCore\(s\) not available")
+
+
+def status_of(message: str) -> tuple[str, Status] | None:
+    """The status that a message of the runtime names, by its name."""
+    names = (name for name in re.findall(r"\bNRT_[A-Z_]+\b", message) if name in STATUSES)
+    name = next(names, None)
+    return None if name is None else (name, STATUSES[name])
+
+
+def device_error(doing: str, error: BaseException) -> BackendError:
+    """What the runtime raised while it was ``doing`` something, with what its status means."""
+    said = _shortened(str(error) or type(error).__name__)
+    if _TAKEN.search(said):
+        return DeviceError(
+            f"{doing}: another process has the NeuronCore: {said}", hint="stop it: neuron-ls names it", usable=True
+        )
+    found = status_of(said)
+    if found is None:
+        return DeviceError(f"{doing}: {said}", hint="see the runtime's log: NEURON_RT_LOG_LEVEL=INFO", usable=True)
+    name, status = found
+    told = f"{doing}: {status.meaning} ({name}, {status.number}): {said}"
+    return DeviceError(told, hint=status.remedy, usable=status.usable)
+
+
+def compile_error(name: str, target: str, log: str, error: BaseException) -> TrnrtError:
+    """What the compiler raised for a kernel module, or the runtime, to which it brings what it made."""
+    said = _shortened(str(error) or type(error).__name__)
+    if _TAKEN.search(said) or status_of(said) is not None:
+        return device_error(f"{name}: compiling it for {target}", error)
+    return KernelError(
+        f"AWS's compiler refused {name} for {target}: {type(error).__name__}: {said}",
+        hint=f"its own files are in {log}; the simulator takes the module: please report it",
+    )
+
+
+def _shortened(message: str) -> str:
+    """The end of a long message, which says what went wrong; on one line."""
+    text = " ".join(message.split())
+    return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"

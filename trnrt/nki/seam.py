@@ -1,0 +1,48 @@
+"""The simulator beside AWS's package in one process: what a machine with a device needs to predict and to compare."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from types import ModuleType
+
+from trnrt.nki import sim
+from trnrt.nki.sim import isa, language
+
+_KERNELS = "trnrt.kernels"
+_OURS = {"nki": sim, "nisa": isa, "nl": language}
+_LOCK = RLock()
+# The kernels that were imported for the simulator, while AWS's have their names.
+_set_aside: dict[str, ModuleType] = {}
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """What is imported inside, ``trnrt.kernels`` too, gets the simulator from ``trnrt.nki``, whatever is installed.
+
+    A function keeps what its module was given, so kernels of both kinds live side by side.
+    """
+    seam = sys.modules["trnrt.nki"]
+    if seam.nki is sim:
+        yield
+        return
+    with _LOCK:
+        aws = {name: getattr(seam, name) for name in _OURS}
+        theirs = _exchanged(_set_aside)
+        vars(seam).update(_OURS)
+        try:
+            yield
+        finally:
+            vars(seam).update(aws)
+            _set_aside.clear()
+            _set_aside.update(_exchanged(theirs))
+
+
+def _exchanged(modules: dict[str, ModuleType]) -> dict[str, ModuleType]:
+    """Put ``modules`` in the place of the kernels that are imported, which are returned."""
+    names = [name for name in sys.modules if name == _KERNELS or name.startswith(f"{_KERNELS}.")]
+    taken = {name: sys.modules.pop(name) for name in names}
+    sys.modules.update(modules)
+    return taken
