@@ -30,6 +30,7 @@ from trnrt.commands.options import (
     BundleFlag,
     BundleStepFlag,
     CacheFlag,
+    CaseFlag,
     ColorFlag,
     CompiledFlag,
     CoresFlag,
@@ -62,6 +63,7 @@ from trnrt.commands.options import (
     SavePlanFlag,
     ScaleFlag,
     SeedFlag,
+    SelfTestFlag,
     ShapeFlag,
     Stage,
     StdFlag,
@@ -377,6 +379,31 @@ def buckets_command(
 
 
 app.command("serve", short_help="Serve predictions over HTTP.")(serve_command)
+
+
+@app.command("doctor", short_help="Say what this machine can run on, and what mends what is missing.")
+def doctor_command(
+    backend: BackendFlag = Backend.AUTO,
+    self_test: SelfTestFlag = False,
+    target: TargetFlag = None,
+    case: CaseFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Look at AWS's packages, the driver, the device and the settings, and say what would be used, why, and what mends
+    each finding; exit 0 if the backend can be used (auto: any), else 1. With --self-test: run every kernel and the
+    sample models on the device, and write a report (trnrt-self-test.json, or --json-out)."""
+    from trnrt.commands.doctor import examine
+    from trnrt.commands.doctor import self_test as run_self_test
+
+    if not self_test and (target is not None or case):
+        raise OptionError("--target and --case say what the self-test runs", hint="add --self-test")
+    reporting = Reporting(as_json, json_out)
+    passed = run_self_test(backend.value, target, reporting, case) if self_test else examine(backend.value, reporting)
+    if not passed:
+        raise typer.Exit(1)
+
+
 app.add_typer(cache_app, name="cache")
 app.add_typer(nki_app, name="nki")
 app.add_typer(bench_app, name="bench")

@@ -61,8 +61,8 @@ class InferenceSession:
     else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). ``fallback``:
     "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such a model is
     refused. ``choices`` override the planner's own; with ``effort`` 1 it chooses by the predicted time where that can
-    gain, with 0 by estimates alone. ``device``: which NeuronCores, for how long. What a shape needs is compiled once and
-    kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for
+    gain, with 0 by estimates alone. ``device``: which NeuronCores, for how long. What a shape needs is compiled once,
+    and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for
     onnxruntime changes one import; they mean nothing here.
     """
 

@@ -26,10 +26,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.bench": ("trnrt.errors", "trnrt.kernels", "trnrt.nki", "trnrt.planner", "trnrt.session"),
     "trnrt.report": (
         "trnrt.bench",
+        "trnrt.doctor",
         "trnrt.errors",
         "trnrt.importer",
         "trnrt.nki",
         "trnrt.planner",
+        "trnrt.selftest",
         "trnrt.session",
         "trnrt.validate",
     ),
@@ -46,6 +48,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "trnrt.profiler": ("trnrt.backends", "trnrt.cache", "trnrt.nki", "trnrt.planner"),
     "trnrt.backends": ("trnrt.errors", "trnrt.nki", "trnrt.planner"),
+    "trnrt.doctor": ("trnrt.backends", "trnrt.cache", "trnrt.errors"),
+    "trnrt.selftest": (
+        "trnrt.backends",
+        "trnrt.cache",
+        "trnrt.kernels",
+        "trnrt.nki",
+        "trnrt.session",
+        "trnrt.validate",
+    ),
 }
 # What nothing but the files named imports.
 PRIVATE = {"trnrt.cli": ("trnrt.__main__",), "trnrt.commands": ("trnrt.cli", "trnrt.commands"), "trnrt.__main__": ()}

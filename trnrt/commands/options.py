@@ -79,6 +79,16 @@ def check_target(name: str | None) -> str | None:
     return name
 
 
+def check_cases(names: list[str] | None) -> list[str] | None:
+    """The names as given; OptionError if the self-test has no such case."""
+    if names:
+        from trnrt.selftest.cases import CASES
+
+        if unknown := [name for name in names if name not in CASES]:
+            raise OptionError(f"the self-test has no case {unknown[0]!r}", hint=f"cases are {', '.join(CASES)}")
+    return names
+
+
 def check_finite(value: float | None) -> float | None:
     """The number as given; OptionError for NaN and infinity."""
     if value is not None and not math.isfinite(value):
@@ -408,4 +418,20 @@ TilesFlag = Annotated[
 KeepFlag = Annotated[
     Path | None,
     typer.Option("--keep", metavar="DIR", help="Keep the kernel module and its weights.", show_default=False),
+]
+SelfTestFlag = Annotated[
+    bool,
+    typer.Option(
+        "--self-test", help="Run every kernel and the sample models on the device, and write a report to send back."
+    ),
+]
+CaseFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--case",
+        metavar="NAME",
+        help="With --self-test: this case alone, repeatable. Without: all.",
+        callback=check_cases,
+        show_default=False,
+    ),
 ]

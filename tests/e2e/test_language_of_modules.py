@@ -1,0 +1,78 @@
+"""What models are rendered to passes ``trnrt nki check`` with nothing waived: every module, its calls traced strictly.
+
+The kernels' own files are checked in tests/kernels/test_kernel_sources.py; here they are checked again as far as a
+module calls them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx.backend.test.loader import load_model_tests
+from randomizing import randomized
+
+import trnrt
+from trnrt.nki.calls import describe
+from trnrt.nki.checking import check, static_findings
+from trnrt.nki.sim.kernel import Spec
+from trnrt.planner.plan import Plan
+from trnrt.selftest import bodies
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = sorted((ROOT / "models").glob("*.onnx"))
+ARCHITECTURES = sorted((ROOT / "tests" / "data" / "architectures").glob("*.onnx"))
+LIGHT = {case.model_name: case for case in load_model_tests(kind="real")}
+
+
+def checked(plan: Plan, folder: Path) -> None:
+    """The module passes for the target of its plan, as `trnrt nki check` would say it."""
+    path = folder / "module.py"
+    path.write_text(plan.source, encoding="utf-8")
+    specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
+    specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
+    report = check(path, [f"{plan.entry}({describe(specs, {})})"], target=plan.target)
+    assert report.findings == [] and report.notes == []
+    assert [call.error for call in report.calls] == [None]
+
+
+def plan_of(model: onnx.ModelProto | Path, target: str = "trn2", dtype: str = "float32", batch: int = 1) -> Plan:
+    stored = model if isinstance(model, Path) else model.SerializeToString()
+    return trnrt.InferenceSession(stored, backend="simulator", cache=False, target=target, dtype=dtype).plan_for(batch)
+
+
+def test_all_are_here() -> None:
+    assert (len(SAMPLES), len(ARCHITECTURES), len(LIGHT)) == (5, 19, 9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_sample_models(path: Path, target: str, dtype: str, tmp_path: Path) -> None:
+    checked(plan_of(path, target, dtype, batch=8), tmp_path)
+
+
+@pytest.mark.parametrize("path", ARCHITECTURES, ids=lambda path: path.stem)
+def test_architectures(path: Path, tmp_path: Path) -> None:
+    checked(plan_of(randomized(onnx.load(path))), tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(LIGHT))
+def test_light_networks(name: str, tmp_path: Path) -> None:
+    model = onnx.load(Path(onnx.__file__).parent.parent / str(LIGHT[name].url))
+    checked(plan_of(model), tmp_path)
+
+
+def test_the_self_tests_own_kernels() -> None:
+    path = Path(bodies.__file__)
+    assert static_findings(path.read_text(encoding="utf-8"), str(path)) == []
+
+
+def test_a_module_that_is_edited_is_found_out(tmp_path: Path) -> None:
+    """The check is not blind to a rendered module."""
+    plan = plan_of(ROOT / "models" / "digits_ffnn.onnx")
+    source = plan.source.replace("    return ", "    shapes = [t.shape for t in ()]\n    return ", 1)
+    assert source != plan.source
+    (tmp_path / "module.py").write_text(source, encoding="utf-8")
+    assert [finding.rule for finding in static_findings(source, "module.py")] == ["comprehension"]

@@ -1,0 +1,98 @@
+"""``trnrt doctor``: what is on this machine, what fits together, what would be used, and what mends each finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trnrt import __version__
+from trnrt.commands.options import Reporting
+from trnrt.errors import BackendError
+from trnrt.report.console import note, render, say, working
+from trnrt.report.documents import as_text
+from trnrt.report.files import check_writable, write_or_keep, write_text
+from trnrt.report.text import counted
+
+if TYPE_CHECKING:
+    from trnrt.doctor import Diagnosis
+
+REPORT = Path("trnrt-self-test.json")
+
+_DECISIVE = ("simulator", "cache", "device", "backend")
+"""Findings without which no case could run. Whatever else is wrong belongs into the report: the doctor may be, too."""
+
+
+def examine(backend: str, reporting: Reporting) -> bool:
+    """Print the diagnosis; tell whether ``backend`` can be used."""
+    from trnrt.report.doctor import doctor_parts
+
+    diagnosis = _diagnosis()
+    document = as_text(_document(diagnosis, backend))
+    say(document if reporting.as_json else render(doctor_parts(diagnosis, backend)))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, document)
+    return diagnosis.usable(backend)
+
+
+def self_test(backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None) -> bool:
+    """Run the self-test and write its report; tell whether all of it passed.
+
+    Raises BackendError where there is no device, unless the simulator was asked for.
+    """
+    from trnrt.nki.machine.targets import DEFAULT_TARGET
+    from trnrt.report.selftest import selftest_document, selftest_parts
+    from trnrt.selftest.cases import CASES
+    from trnrt.selftest.suite import run_suite
+
+    diagnosis = _diagnosis()
+    backend = "neuron" if backend == "auto" else backend
+    if any(name in _DECISIVE for name in diagnosis.blocking[backend]):
+        raise _refused(diagnosis, backend)
+    report = reporting.json_out or REPORT
+    check_writable(report)
+    if backend == "neuron":
+        note(f"{counted(len(names or CASES), 'case')}, each compiled by AWS's compiler first: this may take an hour")
+    suite = run_suite(backend, target or diagnosis.machine.target or DEFAULT_TARGET, names or CASES, _tell)
+    _tell("")
+    text = render(selftest_parts(suite))
+    document = as_text(selftest_document(suite, _document(diagnosis, backend), text, version=__version__))
+    problem = write_or_keep(report, document)
+    say(document if reporting.as_json else text)
+    note(problem or f"the report to send back is {report}")
+    if suite.interrupted:
+        raise KeyboardInterrupt
+    return suite.passed and problem is None
+
+
+def _tell(name: str) -> None:
+    """Which case is running, where somebody watches: a case may take minutes to compile."""
+    import sys
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{name}")
+        sys.stderr.flush()
+
+
+def _diagnosis() -> Diagnosis:
+    from trnrt.doctor import diagnose
+    from trnrt.doctor.machine import look
+    from trnrt.doctor.releases import load_releases
+    from trnrt.doctor.rules import table
+
+    with working("looking at this machine"):
+        return diagnose(look(), load_releases(), table())
+
+
+def _document(diagnosis: Diagnosis, backend: str) -> dict[str, Any]:
+    from trnrt.doctor.releases import load_releases
+    from trnrt.report.doctor import doctor_document
+
+    return doctor_document(diagnosis, load_releases(), backend, version=__version__)
+
+
+def _refused(diagnosis: Diagnosis, backend: str) -> BackendError:
+    found = [diagnosis.finding(name) for name in diagnosis.blocking[backend]]
+    lines = [f"{finding.name}: {finding.found}" for finding in found]
+    what = "no NeuronCore can be used on this machine" if backend == "neuron" else f"the {backend} can't be used"
+    hint = "trnrt doctor says what mends each; --self-test --backend simulator runs the suite itself anywhere"
+    return BackendError(f"the self-test needs a device, and {what}:\n  " + "\n  ".join(lines), hint=hint)

@@ -1,0 +1,96 @@
+"""The self-test's one file: a document with a readable part, and the same as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from trnrt.report.doctor import WIDTH
+from trnrt.report.documents import SCHEMA_VERSION
+from trnrt.report.text import counted, error_text, escaped
+
+if TYPE_CHECKING:
+    from trnrt.selftest.suite import Outcome, Suite
+
+_STYLES = {"passed": "green", "skipped": "dim"}
+
+
+def selftest_document(suite: Suite, doctor: dict[str, Any], text: str, *, version: str) -> dict[str, Any]:
+    """``doctor --self-test``: ``text`` is what the terminal shows, line by line; ``doctor`` the diagnosis before it.
+
+    Of a case, ``predicted_us`` is the device's latency by the timing model, ``measured_us`` the median of the calls on
+    the device, null where none was tested; ``ratio`` is measured over predicted.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "trnrt_version": version,
+        "kind": "self-test",
+        "backend": suite.backend,
+        "target": suite.target,
+        "passed": suite.passed,
+        "interrupted": suite.interrupted,
+        "seconds": suite.seconds,
+        "counts": dict(Counter(outcome.state for outcome in suite.outcomes)),
+        "text": text.splitlines(),
+        "cases": [_case(outcome) for outcome in suite.outcomes],
+        "doctor": doctor,
+    }
+
+
+def _case(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "name": outcome.name,
+        "state": outcome.state,
+        "predicted_us": outcome.predicted_us,
+        "measured_us": outcome.measured_us,
+        "ratio": _ratio(outcome),
+        "off_simulator": outcome.off_simulator,
+        "result": outcome.document,
+        "simulated": outcome.simulated,
+    }
+
+
+def _ratio(outcome: Outcome) -> float | None:
+    predicted, measured = outcome.predicted_us, outcome.measured_us
+    return measured / predicted if predicted and measured is not None else None
+
+
+def selftest_parts(suite: Suite) -> list[Any]:
+    """The headline, a row for each case, and what went wrong."""
+    counts = Counter(outcome.state for outcome in suite.outcomes)
+    told = ", ".join(f"{number} {state}" for state, number in counts.items())
+    verdict = Text("PASS", "bold green") if suite.passed else Text("FAIL", "bold red")
+    where = f"on the {suite.backend}, target {suite.target}, in {suite.seconds:.0f} s"
+    cases = counted(len(suite.outcomes), "case")
+    ended = "; interrupted before its end" if suite.interrupted else ""
+    parts: list[Any] = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {told}{ended}", "", _table(suite)]
+    bad = [outcome for outcome in suite.outcomes if outcome.state not in ("passed", "skipped")]
+    if bad:
+        parts.append("")
+    for outcome in bad:
+        lines = str(outcome.document.get("summary") or outcome.document.get("detail") or "").strip().splitlines()
+        parts.append(Text(escaped(f"{outcome.name}: {lines[0] if lines else 'its numbers are off'}")))
+    return parts
+
+
+def _table(suite: Suite) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", width=WIDTH)
+    table.add_column("case", ratio=1, no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for heading in ("max abs", "off sim", "predicted us", "measured us", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for outcome in suite.outcomes:
+        largest, ratio = outcome.document.get("max_abs"), _ratio(outcome)
+        table.add_row(
+            outcome.name,
+            Text(outcome.state, _STYLES.get(outcome.state, "bold red")),
+            "" if largest is None else error_text(largest),
+            "" if outcome.off_simulator is None else error_text(outcome.off_simulator),
+            "" if outcome.predicted_us is None else f"{outcome.predicted_us:,.1f}",
+            "" if outcome.measured_us is None else f"{outcome.measured_us:,.1f}",
+            "" if ratio is None else f"{ratio:.2f}",
+        )
+    return table

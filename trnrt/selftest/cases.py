@@ -1,0 +1,274 @@
+"""The cases of the self-test, as tables: every kernel on small shapes, and both sample models.
+
+A ``Small`` case is an ONNX graph of a node or few, which goes the whole way from the importer to the backend and is
+compared with onnxruntime. A ``Direct`` case calls a kernel that stands alone with arrays, and is compared with numpy. A
+``Sample`` case runs a model of the package on images that it was not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+HERE = Path(__file__).parent
+TARGETS = ("trn1", "trn2", "trn3")
+
+
+@dataclass(frozen=True)
+class Small:
+    """``nodes``: in ONNX's own text, from ``x`` to ``y``; ``weights`` are drawn, each with its shape."""
+
+    name: str
+    nodes: str
+    x: Shape
+    y: Shape
+    weights: dict[str, Shape] = field(default_factory=dict)
+    more: str = ""
+    kind: str = "float"
+    dtype: str = "float32"
+    targets: tuple[str, ...] = TARGETS
+
+    def model(self) -> bytes:
+        """The graph with its weights."""
+        import onnx
+
+        inputs = f"float[{_text(self.x)}] x"
+        text = f"g ({inputs}) => ({self.kind}[{_text(self.y)}] y) {{ {self.nodes} }}"
+        model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]>\n{self.more}{text}')
+        random = np.random.default_rng(len(self.name))
+        for name, shape in self.weights.items():
+            drawn = (random.standard_normal(shape) / 2).astype(np.float32)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(drawn, name))
+        return bytes(model.SerializeToString())
+
+    def feeds(self) -> dict[str, Array]:
+        """Numbers in (0.1, 1.1), which every operator of the table takes."""
+        return {"x": (np.random.default_rng(7).random(self.x) + 0.1).astype(np.float32)}
+
+
+@dataclass(frozen=True)
+class Direct:
+    """``body`` names a kernel of ``bodies`` or, with a module's name, of trnrt.kernels; ``expected`` is its meaning."""
+
+    name: str
+    body: str
+    shapes: tuple[Shape, ...]
+    expected: Callable[..., Array]
+    dtype: str = "float32"
+    rtol: float = 1e-4
+    targets: tuple[str, ...] = TARGETS
+
+    def arrays(self) -> list[Array]:
+        """Drawn operands of the dtype."""
+        from trnrt.nki.machine.dtypes import as_dtype
+
+        random = np.random.default_rng(3)
+        return [random.standard_normal(shape).astype(as_dtype(self.dtype).numpy) for shape in self.shapes]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """``rows`` of the held-out images, with their labels."""
+
+    name: str
+    file: str
+    rows: int
+    dtype: str = "float32"
+    targets: tuple[str, ...] = TARGETS
+
+    def model(self) -> bytes:
+        """The model's file, which is part of the package."""
+        return (HERE / self.file).read_bytes()
+
+    def feeds(self) -> dict[str, Array]:
+        """The first images."""
+        with np.load(HERE / "digits_test.npz") as held_out:
+            return {"image": held_out["image"][: self.rows]}
+
+
+Case = Small | Direct | Sample
+
+
+def _text(shape: Shape) -> str:
+    return ",".join(map(str, shape))
+
+
+def _product(a: Array, b: Array) -> Array:
+    return np.asarray(a.T @ b)
+
+
+def _net(x: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
+    return np.asarray(np.maximum(x @ w1 + b1, 0) @ w2 + b2)
+
+
+def _softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _pooled(x: Array, w: Array, bias: Array) -> Array:
+    seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3))
+    y = np.einsum("nchwij,ocij->nohw", seen, w) + bias[:, None, None]
+    n, o, rows, columns = y.shape
+    return np.asarray(y.reshape(n, o, rows // 2, 2, columns // 2, 2).max(axis=(3, 5)))
+
+
+_C = {"w": (16, 8, 3, 3), "b": (16,)}
+_NET = ((5, 13), (13, 20), (1, 20), (20, 7), (1, 7))
+
+SMALL: tuple[Small, ...] = (
+    Small("linear", "y = Gemm(x, w, b)", (3, 20), (3, 7), {"w": (20, 7), "b": (7,)}),
+    Small("linear_deep", "y = Gemm(x, w, b)", (2, 300), (2, 140), {"w": (300, 140), "b": (140,)}),
+    Small("linear_bfloat16", "y = Gemm(x, w, b)", (3, 20), (3, 7), {"w": (20, 7), "b": (7,)}, dtype="bfloat16"),
+    Small(
+        "two_layers",
+        "h = Gemm(x, w, b) r = Relu(h) y = Gemm(r, v, c)",
+        (2, 20),
+        (2, 5),
+        {"w": (20, 40), "b": (40,), "v": (40, 5), "c": (5,)},
+    ),
+    Small("conv", "h = Conv<pads = [1,1,1,1]>(x, w, b) y = Relu(h)", (2, 8, 10, 10), (2, 16, 10, 10), _C),
+    Small(
+        "conv_float16",
+        "h = Conv<pads = [1,1,1,1]>(x, w, b) y = Relu(h)",
+        (2, 8, 10, 10),
+        (2, 16, 10, 10),
+        _C,
+        dtype="float16",
+    ),
+    Small("conv_strided", "y = Conv<strides = [2,2]>(x, w, b)", (1, 8, 11, 11), (1, 16, 5, 5), _C),
+    Small(
+        "conv_pooled",
+        "h = Conv(x, w, b) r = Relu(h) y = MaxPool<kernel_shape = [2,2], strides = [2,2]>(r)",
+        (1, 8, 10, 10),
+        (1, 16, 4, 4),
+        _C,
+    ),
+    Small("conv_depthwise", "y = Conv<group = 8>(x, w)", (1, 8, 10, 10), (1, 8, 8, 8), {"w": (8, 1, 3, 3)}),
+    Small(
+        "conv_image",
+        "y = Conv<pads = [3,3,3,3], strides = [2,2]>(x, w)",
+        (1, 3, 32, 32),
+        (1, 16, 16, 16),
+        {"w": (16, 3, 7, 7)},
+    ),
+    Small(
+        "conv_in_strips",
+        "y = Conv<pads = [1,1,1,1]>(x, w, b)",
+        (1, 3, 96, 96),
+        (1, 16, 96, 96),
+        {"w": (16, 3, 3, 3), "b": (16,)},
+    ),
+    Small(
+        "conv_chain",
+        "h = Conv<pads = [1,1,1,1]>(x, w) r = Relu(h) k = Conv<pads = [1,1,1,1]>(r, v) f = Flatten(k) y = Gemm(f, u)",
+        (1, 3, 6, 6),
+        (1, 5),
+        {"w": (8, 3, 3, 3), "v": (8, 8, 3, 3), "u": (288, 5)},
+    ),
+    Small(
+        "conv_transpose", "y = ConvTranspose<strides = [2,2]>(x, w)", (1, 8, 5, 5), (1, 6, 10, 10), {"w": (8, 6, 2, 2)}
+    ),
+    Small(
+        "max_pool",
+        "y = MaxPool<kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]>(x)",
+        (1, 8, 9, 9),
+        (1, 8, 5, 5),
+    ),
+    Small("average_pool", "y = AveragePool<kernel_shape = [2,2], strides = [2,2]>(x)", (1, 8, 10, 10), (1, 8, 5, 5)),
+    Small("global_average", "y = GlobalAveragePool(x)", (2, 8, 6, 6), (2, 8, 1, 1)),
+    Small("lrn", "y = LRN<size = 5>(x)", (1, 12, 5, 5), (1, 12, 5, 5)),
+    Small("layer_norm", "y = LayerNormalization(x, s, b)", (3, 24), (3, 24), {"s": (24,), "b": (24,)}),
+    Small("deviation", "n, m, y = LayerNormalization(x, s, b)", (3, 24), (3, 1), {"s": (24,), "b": (24,)}),
+    Small("rms_norm", "y = RMSNormalization(x, s)", (3, 24), (3, 24), {"s": (24,)}),
+    Small("instance_norm", "y = InstanceNormalization(x, s, b)", (2, 6, 7, 7), (2, 6, 7, 7), {"s": (6,), "b": (6,)}),
+    Small("softmax", "y = Softmax(x)", (5, 33), (5, 33)),
+    Small("log_softmax", "y = LogSoftmax(x)", (5, 33), (5, 33)),
+    Small("argmax", "y = ArgMax<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
+    Small("argmin", "y = ArgMin<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
+    Small("topk", "k = Constant<value_ints = [3]>() y, i = TopK(x, k)", (5, 33), (5, 3)),
+    Small("topk_indices", "k = Constant<value_ints = [3]>() v, y = TopK(x, k)", (5, 33), (5, 3), kind="int64"),
+    Small("reduce_sum", "a = Constant<value_ints = [1]>() y = ReduceSum<keepdims = 0>(x, a)", (5, 33), (5,)),
+    Small("reduce_max", "a = Constant<value_ints = [0]>() y = ReduceMax<keepdims = 0>(x, a)", (5, 33), (33,)),
+    Small("reduce_log_sum", "a = Constant<value_ints = [1]>() y = ReduceLogSum<keepdims = 0>(x, a)", (5, 33), (5,)),
+    Small("reduce_l2", "a = Constant<value_ints = [1]>() y = ReduceL2<keepdims = 0>(x, a)", (5, 33), (5,)),
+    Small(
+        "resize",
+        'n = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>() y = Resize<mode = "linear">(x, , n)',
+        (1, 4, 5, 5),
+        (1, 4, 10, 10),
+    ),
+    Small(
+        "resize_nearest",
+        "n = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>() "
+        'y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , n)',
+        (1, 4, 5, 5),
+        (1, 4, 10, 10),
+    ),
+    Small("elementwise", "a = Sigmoid(x) b = Tanh(a) c = Add(a, b) y = Mul(c, x)", (4, 40), (4, 40)),
+    Small("divide", "y = Div(v, x)", (4, 40), (4, 40), {"v": (4, 40)}),
+    Small("remainder", "y = Mod<fmod = 1>(v, x)", (4, 40), (4, 40), {"v": (4, 40)}),
+    Small("rounding", "a = Floor(x) b = Ceil(x) y = Add(a, b)", (4, 40), (4, 40)),
+    Small("functions", "a = Log(x) b = Sin(a) c = Cos(x) y = Add(b, c)", (4, 40), (4, 40)),
+    Small("gelu", "y = Gelu(x)", (4, 40), (4, 40)),
+    Small("batched_matmul", "t = Transpose<perm = [0,2,1]>(x) y = MatMul(x, t)", (3, 6, 20), (3, 6, 6)),
+    Small("transpose", "y = Transpose<perm = [0,2,1]>(x)", (3, 20, 30), (3, 30, 20)),
+    Small("permute", "y = Transpose<perm = [2,0,3,1]>(x)", (3, 6, 5, 4), (5, 3, 4, 6)),
+    Small("concat", "a = Relu(x) y = Concat<axis = 1>(x, a)", (2, 6, 5, 5), (2, 12, 5, 5)),
+    Small("pad", "p = Constant<value_ints = [0,1,0,2]>() y = Pad(x, p)", (4, 6), (4, 9)),
+    Small(
+        "channels",
+        "a = Conv(x, w) b = Conv(x, v) c = Concat<axis = 1>(a, b) y = Conv(c, u)",
+        (1, 4, 6, 6),
+        (1, 5, 6, 6),
+        {"w": (6, 4, 1, 1), "v": (6, 4, 1, 1), "u": (5, 12, 1, 1)},
+    ),
+)
+
+DIRECT: tuple[Direct, ...] = (
+    Direct("add", "added", ((1000,), (1000,)), np.add),
+    Direct("add_naive", "added_naive", ((128,), (128,)), np.add),
+    Direct("add_rows", "added_rows", ((300,), (300,)), np.add),
+    Direct("add_stream", "added_stream", ((1000,), (1000,)), np.add),
+    Direct("add_direct", "added_direct", ((262144,), (262144,)), np.add),
+    Direct("matmul", "matmul.matmul", ((130, 40), (130, 50)), _product),
+    Direct("matmul_turned", "turned_product", ((40, 130), (130, 50)), np.matmul),
+    Direct("matmul_turned_once", "turned_product", ((40, 130), (130, 4200)), np.matmul),
+    Direct("matmul_tiled", "matmul.matmul_tiled", ((256, 128), (256, 512)), _product),
+    Direct("matmul_hoisted", "matmul.matmul_hoisted", ((256, 128), (256, 512)), _product),
+    Direct("matmul_block_free", "matmul.matmul_block_free", ((256, 256), (256, 1024)), _product),
+    Direct("matmul_blocked", "matmul.matmul_blocked", ((1024, 256), (1024, 1024)), _product),
+    Direct(
+        "matmul_double_row",
+        "double_row.matmul_double_row",
+        ((256, 60), (256, 70)),
+        _product,
+        "float8_e4m3",
+        targets=("trn2", "trn3"),
+    ),
+    Direct("transpose_by_tensor", "turned", ((60, 200),), np.transpose, rtol=0.0),
+    Direct("transpose_by_dma", "turned_by_dma", ((64, 128),), np.transpose, "bfloat16", 0.0, ("trn2", "trn3")),
+    Direct("layout_rows", "through_rows", ((130, 20),), np.asarray, rtol=0.0),
+    Direct("layout_features", "through_features", ((20, 130),), np.asarray, rtol=0.0),
+    Direct("layout_channels", "through_channels", ((2, 130, 3, 4),), np.asarray, rtol=0.0),
+    Direct("labs_conv", "pooled", ((1, 20, 10, 10), (30, 20, 3, 3), (30,)), _pooled),
+    Direct("net_forward", "probable", _NET, lambda *a: _softmax(_net(*a))),
+    Direct("net_predict", "classified", _NET, lambda *a: np.asarray(_net(*a).argmax(axis=1)[:, None]), rtol=0.0),
+)
+
+SAMPLES: tuple[Sample, ...] = tuple(
+    Sample(f"{model}_{rows}{'' if dtype == 'float32' else '_16'}", f"{model}.onnx", rows, dtype)
+    for model in ("digits_ffnn", "digits_cnn")
+    for rows, dtype in ((1, "float32"), (8, "float32"), (64, "float32"), (8, "bfloat16"))
+)
+
+_ALL: tuple[Case, ...] = (*SMALL, *DIRECT, *SAMPLES)
+CASES = {case.name: case for case in _ALL}
