@@ -28,7 +28,7 @@ from trnrt.planner import Plan, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.naming import identifier
 from trnrt.planner.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
-from trnrt.planner.search import EFFORT, EFFORTS
+from trnrt.planner.search import EFFORTS
 from trnrt.planner.sizes import default_shapes
 from trnrt.running import LoadedPartition
 
@@ -61,9 +61,10 @@ class InferenceSession:
     else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). ``fallback``:
     "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such a model is
     refused. ``choices`` override the planner's own; with ``effort`` 1 it chooses by the predicted time where that can
-    gain, with 0 by estimates alone. ``device``: which NeuronCores, for how long. What a shape needs is compiled once,
-    and kept. Errors are TrnrtErrors. ``sess_options`` and ``providers`` are accepted so that a script written for
-    onnxruntime changes one import; they mean nothing here.
+    gain, with 0 by estimates, which is quicker and no slower on the simulator: by default 1 on a device. ``device``:
+    which NeuronCores, for how long. What a shape needs is compiled once, and kept. Errors are TrnrtErrors.
+    ``sess_options`` and ``providers`` are accepted so that a script written for onnxruntime changes one import; they
+    mean nothing here.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class InferenceSession:
         buckets: Sequence[int] | None = None,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         choices: Choices = DEFAULT,
-        effort: int = EFFORT,
+        effort: int | None = None,
         cache_dir: Path | None = None,
         cache: bool = True,
         device: DeviceOptions | None = None,
@@ -88,7 +89,7 @@ class InferenceSession:
             raise OptionError(f"unknown dtype {dtype!r}", hint=f"dtypes are {', '.join(DTYPES)}")
         if fallback is not None and fallback not in FALLBACKS:
             raise OptionError(f"unknown fallback {fallback!r}", hint=f"it is {', '.join(FALLBACKS)}, or None")
-        if effort not in EFFORTS:
+        if effort is not None and effort not in EFFORTS:
             raise OptionError(f"effort is {effort!r}", hint=f"it is one of {', '.join(map(str, EFFORTS))}")
         self._cache = PlanCache(cache_dir, enabled=cache)
         choice = choose(backend, target, device, self._cache.compiled)
@@ -98,7 +99,7 @@ class InferenceSession:
         self.backend_reason = choice.reason
         self.fallback = fallback
         self.choices = choices
-        self.effort = effort
+        self.effort = int(choice.backend.name == "neuron") if effort is None else effort
         self._file = model
         self.model: ImportedModel = import_model(model)
         self.name = self.model.name

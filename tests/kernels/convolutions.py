@@ -56,6 +56,8 @@ class Conv:
     places: Pair = (0, 0)  # source, result: 0 HBM, 1 SBUF
     target: str = "trn2"
     groups: int = 1
+    band_bytes: int = 0
+    way: str = "best"
 
     @property
     def size(self) -> Pair:
@@ -89,6 +91,7 @@ class Conv:
         conv2d(
             dst, source, w, b, self.images[1], self.size, self.kernel, self.stride, self.pads[:2], self.dilation,
             self.act, pool.kernel, pool.stride, pool.pads[:2], pool.dilation, pool.op, self.groups,
+            band_bytes=self.band_bytes, way=self.way,
         )  # fmt: skip
         return channels_to_hbm(dst, self.outputs) if self.places[1] else dst
 

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
 from trnrt.kernels.common import load
-from trnrt.kernels.linear import ACTIVATION_BYTES, MAX_FEATURES, linear_features, linear_rows
+from trnrt.kernels.linear import ACTIVATION_BYTES, MAX_FEATURES, WEIGHT_BYTES, linear_features, linear_rows
 from trnrt.nki import Spec, nl, profile, trace
 
 # (N, F, O): one of everything; partial blocks of rows, features, outputs; more than a PSUM bank of outputs and of rows;
@@ -57,6 +57,7 @@ class Case:
     act: str = "none"
     target: str = "trn2"
     held: bool = False  # the weights are in SBUF
+    load_bytes: int = WEIGHT_BYTES
 
     def run(self, x: Array, w: Array, b: Array) -> Array:
         """act(x @ w + b), by the kernel."""
@@ -70,10 +71,10 @@ class Case:
                 w, b = load(w), load(b) if by_features else b
             if by_features:
                 tile = sbuf_features(rows, outputs, x.dtype)
-                linear_features(tile, source, w, b, features // positions, outputs, self.act)
+                linear_features(tile, source, w, b, features // positions, outputs, self.act, self.load_bytes)
                 return features_to_hbm(tile, outputs)
             dst = hbm((rows, outputs), x.dtype) if self.result == "hbm" else sbuf_rows(rows, outputs, x.dtype)
-            linear_rows(dst, source, w, b, features // positions, self.act)
+            linear_rows(dst, source, w, b, features // positions, self.act, self.load_bytes)
             return dst if self.result == "hbm" else rows_to_hbm(dst, rows)
 
         bias = prepared_columns(b) if by_features else b.astype(np.float32).reshape(1, -1)
@@ -120,6 +121,27 @@ def test_a_flattened_image(image: tuple[int, int, int], result: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_weights_in_sbuf(shape: tuple[int, int, int], source: str, result: str) -> None:
     compare(Case(source, result, held=True), *shape)
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize("size", [1, 2048, 8192, 65536])
+@pytest.mark.parametrize("result", ["hbm", "rows", "features"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_loads_of_any_size(shape: tuple[int, int, int], result: str, size: int, target: str) -> None:
+    compare(Case("hbm", result, target=target, load_bytes=size), *shape)
+
+
+def test_larger_loads_are_fewer() -> None:
+    def loads(size: int) -> int:
+        def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            dst = hbm((1, 512), x.dtype)
+            linear_rows(dst, x, w, b, 2048, load_bytes=size)
+            return dst
+
+        specs = [Spec(shape, "float32") for shape in ((1, 2048), (128, 16 * 512), (1, 512))]
+        return sum(i.operation.name == "dma_copy" for i in trace(body, *specs, target="trn2").instructions)
+
+    assert loads(4096) == loads(8192) + 4 == loads(16384) + 6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

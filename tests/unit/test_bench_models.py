@@ -95,7 +95,9 @@ def found_before(network: Network, target: str) -> dict[tuple[str, int], Choices
 
 def test_the_search_finds_what_is_recorded() -> None:
     network = next(network for network in networks() if network.name == "light_squeezenet")
-    session = InferenceSession(network.build().SerializeToString(), target="trn2", backend="simulator", cache=False)
+    session = InferenceSession(
+        network.build().SerializeToString(), target="trn2", backend="simulator", cache=False, effort=1
+    )
     assert session.planned_for(1).choices == found_before(network, "trn2")["float32", 1] != DEFAULT
 
 

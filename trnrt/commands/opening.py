@@ -44,7 +44,7 @@ class SessionOptions:
     cache: bool = True
     no_fuse: Sequence[str] = ()
     plan: Path | None = None
-    effort: int = 1
+    effort: int | None = None
     device: DeviceOptions | None = None
 
 

@@ -295,14 +295,11 @@ PlanFlag = Annotated[
     typer.Option("--plan", metavar="FILE", help="Plan as this file says: a saved plan, edited.", show_default=False),
 ]
 EFFORT = 1
-EffortFlag = Annotated[
-    int,
-    typer.Option(
-        "--effort",
-        min=0,
-        max=1,
-        help="1: choose sizes, ways and fusions by the predicted time, where that can gain. 0: by estimates, at once.",
-    ),
+_BY_EFFORT = "1: choose sizes, ways and fusions by the predicted time, where that can gain. 0: by estimates, at once."
+EffortFlag = Annotated[int, typer.Option("--effort", min=0, max=1, help=_BY_EFFORT)]
+RunEffortFlag = Annotated[
+    int | None,
+    typer.Option("--effort", min=0, max=1, help=f"{_BY_EFFORT} By default 1 on a device.", show_default=False),
 ]
 SavePlanFlag = Annotated[
     Path | None,

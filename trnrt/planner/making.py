@@ -22,7 +22,7 @@ from trnrt.planner.placing import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.refusals import summed_up
 from trnrt.planner.rendering import KernelModule
-from trnrt.planner.search import EFFORT, search
+from trnrt.planner.search import search
 from trnrt.planner.sizes import default_shapes
 
 # Names in notes are as ``repr`` writes them.
@@ -37,7 +37,7 @@ def make_plan(
     target: str,
     dtype: str,
     choices: Choices = DEFAULT,
-    effort: int = EFFORT,
+    effort: int = 0,
 ) -> Plan:
     """The plan of a model for concrete input shapes, and for the ``values`` of the inputs that are its parameters.
 
@@ -65,7 +65,7 @@ def plan_view(
     target: str,
     dtype: str,
     choices: Choices = DEFAULT,
-    effort: int = EFFORT,
+    effort: int = 0,
 ) -> Plan:
     """``make_plan`` for a graph that is bound already; names in ``choices`` that it does not know are passed over."""
     prepared: dict[tuple[str, int], Array] = {}

@@ -25,7 +25,6 @@ from trnrt.planner.levels import Flow, grouped
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
 from trnrt.planner.plan import Array, NodeReport, Plan
-from trnrt.planner.search import EFFORT
 
 FALLBACKS = ("onnxruntime",)
 
@@ -112,7 +111,7 @@ def make_partition(
     dtype: str,
     fallback: bool,
     choices: Choices = DEFAULT,
-    effort: int = EFFORT,
+    effort: int = 0,
 ) -> Partition:
     """The parts of a model for concrete input shapes: one, its plan, if all of it can be lowered.
 
@@ -172,7 +171,7 @@ class _Partitioner:
         dtype: str,
         blockers: Sequence[Blocker],
         choices: Choices = DEFAULT,
-        effort: int = EFFORT,
+        effort: int = 0,
     ) -> None:
         self.choices, self.effort = choices, effort
         self.blockers = tuple(replace(b, hint=_beside_fallback(b.hint)) for b in blockers)

@@ -25,9 +25,8 @@ from trnrt.planner.plan import Tried
 from trnrt.planner.steps import Step
 from trnrt.planner.weights import PARTITIONS
 
-EFFORT = 1
-"""By default plans are searched for; 0 takes the estimates."""
 EFFORTS = (0, 1)
+"""0 takes the estimates, 1 searches."""
 
 BUDGET = 96_000
 """Instructions that the trials of one plan may have together, those of the plan to begin with among them."""

@@ -118,6 +118,7 @@ def _walk(session: InferenceSession, arrays: Mapping[str, Array], plan: Plan | N
         dtype=session.dtype,
         fallback=session.fallback is not None,
         choices=session.choices,
+        effort=session.effort,
     )
     return Walk(model, partition if plan is None else for_plan(partition, plan), session.runner, arrays)
 

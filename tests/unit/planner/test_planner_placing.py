@@ -79,7 +79,7 @@ def test_answers_do_not_depend_on_the_place(room: int, target: str, monkeypatch:
 
 def test_a_large_batch_runs() -> None:
     """More images than SBUF has room for: the answers stay right, the plan says what went to HBM."""
-    plan = compare(cnn(), images(700))
+    plan = compare(cnn(), images(1500))
     assert layouts(plan)["m"] == "hbm"
 
 

@@ -131,7 +131,7 @@ class Model:
         ``found``: by dtype and batch what a search has found before; where it is given nothing is searched for.
         """
         name = self.network.name
-        session = InferenceSession(self._content, target=target, backend="simulator", cache=False)
+        session = InferenceSession(self._content, target=target, backend="simulator", cache=False, effort=1)
         for dtype, batch in kinds(self.network):
             one = session.in_dtype(dtype)
             if found is not None:
