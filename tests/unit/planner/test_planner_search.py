@@ -8,14 +8,23 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from planning import TOLERANCE, drawn, modelled, onnxruntimes
 
 import trnrt
 from trnrt.errors import OptionError
-from trnrt.planner import Plan, search
+from trnrt.planner import Plan, fitting, search
+from trnrt.planner.candidates import candidates
 from trnrt.planner.choices import DEFAULT, Choices
+from trnrt.planner.fitting import Fitted, Material
+from trnrt.planner.ops.linear import linear_step
+from trnrt.planner.placing import Placed
+from trnrt.planner.plan import Layout
+from trnrt.planner.planfile import choices_of, parse_plan, plan_document
 from trnrt.planner.search import BUDGET, EFFORTS, Move
+from trnrt.planner.steps import Operand
+from trnrt.planner.sweeps import Sweep
 from trnrt.profiler import profile_plan
 
 CHAIN = """(float[N,24,56,56] x) => (float[N,9] y) {
@@ -134,3 +143,75 @@ def test_moves_replace_what_they_change() -> None:
     assert Move(("a", "b"), "band_bytes").applied(second) == DEFAULT
     fused = Move(("a",), "no_fuse", names=frozenset({"n"})).applied(DEFAULT)
     assert fused.no_fuse == {"n"} and fused.options == frozenset()
+
+
+def test_options_hold_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image of the batch would have its kernel rows stacked, by a kernel that has no such options."""
+    graph = "(float[16,16,16,16] x) => (float[16,16,16,16] y) { [c] h = Conv<pads=[1,1,1,1]>(x, w)  [r] y = Relu(h) }"
+    model = modelled(graph, {"w": drawn(16, 16, 3, 3) / 12})
+
+    def fit(material: Material) -> Fitted:
+        fitted = fitting._fit(material, Sweep(0, 1, 1))
+        assert fitted is not None
+        return fitted
+
+    monkeypatch.setattr("trnrt.planner.search.fit", fit)
+    session = session_of(model, choices=Choices(options=frozenset({("c", "band_bytes", 8192)})), effort=0)
+    feeds = {"x": drawn(16, 16, 16, 16)}
+    np.testing.assert_allclose(session.run(None, feeds)[0], onnxruntimes(model, feeds)[0], rtol=1e-4, atol=1e-4)
+    assert session.last_plan is not None and "band_bytes=8192" in session.last_plan.source
+
+
+def test_larger_loads_take_their_room() -> None:
+    """What a step says that its kernel takes grows with the loads that were chosen for it."""
+    graph = ir.from_proto(modelled("(float[1,4096] x) => (float[1,2048] y) { y = MatMul(x, w) }")).graph
+    step = linear_step([graph[0]], Operand("x", (1, 4096)), "y", drawn(4096, 2048), drawn(2048), "none")
+    placed = Placed({"x": (1, 4096), "y": (1, 2048)}, dict.fromkeys("xy", Layout.HBM), {})
+    taken = []
+    for size in (4096, 8192):
+        step.tune({"load_bytes": size})
+        taken.append(step.working_bytes(placed, held=False))
+    assert step.tuned == {"load_bytes": 8192} and taken[1] > taken[0] > step.working_bytes(placed, held=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("Conv_0", "band_bytes", 1), "can't have band_bytes 1"),
+        (("Conv_0", "speed", 8192), "can't have speed 8192"),
+        (("nobody", "band_bytes", 8192), "no step is called 'nobody'"),
+    ],
+)
+def test_options_that_are_not_offered(option: tuple[str, str, int], message: str) -> None:
+    name = planned(0).steps[0].name
+    asked = (option[0].replace("Conv_0", name), *option[1:])
+    with pytest.raises(OptionError, match=message):
+        planned(0, choices=Choices(options=frozenset({asked})))
+
+
+def test_a_saved_plan_gives_what_was_found_again() -> None:
+    session = session_of(chain(), target="trn1", effort=1)
+    partition = session.partition_for(1)
+    file = parse_plan(json.dumps(plan_document(partition)).encode())
+    choices, told = choices_of(file, lambda chosen: session.choosing(chosen, 0).partition_for(1))
+    assert partition.choices != DEFAULT and told == []
+    assert session.choosing(choices, 0).partition_for(1).plans[0].source == partition.plans[0].source
+
+
+@pytest.mark.parametrize("options", [[], {"band_bytes": 1.5}, {"band_bytes": True}, {str(k): k for k in range(17)}])
+def test_strange_options_in_a_file(options: Any) -> None:
+    document = plan_document(session_of(chain(), effort=0).partition_for(1))
+    document["steps"][0]["options"] = options
+    with pytest.raises(ValueError, match="options of step"):
+        parse_plan(json.dumps(document).encode())
+
+
+def test_why_offers_the_options() -> None:
+    partition = session_of(chain(), target="trn1", effort=1).partition_for(1)
+    steps = [step for step in partition.plans[0].steps if step.offered]
+    assert steps
+    for step in steps:
+        weighed, chosen = {one.what for one in candidates(partition, partition.choices, step)}, dict(step.options)
+        for option, values in step.offered:
+            assert (f"{option} by default" in weighed) == (option in chosen)
+            assert all((f"{option} {value}" in weighed) == (chosen.get(option) != value) for value in values)

@@ -143,7 +143,7 @@ class ConvStep(ImagesStep):
         """How much is worked on at once, where that makes a difference, and whether taps share the partitions."""
         kernel, columns = self.window.kernel, self.shape[0] * self.size[0] * self.size[1]
         cycles = columns * kernel[0] * kernel[1] * blocks_of(self._layer.seen) * blocks_of(self.shape[1])
-        if cycles < _LEAST_CYCLES or self._stacked():
+        if cycles < _LEAST_CYCLES or replace(self, tuned={})._stacked():
             return {}
         found: dict[str, tuple[int | str, ...]] = {}
         sizes = self._band_sizes()
@@ -195,6 +195,8 @@ class ConvStep(ImagesStep):
         """Whether the rows of the kernel are stacked on chip: of small images with few channels, in float32. (Products
         of 16 bits are four times as fast.)"""
         if isinstance(self.weight, Operand) or self.added is not None or self.groups > 1 or len(self.shape) != 4:
+            return False
+        if self.tuned:  # conv2d's options, which some images of a batch have as all of them do
             return False
         rows, pixels = self.window.kernel[0], self.sources[0].shape[2:]
         small = self.shape[0] * max(pixels[0], self.size[0]) * pixels[1] <= _FEW_COLUMNS

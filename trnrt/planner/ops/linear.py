@@ -104,9 +104,10 @@ class LinearStep(Step):
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """Some loads of weights; what the source is turned in, if it is in HBM; a bias and sums of a bank each."""
+        load = int(self.tuned.get("load_bytes", linear.WEIGHT_BYTES))
         rows = blocks_of(self.shape[0]) * 3 * 4 * linear.OUTPUTS
         source = 0 if tensors.layout(self.sources[0].value) is not Layout.HBM else 2 * linear.ACTIVATION_BYTES
-        return min(WORKING_BYTES, (0 if held else _LOADS_AHEAD * linear.WEIGHT_BYTES) + source + rows)
+        return min(WORKING_BYTES, (0 if held else _LOADS_AHEAD * load) + source + rows)
 
 
 def _bias_row(bias: Array, outputs: int) -> Array | None:
