@@ -20,8 +20,9 @@ from trnrt.planner.trial import traced
 
 # Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small.
 _SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
-# Instructions that are traced at most to time sweeps: some seconds. It is no time, so that a plan is the same anywhere.
-MOST_TRACED = 120_000
+# Once so many instructions were traced to time sweeps, no other is tried. It is no time, so that a plan is the same
+# anywhere.
+MOST_TRACED = 160_000
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class _Sweeping:
     def __init__(self, material: Material, plain: Fitted) -> None:
         self._material = material
         self._left = MOST_TRACED
+        self._cost = 0  # instructions of the plan without a sweep
         self._best, self._least = plain, self._timed(plain)
         self._sweep: Sweep | None = None
 
@@ -101,9 +103,14 @@ class _Sweeping:
 
     def _try(self, sweep: Sweep) -> bool:
         """Whether a sweep is the best so far; not, once what may be traced is used up."""
-        fitted = _fit(self._material, sweep) if self._left > 0 else None
-        time = self._least if fitted is None else self._timed(fitted)
-        if fitted is None or time >= self._least:
+        if self._left <= 0:
+            return False
+        fitted = _fit(self._material, sweep)
+        if fitted is None:  # it was traced with each share, and found no room with any
+            self._left -= len(_SHARES) * self._cost
+            return False
+        time = self._timed(fitted)
+        if time >= self._least:
             return False
         self._best, self._least, self._sweep = fitted, time, sweep
         return True
@@ -111,7 +118,8 @@ class _Sweeping:
     def _timed(self, fitted: Fitted) -> float:
         """The predicted latency, microseconds."""
         program = fitted.program or _traced(self._material, fitted.module)
-        self._left -= len(program.instructions)
+        self._cost = self._cost or len(program.instructions)
+        self._left -= max(1, fitted.tries) * len(program.instructions)
         return profile_programs([program], dtype=self._material.dtype, batch=self._material.batch).benchmark_us
 
 

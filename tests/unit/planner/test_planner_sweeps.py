@@ -10,10 +10,12 @@ import pytest
 from planning import TOLERANCE, drawn, modelled, onnxruntimes
 
 import trnrt
+from trnrt.nki import Spec
 from trnrt.planner import Plan, fitting
 from trnrt.planner.fitting import Fitted, Material
 from trnrt.planner.saving import decode, encode
 from trnrt.planner.sweeps import Sweep, possible, sizes
+from trnrt.planner.trial import traced
 from trnrt.profiler import profile_plan
 from trnrt.validate.layers import validate_layers
 
@@ -138,6 +140,10 @@ def plan_of(model: onnx.ModelProto, images: int) -> Plan:
     return session.plan_for(images)
 
 
+def specs_of(plan: Plan) -> list[Spec]:
+    return [Spec(array.shape, array.dtype) for array in plan.weights.values()]
+
+
 def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a batch does not fit, a sweep is planned that is predicted to be faster; the answer stays."""
     model = wide(8)
@@ -165,3 +171,27 @@ def test_sizes_divide_the_batch() -> None:
 
 def test_no_sweep_without_something_to_keep() -> None:
     assert possible([], []) is None
+
+
+def test_what_finds_no_room_is_paid_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model in which no sweep fits is traced as often as the budget allows, not once for each sweep."""
+    tried: list[Sweep] = []
+    fit = fitting._fit
+
+    def refuse(material: Material, sweep: Sweep | None) -> Fitted | None:
+        if sweep is None:
+            return fit(material, None)
+        tried.append(sweep)
+        return None
+
+    monkeypatch.setattr(fitting, "_fit", refuse)
+    plan = plan_of(wide(8), 8)
+    assert len(tried) > 1 and not any(step.images for step in plan.steps)
+    tried.clear()
+    monkeypatch.setattr(fitting, "MOST_TRACED", 1)
+    plan_of(wide(8), 8)
+    assert tried == []
+    size = len(traced(plan.source, plan.entry, plan.inputs, specs_of(plan), plan.target).instructions)
+    monkeypatch.setattr(fitting, "MOST_TRACED", 2 * size)
+    plan_of(wide(8), 8)
+    assert len(tried) == 1  # the first costs more than what is left
