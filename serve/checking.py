@@ -8,9 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trnrt.feeds import as_numpy
 from trnrt.serve.loading import LoadedModel, TensorMeta
 from trnrt.serve.problems import Problem
-from trnrt.session import as_numpy
 
 Array = NDArray[Any]
 

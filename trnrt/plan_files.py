@@ -43,5 +43,6 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in plan.inputs],
         "results": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in plan.results],
         "weights": [{"name": n, "shape": list(a.shape), "dtype": a.dtype.name} for n, a in plan.weights.items()],
+        "before": [{"name": n.name, "op": n.op, "inputs": list(n.inputs), "output": n.output} for n in plan.before],
         "host": [{"name": n.name, "op": n.op, "inputs": list(n.inputs), "output": n.output} for n in plan.host],
     }

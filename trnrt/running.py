@@ -40,20 +40,25 @@ class LoadedPlan:
     def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The plan's outputs, in the model's own dtypes."""
         plan = self.plan
+        values = dict(values) | prepared(plan, values)
         for tensor in plan.inputs:
             # Where what onnxruntime made is not what the file says of it.
             if (given := values[tensor.name].shape or (1,)) != tensor.shape:
                 told = f"{printable(tensor.name)!r} has the shape {given}, and {plan.name} was made for {tensor.shape}"
                 raise BackendError(f"{told}: the model's file states a wrong shape", hint="export the model again")
-        held = as_dtype(plan.dtype).numpy
         with np.errstate(all="ignore"):
-            inputs = [values[tensor.name].astype(held) for tensor in plan.inputs]
+            inputs = [values[tensor.name].astype(as_dtype(tensor.dtype).numpy) for tensor in plan.inputs]
         results = self.kernel.run(inputs)
-        known: dict[str, Array] = dict(values) | plan.constants
+        known: dict[str, Array] = values | plan.constants
         known |= {tensor.name: array for tensor, array in zip(plan.results, results, strict=True)}
         for node in plan.host:
             known[node.output] = node.compute(*(known[name] for name in node.inputs))
         return {o.name: as_output(known[o.source], o) for o in plan.outputs}
+
+
+def prepared(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
+    """The kernel's inputs that the host makes of the model's."""
+    return {node.output: node.compute(*(values[name] for name in node.inputs)) for node in plan.before}
 
 
 def as_output(value: Any, output: PlanOutput) -> Any:

@@ -20,8 +20,8 @@ from trnrt.cache import write_whole
 from trnrt.cache.entries import NEW_MODEL
 from trnrt.cache.plans import PlanCache, request_for
 from trnrt.errors import Blocker, DeviceError, InputError, OptionError, UnsupportedModelError
+from trnrt.feeds import as_array, check_array, draw, shape_text
 from trnrt.importer import ImportedModel, TensorInfo, import_model
-from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.plan_files import save_plan
 from trnrt.planner import Plan, make_plan
@@ -222,28 +222,12 @@ class InferenceSession:
         return self._cached(self.shapes_for(batch), {})[0]
 
     def random_inputs(self, batch: int | None = None, seed: int = 0) -> dict[str, Array]:
-        """A seeded random value for each input: floats in [0, 1), integers in [0, 10).
+        """A seeded random value for each input: floats in [0, 1), integers in [0, 10), or fewer where they are indices.
 
         ``batch``: how many rows; by default as many as the model fixes, else 1.
         """
         self._check_kinds()
-        generator = np.random.default_rng(seed)
-        fixed = self.model.batch if isinstance(self.model.batch, int) else None
-        shapes = self.shapes_for(batch or 1)
-        arrays: dict[str, Array] = {}
-        for info in self.model.inputs:
-            shape = shapes[info.name] if fixed is None else (batch or fixed, *shapes[info.name][1:])
-            if info.dtype == "str":
-                raise InputError(f"input {info.name!r} holds strings; no random value can be drawn for it")
-            if info.name in self.model.parameters:
-                raise InputError(
-                    f"input {info.name!r} says what an operator does (a shape, axes, a count): no random value will do",
-                    hint="give it with --input, or export the model with it as a constant",
-                )
-            kind = as_numpy(info.dtype)
-            drawn = generator.integers(0, 10, shape) if kind.kind in "iub" else generator.random(shape)
-            arrays[info.name] = drawn.astype(kind)
-        return arrays
+        return draw(self.model, self.shapes_for(batch or 1), batch, seed)
 
     def save(self, directory: Path, batch: int = 1, partition: Partition | None = None) -> list[Path]:
         """Write the kernel module, its weights (.npz) and a summary of the plan (.json) into ``directory``.
@@ -307,12 +291,12 @@ class InferenceSession:
                 raise InputError(f"the model has no input {name!r}", hint=f"its inputs are {', '.join(known)}")
         missing = [info for info in self.model.inputs if info.name not in feeds]
         if missing:
-            wanted = "; ".join(f"{i.name!r}, {i.dtype} {_shape_text(i.shape)}" for i in missing)
+            wanted = "; ".join(f"{i.name!r}, {i.dtype} {shape_text(i.shape)}" for i in missing)
             raise InputError(f"missing input: {wanted}", hint=f"given were {', '.join(feeds) or 'none'}")
-        arrays = {name: _as_array(array, known[name]) for name, array in feeds.items()}
+        arrays = {name: as_array(array, known[name]) for name, array in feeds.items()}
         for name, info in known.items():
             is_parameter = name in self.model.parameters
-            _check_array(arrays[name], info, None if is_parameter else self.model.batch, may_be_empty=is_parameter)
+            check_array(arrays[name], info, None if is_parameter else self.model.batch, may_be_empty=is_parameter)
         rows = {a.shape[0] for name, a in arrays.items() if a.ndim and name not in self.model.parameters}
         if self.model.batch is not None and len(rows) > 1:
             raise InputError(f"the inputs have different numbers of rows: {sorted(rows)}")
@@ -427,13 +411,6 @@ class InferenceSession:
         return make_partition(self.model, shapes, values, fallback=self.fallback is not None, **options)
 
 
-def as_numpy(dtype: str) -> np.dtype[Any]:
-    """The numpy dtype of a tensor of the model; strings are objects."""
-    if dtype == "str":
-        return np.dtype(object)
-    return as_dtype("bfloat16").numpy if dtype == "bfloat16" else np.dtype(dtype)
-
-
 def as_matrix(output: Any) -> Array:
     """An output as an array: a list of dicts (ZipMap) becomes a row for each of them, its values in their order."""
     if isinstance(output, list):
@@ -450,41 +427,6 @@ def joined_rows(parts: Sequence[Any]) -> Any:
 
 def _node_arg(info: TensorInfo) -> NodeArg:
     return NodeArg(info.name, list(info.shape), f"tensor({_ONNX_TYPES.get(info.dtype, info.dtype)})")
-
-
-def _shape_text(shape: tuple[int | str | None, ...]) -> str:
-    return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
-
-
-def _as_array(given: Array | Sequence[object], info: TensorInfo) -> Array:
-    """What is given for an input; a list has no dtype of its own, and gets the input's, as in onnxruntime."""
-    try:
-        return np.asarray(given, as_numpy(info.dtype)) if isinstance(given, (list, tuple)) else np.asarray(given)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"input {info.name!r} is no array of {info.dtype}: {error}") from None
-
-
-def _check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_be_empty: bool = False) -> None:
-    """Dtype, rank and fixed dimensions; a fixed batch takes any number of rows (they are run in slices)."""
-    expected = as_numpy(info.dtype)
-    if array.dtype != expected and not (info.dtype == "str" and array.dtype.kind in "OUS"):
-        raise InputError(
-            f"input {info.name!r} is {array.dtype}; the model wants {info.dtype}",
-            hint=f'convert it: array.astype("{info.dtype}")',
-        )
-    if array.ndim != len(info.shape):
-        wanted = f"the model wants {_shape_text(info.shape)}"
-        raise InputError(
-            f"input {info.name!r} has shape {array.shape}, of rank {array.ndim}; {wanted}",
-            hint="one row needs its batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
-        )
-    for d, (size, declared) in enumerate(zip(array.shape, info.shape, strict=True)):
-        if size == 0 and not may_be_empty:
-            raise InputError(
-                f"input {info.name!r} has shape {array.shape}: dimension {d} is 0, there is nothing to run"
-            )
-        if isinstance(declared, int) and size != declared and not (d == 0 and isinstance(batch, int)):
-            raise InputError(f"input {info.name!r} has shape {array.shape}; the model wants {_shape_text(info.shape)}")
 
 
 def _counted(number: int, noun: str) -> str:

@@ -63,7 +63,7 @@ Expand"""
 _BY_IMAGE = """AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
 GlobalMaxPool GroupNormalization InstanceNormalization LRN LpPool MaxPool SpaceToDepth Upsample"""
 # These work along one dimension, or several, named by ``axis`` or ``axes`` (attribute or second input).
-_ALONG = """ArgMax ArgMin Concat Gather Hardmax LogSoftmax LpNormalization Softmax Split TopK"""
+_ALONG = """ArgMax ArgMin Concat Hardmax LogSoftmax LpNormalization Softmax Split TopK"""
 _REDUCING = """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
 ReduceSumSquare"""
 # Before opset 13 these take everything from the axis on as one row.
@@ -168,6 +168,18 @@ def _along(node: ir.Node, sources: list[_Batch | None], shape: Shape) -> _Batch:
     return batch.moved(shape, kept)
 
 
+def _gathered(node: ir.Node, sources: list[_Batch | None], shape: Shape) -> _Batch:
+    """By constant indices from within a row, or rows of a constant table by the indices that a row holds."""
+    data, indices = sources
+    if indices is None or data is not None:
+        return _along(node, sources, shape)
+    assert node.inputs[0] is not None
+    table = static_shape(node.inputs[0])
+    if table is None:
+        raise _Mixes("the table it reads has no fixed shape")
+    return indices.moved(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
+
+
 def _reduced(node: ir.Node, sources: list[_Batch | None], shape: Shape) -> _Batch:
     batch = _only(sources)
     rank = len(batch.shape)
@@ -265,6 +277,7 @@ def _table() -> dict[tuple[str, str], Rule]:
         (_ALONG, _along),
         (_REDUCING, _reduced),
         ("Transpose", _transposed),
+        ("Gather", _gathered),
         ("Gemm", _gemm),
         ("MatMul", _matmul),
         ("Slice Pad Resize Tile QuantizeLinear DequantizeLinear", _sliced),

@@ -24,8 +24,9 @@ from trnrt.planner.blocked import NotStatic
 from trnrt.planner.choices import ASKED
 from trnrt.planner.moving import copy_step
 from trnrt.planner.naming import printable
-from trnrt.planner.plan import Array, HostNode, NodeReport
-from trnrt.planner.refusals import refusal
+from trnrt.planner.numbers import index_nodes
+from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
+from trnrt.planner.refusals import FALLBACK, refusal
 from trnrt.planner.steps import Operand, Step
 from trnrt.planner.views import View
 
@@ -79,6 +80,8 @@ class Lowering:
         self.opset = graph.opset_imports.get("", 0)
         self.steps: list[Step] = []
         self.host: list[HostNode] = []
+        self.before: list[HostNode] = []
+        self.prepared_inputs: list[DeviceTensor] = []
         self.blockers: list[Blocker] = []
         self.reports: dict[str, NodeReport] = {}
         self.constants: dict[str, Array] = {}
@@ -93,6 +96,8 @@ class Lowering:
         self._whole_numbers: set[str] = set()
         self._lists: set[str] = set()
         self._copies: dict[View, str] = {}
+        self._index_nodes = index_nodes(graph)
+        self._moves_indices = False
 
     def walk(self) -> None:
         """Lower every node."""
@@ -101,6 +106,7 @@ class Lowering:
                 continue
             lower = _REGISTRY.get((node.domain, node.op_type))
             done = len(self.steps)
+            self._moves_indices = node.name in self._index_nodes
             try:
                 if lower is None:
                     raise refusal(node)
@@ -183,6 +189,8 @@ class Lowering:
 
     def _check_dtype(self, value: ir.Value, short_integers: bool) -> None:
         kind = value.dtype
+        if self._moves_indices:
+            return  # nothing but access patterns comes of them, which the host follows
         short = short_integers and kind in _SHORT_INTEGERS and self.dtype == "float32"
         whole = short_integers and kind in INTEGERS and self.root(value) in self._whole_numbers
         if kind in FLOATS | _TRUTH or short or whole:
@@ -201,6 +209,15 @@ class Lowering:
         if constant is not None and name not in self.tensors:
             self.tensors[name] = np.ascontiguousarray(constant, np.float32).reshape(constant.shape or (1,))
         return View.whole(name, self.shape(value))
+
+    def index_view(self, value: ir.Value) -> View:
+        """Integers of an input of the model as an access pattern on it; no step may read them through it."""
+        return self._view(value)
+
+    def prepare(self, tensor: DeviceTensor, node: HostNode) -> None:
+        """Have the host make ``tensor`` of inputs of the model, and give it to the device as one."""
+        self.before.append(node)
+        self.prepared_inputs.append(tensor)
 
     def root(self, value: ir.Value) -> str:
         """The stored value that ``value`` is a view of (itself, mostly)."""
@@ -235,6 +252,8 @@ class Lowering:
 
     def add(self, step: Step, nodes: list[ir.Node], why: str, place: str = "core") -> None:
         """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
+        if self._moves_indices:
+            raise Blocked("indices in an order that no access pattern describes", FALLBACK)
         self.steps.append(step)
         step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]
         for position, node in enumerate(nodes):

@@ -141,13 +141,14 @@ def _read_on_device(lowering: Lowering) -> set[str]:
 
 
 def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
-    """Graph inputs that a step reads, as the kernel takes them."""
+    """Graph inputs that a step reads, as the kernel takes them, and what the host makes of others."""
     read = _read_on_device(lowering)
-    return [
+    given = [
         DeviceTensor(value_name(value), lowering.shape(value) or (1,), dtype)
         for value in lowering.graph.inputs
         if value_name(value) in read
     ]
+    return given + lowering.prepared_inputs
 
 
 def _leaving(lowering: Lowering) -> set[str]:
@@ -195,6 +196,7 @@ def _assemble(
         weights=module.cast_weights(dtype),
         results=tuple(results),
         outputs=_outputs(lowering, view.model.graph),
+        before=tuple(lowering.before),
         host=tuple(lowering.host),
         constants=lowering.constants,
         steps=steps,

@@ -102,7 +102,8 @@ class DeviceTensor:
 
 @dataclass(frozen=True)
 class HostNode:
-    """A boundary node that runs on the host: a conversion or look-up of a final index or label."""
+    """A boundary node that runs on the host: a conversion or look-up of a final index or label, or of an index that an
+    input holds."""
 
     name: str
     op: str
@@ -159,7 +160,8 @@ class Plan:
     ``batch`` is the number of rows it is for, None where the model has no batch.
     ``source`` is the kernel module's text; its function ``entry`` takes ``inputs`` and then ``weights`` in order
     and returns ``results``. ``parts`` tells by name which weights share one of them. ``constants`` are values that the
-    host needs (label tables, outputs that do not depend on any input).
+    host needs (label tables, outputs that do not depend on any input). ``before`` makes those of ``inputs`` that are no
+    inputs of the model, ``host`` runs on the results.
     """
 
     name: str
@@ -180,3 +182,4 @@ class Plan:
     parts: dict[str, WeightPart] = field(default_factory=dict)
     choices: Choices = DEFAULT
     weighed: tuple[Tried, ...] = ()
+    before: tuple[HostNode, ...] = ()

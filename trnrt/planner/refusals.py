@@ -10,8 +10,8 @@ from trnrt.planner.naming import printable
 
 Reason = tuple[str, str]
 
-_FALLBACK = "--fallback onnxruntime runs this node on the CPU"
-_INTEGERS = ("arithmetic on integers beyond indices", f"export the model without it; {_FALLBACK}")
+FALLBACK = "--fallback onnxruntime runs this node on the CPU"
+_INTEGERS = ("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
 _CONTROL = (
     "control flow that depends on the data: the NeuronCore runs one fixed sequence of instructions",
     "export the model with the condition or trip count constant, or unrolled (torch.onnx.export traces it so)",
@@ -21,14 +21,14 @@ _SEQUENCE = (
     "export the model with tensors in their place (Concat, Split)",
 )
 _OPTIONAL = ("optional values", "export the model without them")
-_TEXT = ("arithmetic on strings", f"prepare the text before the model; {_FALLBACK}")
+_TEXT = ("arithmetic on strings", f"prepare the text before the model; {FALLBACK}")
 _TRAINING = ("an operator of training", "export the model for inference (model.eval() in PyTorch)")
 _RANDOM = ("random numbers: no two runs would agree", "export the model for inference, or give the noise as an input")
-_RECURRENT = ("recurrent layers are not supported: only feed-forward and convolutional nets are", _FALLBACK)
-_SIGNAL = ("signal processing operators are not supported", f"prepare the signal before the model; {_FALLBACK}")
-_IMAGES = ("its work depends on the data", f"cut the model before it, and do this on its outputs; {_FALLBACK}")
-_TREES = ("trees and other classical models are not supported: only scalers and neural nets are", _FALLBACK)
-_LATER = ("the operator is not supported", _FALLBACK)
+_RECURRENT = ("recurrent layers are not supported: only feed-forward and convolutional nets are", FALLBACK)
+_SIGNAL = ("signal processing operators are not supported", f"prepare the signal before the model; {FALLBACK}")
+_IMAGES = ("its work depends on the data", f"cut the model before it, and do this on its outputs; {FALLBACK}")
+_TREES = ("trees and other classical models are not supported: only scalers and neural nets are", FALLBACK)
+_LATER = ("the operator is not supported", FALLBACK)
 
 _FAMILIES: tuple[tuple[Reason, str], ...] = (
     (_CONTROL, "If Loop Scan"),
@@ -46,15 +46,15 @@ _FAMILIES: tuple[tuple[Reason, str], ...] = (
     (_IMAGES, "Compress MaxRoiPool NonMaxSuppression NonZero RoiAlign Unique"),
     (_INTEGERS, "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"),
     (
-        ("Gather at computed indices: no data movement of the device depends on data", _FALLBACK),
+        ("single elements at computed indices: the device looks whole rows up (Gather)", FALLBACK),
         "Gather GatherElements GatherND",
     ),
     (
-        ("writing at computed indices: no data movement of the device depends on data", _FALLBACK),
+        ("writing at computed indices is not supported", FALLBACK),
         "ScatterElements ScatterND Scatter",
     ),
     (
-        ("attention is not supported: only feed-forward and convolutional nets are", _FALLBACK),
+        ("attention is not supported: only feed-forward and convolutional nets are", FALLBACK),
         "Attention RotaryEmbedding TensorScatter LinearAttention",
     ),
     (

@@ -24,7 +24,8 @@ TARGETS = ("trn1", "trn2", "trn3")
 
 @dataclass(frozen=True)
 class Small:
-    """``nodes``: in ONNX's own text, from ``x`` to ``y``; ``weights`` are drawn, each with its shape."""
+    """``nodes``: in ONNX's own text, from ``x`` to ``y``; ``weights`` are drawn, each with its shape. ``indices``: the
+    shape of an input ``i`` of row numbers of the first weight; without, there is none."""
 
     name: str
     nodes: str
@@ -35,12 +36,13 @@ class Small:
     kind: str = "float"
     dtype: str = "float32"
     targets: tuple[str, ...] = TARGETS
+    indices: Shape = ()
 
     def model(self) -> bytes:
         """The graph with its weights."""
         import onnx
 
-        inputs = f"float[{_text(self.x)}] x"
+        inputs = f"float[{_text(self.x)}] x" + (f", int64[{_text(self.indices)}] i" if self.indices else "")
         text = f"g ({inputs}) => ({self.kind}[{_text(self.y)}] y) {{ {self.nodes} }}"
         model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]>\n{self.more}{text}')
         random = np.random.default_rng(len(self.name))
@@ -51,7 +53,12 @@ class Small:
 
     def feeds(self) -> dict[str, Array]:
         """Numbers in (0.1, 1.1), which every operator of the table takes."""
-        return {"x": (np.random.default_rng(7).random(self.x) + 0.1).astype(np.float32)}
+        random = np.random.default_rng(7)
+        feeds: dict[str, Array] = {"x": (random.random(self.x) + 0.1).astype(np.float32)}
+        if self.indices:
+            rows, *_ = next(iter(self.weights.values()))
+            feeds["i"] = random.integers(0, rows, self.indices)
+        return feeds
 
 
 @dataclass(frozen=True)
@@ -194,6 +201,7 @@ SMALL: tuple[Small, ...] = (
     Small("log_softmax", "y = LogSoftmax(x)", (5, 33), (5, 33)),
     Small("argmax", "y = ArgMax<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
     Small("argmin", "y = ArgMin<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
+    Small("gather", "g = Gather(t, i) y = Add(g, x)", (5, 6), (5, 6), {"t": (40, 6)}, indices=(5,)),
     Small("topk", "k = Constant<value_ints = [3]>() y, i = TopK(x, k)", (5, 33), (5, 3)),
     Small("topk_indices", "k = Constant<value_ints = [3]>() v, y = TopK(x, k)", (5, 33), (5, 3), kind="int64"),
     Small("reduce_sum", "a = Constant<value_ints = [1]>() y = ReduceSum<keepdims = 0>(x, a)", (5, 33), (5,)),

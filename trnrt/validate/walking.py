@@ -15,7 +15,7 @@ from trnrt.backends.onnxruntime import CpuKernel
 from trnrt.importer import ImportedModel
 from trnrt.planner.lowering import node_name, value_name
 from trnrt.planner.partition import CpuPart, DevicePart, Partition
-from trnrt.planner.plan import StepReport, StoredTensor
+from trnrt.planner.plan import HostNode, StepReport, StoredTensor
 from trnrt.running import as_output
 from trnrt.validate import rules as rules  # registers them
 from trnrt.validate.alone import LoneStep, PlanReader
@@ -84,6 +84,7 @@ class Walk:
         self._readers: dict[str, PlanReader] = {}
         self._held: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._before: dict[tuple[str, str], HostNode] = {}
         self.units: list[Unit] = []
         for part in partition.parts:
             self._add(part, is_only=len(partition.parts) == 1)
@@ -98,6 +99,7 @@ class Walk:
             self.units.append(Unit(part, None, (), part.inputs))
             return
         reader = self._readers[part.name] = PlanReader(part.plan)
+        self._before |= {(part.name, node.output): node for node in part.plan.before}
         for step in part.plan.steps:
             is_new = step.holds and step.holds not in self.groups.known
             groups: tuple[Group, ...] = (self.groups.cut(step.holds),) if is_new else ()
@@ -112,12 +114,13 @@ class Walk:
             self.units.append(Unit(part, None, groups, self._reads(part, results, groups)))
 
     def _reads(self, part: DevicePart, sources: Sequence[StoredTensor], groups: Sequence[Group]) -> tuple[str, ...]:
-        stored = [self._name(part, source.name) for source in sources]
+        stored = [name for source in sources for name in self._names(part, source.name)]
         return (*stored, *(value_name(value) for group in groups for value in group.sources))
 
-    def _name(self, part: DevicePart, stored: str) -> str:
-        """The name under which a stored tensor is kept: the value's that it is, else its own."""
-        return self._held.get((part.name, stored), (stored, ()))[0]
+    def _names(self, part: DevicePart, stored: str) -> tuple[str, ...]:
+        """What a stored tensor is made of: the value that it is, else itself, or what the host makes it of."""
+        before = self._before.get((part.name, stored))
+        return (self._held.get((part.name, stored), (stored, ()))[0],) if before is None else before.inputs
 
     def forget(self, position: int) -> None:
         """Let go of what no unit after this one reads."""
@@ -188,8 +191,11 @@ class Walk:
         """A tensor as it is stored: of onnxruntime's values (0) or of ours (1)."""
         if source.name in self.loose:
             return self.loose[source.name][position]
+        values = (self.theirs, self.ours)[position]
+        if (before := self._before.get((part.name, source.name))) is not None:
+            return before.compute(*(values[name] for name in before.inputs))
         name, order = self._held.get((part.name, source.name), (source.name, ()))
-        array = (self.theirs, self.ours)[position][name]
+        array = values[name]
         return (array.transpose(order) if order else array).reshape(source.shape)
 
     def _source_errors(self, group: Group, position: int) -> Errors:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from planning import Array, compare, drawn, modelled, planned
-
-from trnrt.errors import UnsupportedModelError
+from planning import Array, compare, drawn, modelled
 
 Shape = tuple[int, ...]
 
@@ -166,9 +164,3 @@ def test_a_copy_is_made_once() -> None:
 def test_movement_of_short_floats(dtype: str) -> None:
     graph = """(float[2, 3, 4] x) => (float[2, 4, 3] y) { r = Relu(x)  y = Transpose<perm=[0, 2, 1]>(r) }"""
     compare(modelled(graph), {"x": drawn(2, 3, 4)}, dtype=dtype)
-
-
-def test_computed_indices_are_refused() -> None:
-    graph = """(float[4, 3] x) => (float[4, 3] y) { i = ArgMax<axis=1, keepdims=0>(x)  y = Gather(x, i) }"""
-    with pytest.raises(UnsupportedModelError, match="the indices are computed"):
-        planned(modelled(graph), {"x": (4, 3)})

@@ -145,12 +145,12 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
 @lowers("Transpose")
 def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
     """Another order of dimensions: a view; Transposes that follow each other make one, or none."""
-    view = _movable(lowering, node.inputs[0])
+    view = movable(lowering, node.inputs[0])
     order = tuple(attribute(node, "perm", tuple(reversed(range(len(view.shape))))))
     lowering.view_as(node, node.outputs[0], view.permute(order), "another order of dimensions: an access pattern")
 
 
-def _movable(lowering: Lowering, value: ir.Value | None) -> View:
+def movable(lowering: Lowering, value: ir.Value | None) -> View:
     """A tensor whose elements may be moved, as a view."""
     return lowering.view_of(value, short_integers=True)
 
@@ -158,7 +158,7 @@ def _movable(lowering: Lowering, value: ir.Value | None) -> View:
 @lowers("Slice")
 def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     """Ranges of indices: an access pattern with an offset and strides."""
-    view = _movable(lowering, node.inputs[0])
+    view = movable(lowering, node.inputs[0])
     for axis, start, end, step in _ranges(lowering, node, len(view.shape)):
         first, last, stride = slice(start, end, step).indices(view.shape[axis])
         view = view.slice(axis, first, len(range(first, last, stride)), stride)
@@ -194,7 +194,7 @@ def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tup
 @lowers("Split")
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
     """Parts side by side: each output is an access pattern on the input."""
-    view = _movable(lowering, node.inputs[0])
+    view = movable(lowering, node.inputs[0])
     axis = attribute(node, "axis", 0) % len(view.shape)
     start = 0
     for made in node.outputs:
@@ -208,7 +208,7 @@ def lower_split(lowering: Lowering, node: ir.Node) -> None:
 @lowers("Expand")
 def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     """Broadcasting to a shape: repeated elements have stride 0."""
-    view = _movable(lowering, node.inputs[0])
+    view = movable(lowering, node.inputs[0])
     made = node.outputs[0]
     lowering.view_as(node, made, view.broadcast(lowering.shape(made)), "repeated elements: an access pattern")
 
@@ -216,7 +216,7 @@ def lower_expand(lowering: Lowering, node: ir.Node) -> None:
 @lowers("Tile")
 def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     """Whole copies side by side: repeated elements have stride 0."""
-    view = _movable(lowering, node.inputs[0])
+    view = movable(lowering, node.inputs[0])
     shape = lowering.shape(node.outputs[0])
     pairs = [(total // size, size) for total, size in zip(shape, view.shape, strict=True)]
     split = view.reshape(tuple(n for _, size in pairs for n in (1, size)))
@@ -232,7 +232,7 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
 @lowers("DepthToSpace", "SpaceToDepth")
 def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     """Channels to pixels and back: a transpose of six dimensions."""
-    view = _movable(lowering, node.inputs[0])
+    view = movable(lowering, node.inputs[0])
     if len(view.shape) != 4:
         raise Blocked(f"{node.op_type} of {len(view.shape)} dimensions; only images (N, C, H, W) are supported")
     n, c, h, w = view.shape
@@ -264,7 +264,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     whole = View.whole(value_name(node.outputs[0]), shape)
     parts, start = [], 0
     for value in node.inputs:
-        view = _movable(lowering, value)
+        view = movable(lowering, value)
         size = view.shape[axis]
         if prod(view.shape):
             parts.append((view, whole.slice(axis, start, size)))
@@ -272,34 +272,10 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     add_move(lowering, node, parts, "tensors side by side: DMA brings each to its place")
 
 
-@lowers("Gather")
-def lower_gather(lowering: Lowering, node: ir.Node) -> None:
-    """Constant indices of one dimension: an access pattern for each run of them."""
-    view = _movable(lowering, node.inputs[0])
-    picked = lowering.constant(node.inputs[1])
-    if picked is None:
-        raise Blocked("the indices are computed", "only constant indices become access patterns")
-    axis = attribute(node, "axis", 0) % len(view.shape)
-    size = view.shape[axis]
-    if np.any(picked < -size) or np.any(picked >= size):
-        raise Blocked(f"an index outside the {size} elements of dimension {axis}")
-    shape = lowering.shape(node.outputs[0])
-    flat = (*view.shape[:axis], picked.size, *view.shape[axis + 1 :])
-    runs = take(view, axis, (picked % size).reshape(-1))
-    why = "constant indices: an access pattern for each run of them"
-    if len(runs) == 1:
-        other = runs[0][0].reshape(shape)
-        if other is not None:
-            lowering.view_as(node, node.outputs[0], other, why)
-            return
-    whole = View.whole(value_name(node.outputs[0]), flat)
-    add_move(lowering, node, [(taken, whole.slice(axis, start, count)) for taken, start, count in runs], why)
-
-
 @lowers("Pad")
 def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     """Constant padding is written first; edge, reflect and wrap take the elements that they repeat."""
-    view = _movable(lowering, node.inputs[0])
+    view = movable(lowering, node.inputs[0])
     shape = lowering.shape(node.outputs[0])
     begins, ends = _paddings(lowering, node, len(view.shape))
     mode = attribute(node, "mode", "constant")

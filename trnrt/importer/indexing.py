@@ -1,0 +1,31 @@
+"""Inputs that are indices: how many elements there are to choose from."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from trnrt.importer.values import static_shape
+
+# What may stand between an input and an index: it moves elements, or holds the same numbers in another type.
+MOVING = {"Slice", "Split", "Gather", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Cast"}
+
+
+def index_limits(graph: ir.Graph) -> dict[str, int]:
+    """Input of integers -> how many elements the smallest dimension has that Gather picks from by what it holds."""
+    limits: dict[str, int] = {}
+    for node in graph:
+        if node.op_type != "Gather" or node.inputs[0] is None:
+            continue
+        shape = static_shape(node.inputs[0])
+        index = _moved_from(node.inputs[1])
+        if shape and index is not None and index.name is not None and index in graph.inputs:
+            size = shape[node.attributes.get_int("axis", 0) % len(shape)]
+            limits[index.name] = min(size, limits.get(index.name, size))
+    return limits
+
+
+def _moved_from(value: ir.Value | None) -> ir.Value | None:
+    """The value whose elements these are, moved about."""
+    while value is not None and (node := value.producer()) is not None and node.op_type in MOVING:
+        value = node.inputs[0]
+    return value
