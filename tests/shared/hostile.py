@@ -20,7 +20,7 @@ import onnx
 import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
-SECONDS = 20
+SECONDS = 20  # of CPU: a busy machine is no fault of the model
 MEMORY = 6 * 2**30
 HUGE = 10**9
 
@@ -438,7 +438,7 @@ def outcome(make: Make) -> dict[str, Any]:
 
     data = make().SerializeToString()
     start = time.monotonic()
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         model = import_model(data)
         plan = make_plan(model, default_shapes(model, 2), target="trn2", dtype="float32")
@@ -450,11 +450,11 @@ def outcome(make: Make) -> dict[str, Any]:
     except TrnrtError as error:
         found = {"end": type(error).__name__, "code": error.exit_code, "text": str(error), "hint": error.hint}
     except TooSlow:
-        found = {"end": "slow", "text": f"over {SECONDS} s"}
+        found = {"end": "slow", "text": f"over {SECONDS} s of CPU"}
     except BaseException as error:
         found = {"end": "crash", "text": "".join(traceback.format_exception(error))[-3000:]}
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return found | {"seconds": round(time.monotonic() - start, 2)}
 
 
@@ -462,7 +462,7 @@ def main() -> None:
     def too_slow(*_: object) -> None:
         raise TooSlow
 
-    signal.signal(signal.SIGALRM, too_slow)
+    signal.signal(signal.SIGPROF, too_slow)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for name in sys.argv[1:] or CASES:
         print(json.dumps({"case": name} | outcome(CASES[name])), flush=True)
