@@ -81,5 +81,6 @@ def media_type(request: Request, allowed: Sequence[str]) -> str:
     """What the body is, one of ``allowed``; "" where the client does not say. Problem(415) for others."""
     given = (header(request.scope, b"content-type") or "").partition(";")[0].strip().lower()
     if given and given not in allowed:
-        raise Problem(415, f"Content-Type {given[:80]!a} is not taken here; it is {' or '.join(allowed)}")
+        told = f"Content-Type {given[:80]!a} is not taken here; it is {' or '.join(allowed)}"
+        raise Problem(415, f"{told}, as with curl -H 'Content-Type: {allowed[0]}'")
     return given
