@@ -9,6 +9,7 @@ Names are loaded on first use, so that ``import trnrt`` (and ``trnrt --help``) c
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from trnrt.validate import validate as validate
 
 __version__ = "0.1.0"
+
+# onnxruntime's wheels report to Microsoft over HTTPS, unless this is set before it begins (Privacy.md in them). Nothing
+# of a user's leaves the machine unasked.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {
     "Choices": "trnrt.planner.choices",

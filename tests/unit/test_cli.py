@@ -75,6 +75,14 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert subprocess.check_output([sys.executable, "-c", check], text=True) == "[]\n"
 
 
+@pytest.mark.parametrize(("given", "kept"), [({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")])
+def test_onnxruntime_reports_nothing_unasked(given: dict[str, str], kept: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | given
+    code = "import trnrt, os, sys; print(os.environ['ORT_DISABLE_TELEMETRY'], 'onnxruntime' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == [kept, "False"]
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_and_json(verb: str) -> None:
     outcome = trnrt(verb, "--help")
