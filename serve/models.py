@@ -53,7 +53,8 @@ class _Engine:
 
 
 class ServedModel:
-    """A model of the repository, in whatever state. What it takes and gives is known while it is ready.
+    """A model of the repository, in whatever state. What it takes and gives is known from when it was ready first until
+    it is unloaded: an answer that is on its way when the device fails is still to be written.
 
     When the device fails under it, or while it is loaded, it is not ready any more, ``recovering``: it is loaded again
     after a pause, until it answers its golden input, for as long as it takes. Where this process can't use the device
@@ -77,43 +78,44 @@ class ServedModel:
         self._attempts, self._ready_since, self._again = 0, 0.0, 0.0
         self._settings, self._metrics, self._own_metrics = settings, metrics, metrics.model(name)
         self._engine: _Engine | None = None
+        self._known: _Engine | None = None
         self._changing = asyncio.Lock()
         self._become("loading")
 
     @property
     def inputs(self) -> tuple[TensorMeta, ...]:
         """The inputs in the model's order; none before the model is ready."""
-        return self._engine.loaded.inputs if self._engine else ()
+        return self._known.loaded.inputs if self._known else ()
 
     @property
     def outputs(self) -> tuple[TensorMeta, ...]:
         """The outputs in the model's order; none before the model is ready."""
-        return self._engine.loaded.outputs if self._engine else ()
+        return self._known.loaded.outputs if self._known else ()
 
     @property
     def metadata(self) -> dict[str, str]:
         """The file's own: labels, image.layout, ..."""
-        return self._engine.loaded.metadata if self._engine else {}
+        return self._known.loaded.metadata if self._known else {}
 
     @property
     def labels(self) -> list[str] | None:
         """The names of the classes, if the file has them."""
-        return self._engine.labels if self._engine else None
+        return self._known.labels if self._known else None
 
     @property
     def predicted_us(self) -> dict[int, float]:
         """What a batch takes on the device, by bucket; empty where there is no prediction."""
-        return self._engine.loaded.predicted_us if self._engine else {}
+        return self._known.loaded.predicted_us if self._known else {}
 
     @property
     def buckets(self) -> tuple[int, ...]:
         """The rows that the model is compiled for; none where that depends on what comes."""
-        return self._engine.loaded.buckets if self._engine else ()
+        return self._known.loaded.buckets if self._known else ()
 
     @property
     def has_batch(self) -> bool:
         """Whether dimension 0 of its inputs counts rows."""
-        return self._engine is not None and self._engine.loaded.session.model.batch is not None
+        return self._known is not None and self._known.loaded.session.model.batch is not None
 
     def check(self, feeds: Mapping[str, Array]) -> None:
         """Problem(400) unless these inputs fit the model; to be called before anything is queued."""
@@ -178,6 +180,7 @@ class ServedModel:
             self._become("unloading")
             if engine is not None:
                 await engine.close()
+            self._known = None
             self._become("unloaded", "it was unloaded")
             log("info", "model_unloaded", model=self.name)
 
@@ -196,7 +199,7 @@ class ServedModel:
     def _install(self, engine: _Engine) -> _Engine | None:
         """Let a new engine serve; the one that did. The lock is held."""
         self._stop_recovering()
-        old, self._engine = self._engine, engine
+        old, self._engine, self._known = self._engine, engine, engine
         self._ready_since = BACKOFF.now()
         self._become("ready")
         for bucket, microseconds in engine.loaded.predicted_us.items():

@@ -176,9 +176,12 @@ def test_after_an_error_in_flight_it_is_not_ready_and_then_loaded_again(
     async def work() -> None:
         repository = await started(tmp_path, "relu", "other", batching=False)
         model = repository.get("relu")
-        before = machine.asked
+        before, known = machine.asked, (model.inputs, model.outputs, model.buckets, model.has_batch)
         machine.faults = Faults(running=PASSING)
         texts = await refused(model, 5)
+        assert (model.inputs, model.outputs, model.buckets, model.has_batch) == known != ((), (), (), False), (
+            "answers of the batch before may still be written"
+        )
         assert machine.asked == before + 1, "nothing is run on a device that failed"
         assert all("the device failed" in text and "NRT_FAILURE, 1" in text for text in texts)
         assert state(model) == "recovering" and not repository.ready
@@ -409,6 +412,7 @@ def test_the_routes_say_so(tmp_path: Path, machine: Hardware, paced: Paced) -> N
         answer = ask(app, method, path, **options)
         assert "recovering" in error_of(answer, 503) and "NRT_FAILURE" in error_of(answer, 503)
         assert int(answer.headers["retry-after"]) >= 1
+    assert ask(app, "GET", "/v2/models/relu").json()["inputs"][0]["name"] == "x"
     (entry,) = ask(app, "POST", "/v2/repository/index").json()
     assert entry["state"] == "UNAVAILABLE" and "NRT_FAILURE" in entry["reason"]
     (shown,) = ask(app, "GET", "/models.json").json()["models"]
