@@ -209,14 +209,13 @@ class ServedModel:
 
     def _not_loaded(self, failure: Failure) -> None:
         """The first attempt failed, or one that was asked for; an old engine goes on serving. The lock is held."""
-        log("error", "model_failed", model=self.name, reason=failure.reason)
-        if self._engine is not None or self._recovering is not None:
-            self._see_core(failure)
-        elif failure.device:
+        if failure.device and self._engine is None and self._recovering is None:
             self._recover(failure.reason)
-        else:
+            return
+        log("error", "model_failed", model=self.name, reason=failure.reason)
+        if self._engine is None and self._recovering is None:
             self._become("failed", failure.reason)
-            self._see_core(failure)
+        self._see_core(failure)
 
     def _lost(self, loaded: LoadedModel, error: DeviceError) -> None:
         """The device failed in a run; everybody who waited was told."""
@@ -246,7 +245,7 @@ class ServedModel:
         pause = BACKOFF.pause_s(self._attempts)
         self._again = BACKOFF.now() + pause
         self._become("recovering", f"{reason}; it is loaded again after {pause:g} s, attempt {self._attempts}")
-        log("warning", "model_recovering", model=self.name, attempt=self._attempts, pause_s=pause, reason=reason)
+        log("error", "model_recovering", model=self.name, attempt=self._attempts, pause_s=pause, reason=reason)
         self._recovering = asyncio.create_task(self._load_again(pause))
 
     async def _load_again(self, pause_s: float) -> None:
@@ -256,13 +255,11 @@ class ServedModel:
             if not isinstance(made, Failure):
                 self._install(made)
                 return
-            log("error", "model_failed", model=self.name, reason=made.reason)
+            self._recovering = None
             if made.backend and not made.core:
                 self._recover(made.reason)
-                return
-            self._recovering = None
-            self._become("failed", made.reason)
-            self._see_core(made)
+            else:
+                self._not_loaded(made)
 
     def _stop_recovering(self) -> None:
         """Somebody else decides about the model, or it is ready. The lock is held: no other attempt is under way."""
@@ -274,6 +271,7 @@ class ServedModel:
         thread = ComputeThread(f"compute {self.name}")
         try:
             loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, self._settings))
+            return self._assembled(loaded, thread)
         except Exception as error:
             thread.stop()
             if isinstance(error, DeviceError):
@@ -282,7 +280,6 @@ class ServedModel:
         except asyncio.CancelledError:
             thread.stop()
             raise
-        return self._assembled(loaded, thread)
 
     def _assembled(self, loaded: LoadedModel, thread: ComputeThread) -> _Engine:
         settings = self._settings

@@ -111,6 +111,7 @@ def test_what_was_compiled_before_is_run_whichever_batch(tmp_path: Path, machine
     assert repository_of(relu, compiled=tmp_path / "compiled" / "1", max_batch=1).ready
     assert machine.compiled == before
     (reason,) = repository_of(relu, compiled=tmp_path / "compiled" / "1").reasons.values()
+    assert reason.startswith("relu for 2x4: ")
     assert "1/relu.pt does not fit: it was compiled from another kernel module" in reason
     (reason,) = repository_of(relu, compiled=tmp_path / "compiled", dtype="bfloat16").reasons.values()
     assert reason.count("does not fit") == 2

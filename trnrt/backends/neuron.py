@@ -62,7 +62,9 @@ class NeuronBackend:
         if self._options.compiled is not None:
             found, reason = find_below(self._options.compiled, stem_of(plan), made_from(plan, source, self.lnc))
             if found is None:
-                raise BackendError(reason, hint="compile it here: trnrt compile MODEL --backend neuron -o DIR")
+                shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in plan.inputs)
+                told = f"{plan.name} for {shapes}: {reason}"
+                raise BackendError(told, hint="compile it here: trnrt compile MODEL --backend neuron -o DIR")
             return NeuronKernel(plan, found, cores, self._options.timeout_s)
         if self._folder is not None:
             return NeuronKernel(plan, self._kept(plan, path, source, self._folder), cores, self._options.timeout_s)
