@@ -19,7 +19,7 @@ from trnrt.serve.checking import Checker
 from trnrt.serve.loading import LoadedModel, TensorMeta
 from trnrt.serve.logs import log
 from trnrt.serve.metrics import Metrics
-from trnrt.serve.problems import RETRY_AFTER_S, Problem, retry_headers, told
+from trnrt.serve.problems import RETRY_AFTER_S, Problem, told
 from trnrt.serve.recovering import Backoff, Failure, failure_of
 from trnrt.serve.settings import ServeSettings
 from trnrt.serve.shadow import Shadow
@@ -299,7 +299,7 @@ class ServedModel:
             return self._engine
         self._metrics.rejected("not_ready")
         why = f": {self.reason}" if self.reason else ""
-        raise Problem(503, f"the model {self.name!r} is {self.state}{why}", retry_headers(self.retry_after))
+        raise Problem(503, f"the model {self.name!r} is {self.state}{why}", retry_after=self.retry_after)
 
     def _become(self, state: State, reason: str | None = None) -> None:
         self.state, self.reason = state, reason

@@ -12,13 +12,20 @@ RETRY_AFTER_S = 2
 
 
 class Problem(Exception):
-    """Any failure to be answered as ``{"error": text}``; ``headers`` such as Retry-After go with it."""
+    """Any failure to be answered as ``{"error": text}``; ``headers`` such as Retry-After go with it.
 
-    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+    ``retry_after``: in how many seconds it is worth asking again, where somebody knows.
+    """
+
+    def __init__(
+        self, status: int, text: str, headers: Mapping[str, str] | None = None, *, retry_after: int | None = None
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(retry_after)
 
 
 def problem_of(error: TrnrtError) -> Problem:
@@ -28,14 +35,9 @@ def problem_of(error: TrnrtError) -> Problem:
     same request may well be answered later; the hint is the operator's.
     """
     if isinstance(error, DeviceError):
-        return Problem(503, f"the device failed: {error}", {"Retry-After": str(RETRY_AFTER_S)})
+        return Problem(503, f"the device failed: {error}", retry_after=RETRY_AFTER_S)
     status = 400 if isinstance(error, InputError) else 500
     return Problem(status, told(error))
-
-
-def retry_headers(seconds: int | None) -> dict[str, str]:
-    """Retry-After, where somebody knows when."""
-    return {} if seconds is None else {"Retry-After": str(seconds)}
 
 
 def told(error: TrnrtError) -> str:

@@ -54,7 +54,11 @@ class Repository:
         """Whether other workers still load their models: who asks one of them asks all."""
         self._broadcast, self._unloaded = broadcast, unloaded
         known = model_files(settings) if files is None else files
-        self.models = {name: self._model(name, path) for name, path in known.items()}
+        self.models = {name: self._made(name, path) for name, path in known.items()}
+
+    def _made(self, name: str, path: Path) -> ServedModel:
+        """A model that is not loaded yet."""
+        return ServedModel(name, path, self.settings, self.metrics, self.core_lost)
 
     def get(self, name: str) -> ServedModel:
         """The model called ``name``, in whatever state; Problem(404) where there is none."""
@@ -139,10 +143,7 @@ class Repository:
         """Take up a file that was put into the folder after the start."""
         for path in folder_files(self.settings.model_dir):
             if path.stem == name:  # compared with what is there: no name leads out of the folder
-                self.models[name] = self._model(name, path)
-
-    def _model(self, name: str, path: Path) -> ServedModel:
-        return ServedModel(name, path, self.settings, self.metrics, self.core_lost)
+                self.models[name] = self._made(name, path)
 
 
 def _tidy() -> None:

@@ -94,8 +94,8 @@ async def _feeds(request: Request, kind: str, model: ServedModel, most_elements:
 
 
 async def _from_pictures(files: list[tuple[str, bytes]], model: ServedModel, most_elements: int) -> dict[str, Array]:
-    model.admit()  # it may have gone while they came
     largest = most_elements * _BYTES_A_VALUE
+    model.admit()  # it may have gone while they came
     return await asyncio.to_thread(pictures_of, files, model.inputs, model.metadata, largest)
 
 

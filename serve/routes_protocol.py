@@ -10,7 +10,7 @@ from trnrt import __version__
 from trnrt.serve import schemas
 from trnrt.serve.limits import header
 from trnrt.serve.models import Inference, ServedModel
-from trnrt.serve.problems import Problem, retry_headers
+from trnrt.serve.problems import Problem
 from trnrt.serve.protocol import (
     BINARY,
     HEADER_LENGTH,
@@ -108,7 +108,7 @@ def check_ready(model: ServedModel) -> None:
     if model.state != "ready":
         reason = f": {model.reason}" if model.reason else ""
         text = f"model {shown(model.name)} is not ready, but {model.state}{reason}"
-        raise Problem(503, text, retry_headers(model.retry_after))
+        raise Problem(503, text, retry_after=model.retry_after)
 
 
 def _model_metadata(repository: Repository) -> Handler:

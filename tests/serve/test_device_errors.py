@@ -79,6 +79,20 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hardwar
 
 
 @pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One item for each run that is begun."""
+    begun: list[None] = []
+    run_on_device = neuron._run
+
+    def counted(*arguments: Any) -> Any:
+        begun.append(None)
+        return run_on_device(*arguments)
+
+    monkeypatch.setattr(neuron, "_run", counted)
+    return begun
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that takes longer than a moment hangs."""
     monkeypatch.setattr(devices, "LONGEST_RUN_S", 0.3)
@@ -171,18 +185,18 @@ def test_a_batch_that_the_device_failed_is_not_run_again_and_those_in_the_queue_
 
 
 def test_after_an_error_in_flight_it_is_not_ready_and_then_loaded_again(
-    tmp_path: Path, machine: Hardware, paced: Paced
+    tmp_path: Path, machine: Hardware, paced: Paced, runs: list[None]
 ) -> None:
     async def work() -> None:
         repository = await started(tmp_path, "relu", "other", batching=False)
         model = repository.get("relu")
-        before, known = machine.asked, (model.inputs, model.outputs, model.buckets, model.has_batch)
+        before, known = len(runs), (model.inputs, model.outputs, model.buckets, model.has_batch)
         machine.faults = Faults(running=PASSING)
         texts = await refused(model, 5)
         assert (model.inputs, model.outputs, model.buckets, model.has_batch) == known != ((), (), (), False), (
             "answers of the batch before may still be written"
         )
-        assert machine.asked == before + 1, "nothing is run on a device that failed"
+        assert len(runs) == before + 1, "nothing is run on a device that failed"
         assert all("the device failed" in text and "NRT_FAILURE, 1" in text for text in texts)
         assert state(model) == "recovering" and not repository.ready
         assert model.reason is not None and "NRT_FAILURE" in model.reason and "after 1 s, attempt 1" in model.reason
@@ -208,7 +222,9 @@ def test_after_an_error_in_flight_it_is_not_ready_and_then_loaded_again(
     run(work())
 
 
-def test_while_the_error_lasts_the_pauses_grow_to_a_minute(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
+def test_while_the_error_lasts_the_pauses_grow_to_a_minute(
+    tmp_path: Path, machine: Hardware, paced: Paced, runs: list[None]
+) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
         model = repository.get("relu")
@@ -217,11 +233,11 @@ def test_while_the_error_lasts_the_pauses_grow_to_a_minute(tmp_path: Path, machi
         expected = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
         for count in range(1, len(expected) + 1):
             await paused(paced, count)
-            asked = machine.asked
+            begun = len(runs)
             problem = await outcome(model)
             assert isinstance(problem, Problem) and problem.status == 503
             assert problem.headers["Retry-After"] == str(int(max(2, expected[count - 1])))
-            assert machine.asked == asked, "no request wakes the device"
+            assert len(runs) == begun, "no request wakes the device"
             if count < len(expected):
                 paced.go.release()
         assert paced.pauses == expected
@@ -322,6 +338,20 @@ def test_a_module_that_does_not_compile_is_not(tmp_path: Path, machine: Hardware
         model = repository.get("relu")
         assert state(model) == "failed" and "AWS's compiler refused relu" in str(model.reason)
         assert paced.pauses == [] and not repository.core_lost.is_set()
+
+    run(work())
+
+
+def test_a_run_that_made_nans_costs_nobody_the_model(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
+    async def work() -> None:
+        repository = await started(tmp_path)
+        model = repository.get("relu")
+        machine.faults = Faults(running="NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003)")
+        problem = await outcome(model)
+        assert isinstance(problem, Problem) and problem.status == 500 and "the run made NaNs" in problem.text
+        assert repository.ready and paced.pauses == []
+        machine.faults = Faults()
+        assert await outcome(model) == "right"
 
     run(work())
 

@@ -37,8 +37,8 @@ class DeviceOptions:
 
     ``lnc``: physical cores in a logical one; by default what NEURON_LOGICAL_NC_CONFIG says, else 1. ``cores``: on so
     many the model is loaded, and the slices of a batch run on them at the same time. ``compiled``: a directory that
-    ``trnrt compile --backend neuron`` wrote, or one of several such; nothing else is run then. ``timeout_s``: a run
-    that takes longer hangs. ``compile_only``: nothing is run, so no device is needed, and it may be another target's.
+    ``trnrt compile --backend neuron`` wrote; nothing else is run then. ``timeout_s``: a run that takes longer has hung.
+    ``compile_only``: nothing is run, so no device is needed, and it may be another target's.
     """
 
     lnc: int | None = None

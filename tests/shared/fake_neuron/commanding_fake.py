@@ -7,6 +7,7 @@ message of the runtime's for each run, or "hang".
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from threading import Event
 from typing import cast
@@ -45,7 +46,10 @@ class TheFiles:
         return self._told
 
 
-install(pytest.MonkeyPatch(), FOLDER, Hardware(faults=cast(Faults, TheFiles())), versions())
+own = FOLDER / f"machine-{os.getpid()}"
+own.mkdir()
+install(pytest.MonkeyPatch(), own, Hardware(faults=cast(Faults, TheFiles())), versions())
+tempfile.tempdir = str(FOLDER)  # where leases are: the machine is one
 neuron.GRACE_S = devices.LONGEST_RUN_S = 0.5
 
 if __name__ == "__main__":

@@ -64,7 +64,6 @@ class ScriptModule:
         got = [[list(tensor.shape), tensor.dtype.name] for tensor in inputs]
         if got != document["inputs"]:
             raise NotDocumented(f"the module was traced for {document['inputs']}, and is run on {got}")
-        hardware.asked += 1
         hardware.weight_copies += not self.weights_moved and bool(self.weights)
         if hardware.faults.gathering is not None:
             hardware.faults.gathering.wait(timeout=60)

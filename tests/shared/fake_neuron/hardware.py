@@ -31,10 +31,7 @@ class Faults:
 
 @dataclass
 class Hardware:
-    """A machine with ``devices`` devices of a kind; ``taken`` are cores that another process has.
-
-    ``asked`` counts runs, ``ran_on`` has the cores of those that came to an end.
-    """
+    """A machine with ``devices`` devices of a kind; ``taken`` are cores that another process has."""
 
     target: str = "trn2"
     devices: int = 1
@@ -43,7 +40,6 @@ class Hardware:
     visible: tuple[int, ...] | None = None
     lnc: int = 0
     compiled: list[str] = field(default_factory=list)
-    asked: int = 0
     ran_on: list[int] = field(default_factory=list)
     weight_copies: int = 0
 

@@ -39,7 +39,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware, package
     site = folder / "site"
     for name, version in packages.items():
         info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(parents=True, exist_ok=True)
+        info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
     patch.syspath_prepend(str(site))
     importlib.invalidate_caches()
@@ -53,7 +53,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware, package
 
 def _machine(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware) -> None:
     devices, product = folder / "dev", folder / "product_name"
-    devices.mkdir(exist_ok=True)
+    devices.mkdir()
     for number in range(hardware.devices):
         (devices / f"neuron{number}").touch()
     product.write_text(f"{hardware.target}.48xlarge\n", encoding="ascii")
