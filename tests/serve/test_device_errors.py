@@ -16,14 +16,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from engines import RELU, Doubling, batcher_of, numbers, run, save
+from engines import RELU, numbers, run, save
 from fake_neuron import Faults, Hardware
 from fake_neuron.documented import VIOLATIONS
 from fake_neuron.installing_fake import install, versions
 from serving import ask, error_of
 
 from trnrt.backends import neuron
-from trnrt.errors import DeviceError
 from trnrt.serve import devices, models
 from trnrt.serve.app import make_app
 from trnrt.serve.metrics import Metrics
@@ -153,32 +152,6 @@ async def refused(model: ServedModel, count: int = 1) -> list[str]:
 def metric(repository: Repository, start: str) -> float:
     page = repository.metrics.render()[0].decode()
     return next(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(start))
-
-
-# -- the batcher ---------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_that_the_device_failed_is_not_run_again_and_those_in_the_queue_are_told() -> None:
-    async def work() -> None:
-        doubling = Doubling()
-        batcher = batcher_of(doubling, rows=2)
-        lost: list[DeviceError] = []
-        batcher._on_lost = lost.append
-        doubling.error = lambda _x: DeviceError("the core hangs", hint="for the operator", usable=False)
-        doubling.gate.clear()
-        asked = [asyncio.create_task(batcher.infer({"x": numbers(1, 3)}, 1, (), 30.0)) for _ in range(7)]
-        await until(lambda: len(doubling.runs))
-        doubling.gate.set()
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        assert [(type(f), f.status, f.text) for f in found if isinstance(f, Problem)] == [
-            (Problem, 503, "the device failed: the core hangs")
-        ] * 7
-        assert len({id(problem) for problem in found}) == 7, "an exception is raised for one only"
-        assert doubling.runs == [2] and batcher.waiting == 0
-        assert [str(error) for error in lost] == ["the core hangs"]
-        await batcher.finished()
-
-    run(work())
 
 
 # -- a model -------------------------------------------------------------------------------------------------------
