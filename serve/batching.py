@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.errors import TrnrtError
+from trnrt.errors import DeviceError, TrnrtError
 from trnrt.serve.logs import log, request_id
 from trnrt.serve.metrics import Metrics
 from trnrt.serve.problems import INTERNAL, Problem, problem_of
@@ -129,11 +129,23 @@ class ComputeThread:
 
 
 class Batcher:
-    """The queue of one model. All public methods are for the event loop's thread; ``_lock`` guards the queue alone."""
+    """The queue of one model. All public methods are for the event loop's thread; ``_lock`` guards the queue alone.
 
-    def __init__(self, name: str, runnable: Runnable, thread: ComputeThread, limits: Limits, metrics: Metrics) -> None:
+    ``on_lost`` is called, on the loop, when the device failed: by then everybody who waited has the error, and nothing
+    more may be asked.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runnable: Runnable,
+        thread: ComputeThread,
+        limits: Limits,
+        metrics: Metrics,
+        on_lost: Callable[[DeviceError], None] | None = None,
+    ) -> None:
         self._name, self._runnable, self._thread, self._limits = name, runnable, thread, limits
-        self._all_metrics, self._metrics = metrics, metrics.model(name)
+        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name), on_lost
         self._loop = asyncio.get_running_loop()
         self._queue: dict[int, _Member] = {}
         self._lock = threading.Lock()
@@ -276,19 +288,23 @@ class Batcher:
 
     def _compute(self, batch: list[_Member], free_since: float) -> None:
         """On the model's thread: compute a batch, and others that are whole by then, and hand over the answers."""
+        lost: DeviceError | None = None
         while batch:
             try:
                 answers = self._answers(batch, free_since)
             except BaseException as error:  # nobody may wait for ever
                 answers = [(member, _failed(error, member.request)) for member in batch]
+                lost = error if isinstance(error, DeviceError) else None
             free_since = time.perf_counter()
-            batch = self._next_full()
-            _post(self._loop, self._deliver, answers, bool(batch))
+            batch = self._next_full() if lost is None else []
+            _post(self._loop, self._deliver, answers, bool(batch), lost)
 
     def _answers(self, batch: list[_Member], free_since: float) -> list[tuple[_Member, Inference | Exception]]:
         try:
             inferences = self._run(batch, free_since)
             return list(zip(batch, inferences, strict=True))
+        except DeviceError:  # no request is guilty, and there is nothing left that could run them alone
+            raise
         except Exception as error:
             if len(batch) == 1:
                 return [(batch[0], _failed(error, batch[0].request))]
@@ -314,15 +330,31 @@ class Batcher:
             made.append(Inference(part, busy * 1e3, gathering * 1e3, took * 1e3, member.rows, rows, bucket))
         return made
 
-    def _deliver(self, answers: list[tuple[_Member, Inference | Exception]], computing: bool) -> None:
+    def _deliver(
+        self, answers: list[tuple[_Member, Inference | Exception]], computing: bool, lost: DeviceError | None
+    ) -> None:
         self._computing = computing
         self._free_since = time.perf_counter()
+        if lost is not None:
+            answers = answers + self._abandoned(lost)
         for member, answer in answers:
+            if lost is not None and not member.answer.done():
+                self._all_metrics.rejected("device")
             _settle(member.answer, answer, answer if isinstance(answer, Exception) else None)
+        if lost is not None and self._on_lost is not None:
+            self._on_lost(lost)
         if self._queue:
             self._soon()
         elif not computing:
             self._idle.set()
+
+    def _abandoned(self, lost: DeviceError) -> list[tuple[_Member, Inference | Exception]]:
+        """The same error for those in the queue: what they wait for is gone."""
+        with self._lock:
+            waiting = list(self._queue.values())
+            self._queue.clear()
+        self._metrics.pending(-len(waiting))
+        return [(member, _failed(lost, member.request)) for member in waiting]
 
 
 def _merged(batch: Sequence[_Member], parameters: tuple[str, ...]) -> dict[str, Array]:

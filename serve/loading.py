@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trnrt.buckets import DEFAULT_BUCKETS, cover
 from trnrt.importer import TensorInfo, import_model
 from trnrt.planner.sizes import parse_shape
+from trnrt.serve.devices import device_options
 from trnrt.serve.golden import check_golden, golden_feeds
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession, as_matrix
@@ -51,14 +52,11 @@ class LoadedModel:
         self._prepared: set[object] = set()
         self._others: set[object] = set()
         self._spare = self.session.choosing(self.session.choices)
-        self.mixing = self._why_mixing()
-        if self.mixing is not None and isinstance(model.batch, str):  # then any number of rows is a kernel of its own
-            self.buckets = ()
-        reference = open_onnxruntime(self.session)
-        first: dict[str, Array] = {}
-        for rows in self.buckets or (1,):
-            first = self._prepare(rows, reference)
-        self.outputs = tuple(_output_meta(info, first[info.name], model.batch) for info in model.outputs)
+        try:
+            self._compile(settings)
+        except BaseException:  # what was put on the device already must not be in the way of the next attempt
+            self.close()
+            raise
         self.mergeable = settings.batching and self.mixing is None
         self.most_rows = model.batch if isinstance(model.batch, int) else settings.max_batch
 
@@ -66,6 +64,11 @@ class LoadedModel:
         """The outputs by name, all of them arrays."""
         session = self.session if self.kind(feeds) in self._prepared else self._other(feeds)
         return _run(session, feeds)
+
+    def close(self) -> None:
+        """Give back its place on the device."""
+        self.session.close()
+        self._spare.close()
 
     def kind(self, feeds: Mapping[str, Array]) -> object:
         """What requests must have in common to be one batch: sizes of a row, and the parameters' values."""
@@ -103,6 +106,18 @@ class LoadedModel:
         fixed = all(size >= 0 for meta in self.inputs for size in meta.shape[varying:])
         return fixed and not self.parameters and (batch is None or self.mixing is None)
 
+    def _compile(self, settings: ServeSettings) -> None:
+        """Every bucket, each compared with onnxruntime."""
+        model = self.session.model
+        self.mixing = self._why_mixing()
+        if self.mixing is not None and isinstance(model.batch, str):  # then any number of rows is a kernel of its own
+            self.buckets = ()
+        reference = open_onnxruntime(self.session)
+        first: dict[str, Array] = {}
+        for rows in self.buckets or (1,):
+            first = self._prepare(rows, reference)
+        self.outputs = tuple(_output_meta(info, first[info.name], model.batch) for info in model.outputs)
+
     def _why_mixing(self) -> str | None:
         batch = self.session.model.batch
         if batch is None:
@@ -124,7 +139,7 @@ class LoadedModel:
         """The session for shapes that were not prepared; when it has compiled many, a new one takes its place."""
         kind = self.kind(feeds)
         if kind not in self._others and len(self._others) >= MOST_SHAPES:
-            self._spare = self.session.choosing(self.session.choices)
+            self._spare.close()
             self._others.clear()
         self._others.add(kind)
         return self._spare
@@ -140,6 +155,7 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
         fallback=None if settings.fallback == "none" else settings.fallback,
         buckets=_bucket_sizes(settings),
         shapes=_shapes(path, settings),
+        device=device_options(settings),
     )
 
 

@@ -18,8 +18,8 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from trnrt.serve.settings import MULTIPROC
 
-STATES = ("loading", "ready", "failed", "unloading", "unloaded")
-REASONS = ("queue", "concurrency", "draining", "not_ready", "timeout", "body", "key")
+STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
+REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key")
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
@@ -103,6 +103,7 @@ class _Families:
     state: Gauge
     predicted: Gauge
     device: Counter
+    device_errors: Counter
     shadow: Counter
     shadow_error: Histogram
     shadow_changed: Counter
@@ -116,6 +117,7 @@ class ModelMetrics:
         self._queue, self._compute = families.queue.labels(name), families.compute.labels(name)
         self._total, self._rows = families.total.labels(name), families.rows.labels(name)
         self._pending, self._device = families.pending.labels(name), families.device.labels(name)
+        self._device_errors = families.device_errors.labels(name)
 
     def pending(self, change: int) -> None:
         """A request was queued (+1), or left the queue (-1)."""
@@ -137,6 +139,10 @@ class ModelMetrics:
         """The model is in this state now."""
         for state in STATES:
             self._families.state.labels(self._name, state).set(state == current)
+
+    def device_error(self) -> None:
+        """The device failed while the model was loaded or run."""
+        self._device_errors.inc()
 
     def predicted(self, bucket: int, microseconds: float) -> None:
         """What a batch of a bucket takes on the device."""
@@ -174,6 +180,7 @@ def _families(own: CollectorRegistry) -> _Families:
         state=gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state"),
         predicted=gauge("predicted_device_seconds", "A batch on the device, predicted.", "bucket", mode="livemax"),
         device=counter("predicted_device_busy_seconds", "What the batches so far take on the device, predicted."),
+        device_errors=counter("device_errors", "Errors of the device while the model was loaded or run."),
         shadow=counter("shadow_runs", "Requests for onnxruntime: agreed, drifted, failed, skipped.", "outcome"),
         shadow_error=histogram("shadow_abs_error", "The largest difference from onnxruntime, by request.", _ERRORS),
         shadow_changed=counter("shadow_changed_decisions", "Rows in which onnxruntime decides for another class."),

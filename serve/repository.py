@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -22,6 +23,7 @@ VERSION = "1"
 _INDEX_STATES = {
     "loading": "LOADING",
     "ready": "READY",
+    "recovering": "UNAVAILABLE",
     "failed": "UNAVAILABLE",
     "unloading": "UNLOADING",
     "unloaded": "UNAVAILABLE",
@@ -32,7 +34,8 @@ class Repository:
     """The models by name, and whether the server takes requests.
 
     ``files``: the models at the start, by default those of the settings. ``unloaded``: the names of those that are not
-    to be loaded. ``broadcast`` is None where this is the only worker.
+    to be loaded. ``broadcast`` is None where this is the only worker. ``core_lost`` is set when a device failed in such
+    a way that this process can't use it again.
     """
 
     def __init__(
@@ -46,11 +49,16 @@ class Repository:
     ) -> None:
         self.settings, self.metrics = settings, metrics
         self.draining = False
+        self.core_lost = asyncio.Event()
         self.others_loading = False
         """Whether other workers still load their models: who asks one of them asks all."""
         self._broadcast, self._unloaded = broadcast, unloaded
         known = model_files(settings) if files is None else files
-        self.models = {name: ServedModel(name, path, settings, metrics) for name, path in known.items()}
+        self.models = {name: self._made(name, path) for name, path in known.items()}
+
+    def _made(self, name: str, path: Path) -> ServedModel:
+        """A model that is not loaded yet."""
+        return ServedModel(name, path, self.settings, self.metrics, self.core_lost)
 
     def get(self, name: str) -> ServedModel:
         """The model called ``name``, in whatever state; Problem(404) where there is none."""
@@ -75,8 +83,13 @@ class Repository:
         }
 
     async def start(self) -> None:
-        """Load every model, one after the other: one that does not load does not take the others down."""
+        """Load every model, one after the other: one that does not load does not take the others down.
+
+        Where the core is lost there is no use in trying the rest.
+        """
         for name, model in list(self.models.items()):
+            if self.core_lost.is_set():
+                return
             if name in self._unloaded:
                 await model.unload()
             elif model.state == "loading":  # unless somebody loaded or unloaded it meanwhile
@@ -130,7 +143,7 @@ class Repository:
         """Take up a file that was put into the folder after the start."""
         for path in folder_files(self.settings.model_dir):
             if path.stem == name:  # compared with what is there: no name leads out of the folder
-                self.models[name] = ServedModel(name, path, self.settings, self.metrics)
+                self.models[name] = self._made(name, path)
 
 
 def _tidy() -> None:

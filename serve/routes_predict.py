@@ -86,6 +86,7 @@ async def _feeds(request: Request, kind: str, model: ServedModel, most_elements:
     body = await request.body()
     if kind in PICTURES:
         return await _from_pictures([("the body", body)], model, most_elements)
+    model.admit()
     given = loads(body)
     if type(given) is not dict or "instances" not in given:
         raise RequestError("the body is no object with instances, which are the rows")
@@ -94,6 +95,7 @@ async def _feeds(request: Request, kind: str, model: ServedModel, most_elements:
 
 async def _from_pictures(files: list[tuple[str, bytes]], model: ServedModel, most_elements: int) -> dict[str, Array]:
     largest = most_elements * _BYTES_A_VALUE
+    model.admit()  # it may have gone while they came
     return await asyncio.to_thread(pictures_of, files, model.inputs, model.metadata, largest)
 
 

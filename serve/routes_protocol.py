@@ -107,7 +107,8 @@ def check_ready(model: ServedModel) -> None:
     """Problem(503) with the reason unless the model is ready."""
     if model.state != "ready":
         reason = f": {model.reason}" if model.reason else ""
-        raise Problem(503, f"model {shown(model.name)} is not ready, but {model.state}{reason}", {"Retry-After": "1"})
+        text = f"model {shown(model.name)} is not ready, but {model.state}{reason}"
+        raise Problem(503, text, retry_after=model.retry_after)
 
 
 def _model_metadata(repository: Repository) -> Handler:

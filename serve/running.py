@@ -43,10 +43,10 @@ def _go(_number: int, _frame: object) -> None:
 
 def _check(settings: ServeSettings) -> None:
     """TrnrtError for what every worker, or every model, would fail with."""
-    if settings.backend == "neuron":
-        from trnrt.backends import choose
+    if settings.backend != "simulator":
+        from trnrt.serve.devices import check_device
 
-        choose(settings.backend)
+        check_device(settings)
     if settings.shape:
         from trnrt.planner.sizes import parse_shape
 

@@ -87,6 +87,20 @@ class ServeSettings(BaseSettings):
     backend: Literal["auto", "simulator", "neuron"] = Field(
         default="auto", description="What runs the models; auto takes a device if present."
     )
+    lnc: int | None = Field(
+        default=None,
+        ge=1,
+        le=2,
+        description="Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both "
+        "do the same work.",
+    )
+    cores: int = Field(
+        default=1, ge=1, description="NeuronCores to load each model on, for batches in slices; a worker's own."
+    )
+    compiled: Path | None = Field(
+        default=None,
+        description="NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.",
+    )
     fallback: Literal["none", "onnxruntime"] = Field(
         default="none", description="What runs on the CPU the nodes that the device can't; none refuses such a model."
     )

@@ -18,9 +18,9 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trnrt.backends import choose
-from trnrt.backends.cores import Lease, lease_for_worker
+from trnrt.backends.cores import Lease
 from trnrt.serve.app import make_app
+from trnrt.serve.devices import lease_for
 from trnrt.serve.links import Link
 from trnrt.serve.listening import BACKLOG
 from trnrt.serve.logs import log, start_logging
@@ -107,8 +107,10 @@ class Worker:
     async def run(self, listener: socket.socket, *, load_first: bool = False) -> int:
         """Serve until ``stop``: 0 if everything that was accepted was answered within the drain timeout, else 1.
 
-        ``load_first``: others serve meanwhile, and it must not take requests from them that it can't answer yet.
+        ``load_first``: others serve meanwhile, and it must not take requests from them that it can't answer yet. Where
+        this process can't use its core again it goes by itself, with 1, so that another takes its place.
         """
+        lost = self.repository.core_lost
         keeper = Doorkeeper(make_app(self.repository))
         config = uvicorn.Config(
             keeper,
@@ -125,18 +127,30 @@ class Worker:
         server = _Server(config)
         loading = asyncio.create_task(self._load())
         helpers = [loading, asyncio.create_task(self._sample())]
-        stopping = asyncio.create_task(self._stopping.wait())
+        ends = [asyncio.create_task(event.wait()) for event in (self._stopping, lost)]
         try:
             if load_first:
-                await asyncio.wait([loading, stopping], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([loading, *ends], return_when=asyncio.FIRST_COMPLETED)
+                if lost.is_set():
+                    return self._core_lost()
             serving = asyncio.create_task(server.serve([listener]))
-            await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([serving, *ends], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():  # it does not end by itself, unless it fails
                 serving.result()
-            return await self._leave(keeper, server, serving)
+            if not lost.is_set():
+                return await self._leave(keeper, server, serving)
+            self._core_lost()
+            if self.settings.workers > 1:  # what waits at the door is for the others
+                _close_door(server)
+            await self._leave(keeper, server, serving)
+            return 1
         finally:
-            for task in [stopping, *helpers]:
+            for task in [*ends, *helpers]:
                 task.cancel()
+
+    def _core_lost(self) -> int:
+        log("error", "core_lost", told="this process can't use its NeuronCore again: it ends, and frees it")
+        return 1
 
     async def _leave(self, keeper: Doorkeeper, server: _Server, serving: asyncio.Task[None]) -> int:
         """Say not ready, answer what was accepted, close."""
@@ -194,9 +208,10 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> in
     """Serve a share of the requests in this process until a signal or the supervisor says to stop; the exit code."""
     named = {} if share.link is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
-    lease = _lease(share.settings)
+    lease: Lease | None = None
     sys.setswitchinterval(SWITCH_S)
     try:
+        lease = lease_for(share.settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(share, listener, on_loaded))
     finally:
@@ -236,9 +251,10 @@ async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> 
     return await worker.run(listener, load_first=share.succeeds)
 
 
-def _lease(settings: ServeSettings) -> Lease | None:
-    """Cores of its own, where the models run on a device; TrnrtError where there is none left."""
-    return lease_for_worker() if choose(settings.backend).backend.name == "neuron" else None
+def _close_door(server: uvicorn.Server) -> None:
+    """Take up no more connections; those that are open are served."""
+    for door in getattr(server, "servers", ()):  # there are none before it has begun
+        door.close()
 
 
 def _ignore() -> None:

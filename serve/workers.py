@@ -21,14 +21,16 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from trnrt.errors import TrnrtError
 from trnrt.serve.files import folder_files
 from trnrt.serve.logs import Log, log, start_logging
+from trnrt.serve.problems import told
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 from trnrt.serve.summary import SummaryRow
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 YOUNG_S = 5.0
-"""A worker that lives for less than this has a trouble of its own: its successor waits, ever longer."""
+"""A worker that serves for less than this has a trouble of its own: its successor waits, ever longer."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 MARGIN_S = 5.0
 """What a worker may take beyond the drain timeout until it is killed."""
@@ -36,12 +38,12 @@ MARGIN_S = 5.0
 
 @dataclass(eq=False)
 class _Child:
-    """A worker's process, and our end of the pipe to it."""
+    """A worker's process, our end of the pipe to it, and since when its models are loaded."""
 
     number: int
     process: SpawnProcess
     connection: Connection
-    born: float
+    loaded: float | None = None
 
 
 @dataclass(eq=False)
@@ -138,7 +140,7 @@ class Supervisor:
         process = context.Process(target=work, args=arguments, name=f"trnrt-worker-{number}")
         process.start()
         theirs.close()
-        self._children[number] = _Child(number, process, ours, time.monotonic())
+        self._children[number] = _Child(number, process, ours)
         log("info", "worker_started", number=number, pid=process.pid)
 
     def _bury(self, child: _Child) -> None:
@@ -157,9 +159,9 @@ class Supervisor:
         if self._end is not None:
             self._clean = self._clean and code == 0
             return
-        young = time.monotonic() - child.born < YOUNG_S
-        pause = min(LONGEST_PAUSE_S, 2 * self._pauses.get(child.number, FIRST_PAUSE_S / 2)) if young else 0.0
-        self._pauses[child.number] = pause or FIRST_PAUSE_S / 2
+        served_s = None if child.loaded is None else time.monotonic() - child.loaded
+        pause = successor_pause(served_s, self._pauses.get(child.number, 0.0))
+        self._pauses[child.number] = pause
         self._due[child.number] = time.monotonic() + pause
 
     def _read(self, child: _Child) -> None:
@@ -168,6 +170,7 @@ class Supervisor:
         except (EOFError, OSError):  # it ended; its sentinel tells
             return
         if kind == "loaded":
+            child.loaded = time.monotonic()
             self._loaded.add(child.number)
             self._see_open()
             if self._on_loaded is not None:
@@ -237,6 +240,16 @@ class Supervisor:
         logs.close()
 
 
+def successor_pause(served_s: float | None, last_s: float) -> float:
+    """Seconds until a worker that ended is replaced: none where it had served, else twice the ``last_s`` there was.
+
+    It is counted from when its models were loaded, None if they never were: to find a broken device may take minutes.
+    """
+    if served_s is not None and served_s >= YOUNG_S:
+        return 0.0
+    return min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * last_s))
+
+
 def thread_shares(workers: int) -> dict[str, str]:
     """How many threads a worker's libraries may use, where the operator does not say: its share of the CPUs."""
     share = max(1, len(os.sched_getaffinity(0)) // workers)
@@ -252,10 +265,17 @@ def work(
     connection: Connection,
     listener: socket.socket,
 ) -> None:
-    """What a worker's process does."""
+    """What a worker's process does; 2 where it can't begin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker says what it does about it
     from trnrt.serve.links import Link
     from trnrt.serve.worker import Share, leave, run_worker
 
     link = Link(connection)
-    leave(run_worker(Share(settings, files, unloaded, number, succeeds, link), listener, link.loaded))
+    try:
+        code = run_worker(Share(settings, files, unloaded, number, succeeds, link), listener, link.loaded)
+    except TrnrtError as error:  # no core is free: another process has it, or has it still
+        logs = start_logging(settings.log_level, worker=number)
+        log("error", "worker_failed", reason=told(error))
+        logs.close()
+        code = error.exit_code
+    leave(code)

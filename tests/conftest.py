@@ -1,4 +1,4 @@
-"""What test folders share with their tests: helper modules beside them, and a cache that is nobody else's."""
+"""What test folders share: helper modules beside them, a cache that is nobody else's, a browser, a server for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+    from serving import ServerProcess
 
 # Before numpy is imported: threads of several test processes that wait for each other cost more than they bring.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -25,3 +30,24 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRNRT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+# What these two need is imported where a test asks for them: the others do without the server's packages.
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium."""
+    from browsing import chromium
+
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of the sample models, and of one that does not load."""
+    from visiting import sample_server
+
+    with sample_server(tmp_path_factory.mktemp("serve")) as started:
+        yield started

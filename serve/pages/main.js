@@ -8,7 +8,7 @@ import {detailsOf, FRAGMENT, listOf} from "./models.js";
 import {tableForm} from "./tables.js";
 import {textForm} from "./texts.js";
 
-const WAITING = ["loading", "unloading"];
+const WAITING = ["loading", "recovering", "unloading"];
 const POLL_MS = 1000;
 
 const state = {models: [], server: null, chosen: null, form: null, shown: "", busy: false, timer: 0};

@@ -2,7 +2,15 @@
 
 import {counted, element, microseconds, shapeText} from "./elements.js";
 
-const STATES = {ready: "ready", loading: "loading", failed: "failed", unloading: "unloading", unloaded: "unloaded"};
+const STATES = {
+  ready: "ready", loading: "loading", recovering: "recovering", failed: "failed", unloading: "unloading", unloaded: "unloaded",
+};
+
+// What is said of a model that something is wrong with, beside the server's own words.
+const BROKEN = {
+  failed: "This model did not load; the other models are not affected.",
+  recovering: "This model's device failed; the model is loaded again.",
+};
 
 export const FRAGMENT = "#model/";
 
@@ -19,7 +27,7 @@ function breakable(name) { return name.split("_").flatMap((part, k) => (k === 0 
 function stateOf({state}) { return element("span", {class: `state ${state}`}, STATES[state] ?? state); }
 
 function briefOf(model) {
-  if (model.state === "failed") return model.reason ?? "It did not load.";
+  if (BROKEN[model.state]) return model.reason ?? BROKEN[model.state];
   if (model.state !== "ready") return {loading: "Being compiled.", unloading: "Finishing its requests."}[model.state] ?? "Not loaded.";
   const fastest = Object.entries(model.predicted_us)[0];
   const inputs = model.inputs.map((input) => `${input.name} ${shapeText(input.shape)}`).join(", ");
@@ -42,9 +50,9 @@ export function detailsOf(model) {
 }
 
 function notReady(model) {
-  if (model.state !== "failed") return element("p", {class: "help"}, `This model is ${model.state}. ${briefOf(model)}`);
-  return element("div", {class: "warning", id: "reason"}, element("strong", {}, "This model did not load. "),
-    element("span", {}, model.reason ?? "The server's log says why."), " The other models are not affected.");
+  if (!BROKEN[model.state]) return element("p", {class: "help"}, `This model is ${model.state}. ${briefOf(model)}`);
+  return element("div", {class: "warning", id: "reason"}, element("strong", {}, `${BROKEN[model.state]} `),
+    element("span", {}, model.reason ?? "The server's log says why."));
 }
 
 function row(title, name, ...content) { return [element("dt", {}, title), element("dd", {"data-field": name}, ...content)]; }

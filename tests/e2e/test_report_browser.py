@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browsing import chromium
 from timelines import LANES, matmul_program, paced, profile_of
 
 import trnrt
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).parents[2] / "models"
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as launched:
-        yield launched
 
 
 @dataclass

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
 import pytest
-from browsing import chromium
 from serving import MODELS, ServerProcess, server_process
-from visiting import WRITTEN, Visit, digits, focused, png_of, press, refused, sample_server, visit
+from visiting import WRITTEN, Visit, digits, focused, png_of, press, refused, visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 KEY = "a key of one's own"
 PHONE = {"width": 400, "height": 800}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of the sample models, and of one that does not load."""
-    with sample_server(tmp_path_factory.mktemp("serve")) as started:
-        yield started
 
 
 def test_digits_drawn_with_the_mouse_are_recognised(browser: Browser, server: ServerProcess) -> None:

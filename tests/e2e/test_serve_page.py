@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from browsing import chromium
 from serving import ServerProcess
-from visiting import focused, press, sample_server, visit
+from visiting import focused, press, visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
@@ -33,20 +31,6 @@ DANGLING = """() => ["for", "aria-labelledby", "aria-describedby"]
     .filter((id) => document.querySelectorAll(`[id="${id}"]`).length !== 1)"""
 TWICE = """() => [...document.querySelectorAll("[id]")].map((e) => e.id)
     .filter((id, k, ids) => ids.indexOf(id) !== k)"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of the sample models, and of one that does not load."""
-    with sample_server(tmp_path_factory.mktemp("serve")) as started:
-        yield started
 
 
 def test_everything_by_keyboard(browser: Browser, server: ServerProcess) -> None:
@@ -89,23 +73,33 @@ def test_a_model_that_failed_says_why(browser: Browser, server: ServerProcess) -
         assert opened.page.locator("#count").inner_text() == "7 of 8 models ready"
 
 
-def test_a_model_that_loads_becomes_ready_by_itself(browser: Browser, server: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    ("state", "reason", "told"),
+    [
+        ("loading", None, "This model is loading. Being compiled."),
+        ("recovering", "the core hangs", "This model's device failed; the model is loaded again. the core hangs"),
+    ],
+)
+def test_a_model_that_is_on_its_way_becomes_ready_by_itself(
+    browser: Browser, server: ServerProcess, state: str, reason: str | None, told: str
+) -> None:
     answers: list[dict[str, Any]] = []
 
     def late(route: Route) -> None:
         response = route.fetch()
-        told = response.json()
+        said = response.json()
         if len(answers) < 2:
-            for model in told["models"]:
-                model.update(state="loading", inputs=[], outputs=[], form=None, predicted_us={}, labels=None)
-        answers.append(told)
-        route.fulfill(response=response, json=told)
+            nothing: dict[str, Any] = {"inputs": [], "outputs": [], "form": None, "predicted_us": {}, "labels": None}
+            for model in said["models"]:
+                model.update(nothing, state=state, reason=reason)
+        answers.append(said)
+        route.fulfill(response=response, json=said)
 
     context = browser.new_context()
     page = context.new_page()
     page.route("**/models.json", late)
     page.goto(server.url)
-    page.get_by_text("This model is loading.").wait_for()
+    page.locator("#details", has_text=told).wait_for()
     assert page.locator("#try").is_hidden()
     page.locator("#pad").wait_for()
     assert len(answers) == 3

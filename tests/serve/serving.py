@@ -57,6 +57,7 @@ class MadeUpModel:
         self.seconds, self.metadata = seconds, dict(metadata or {})
         self.labels: list[str] | None = json.loads(self.metadata.get("labels", "null"))
         self.state, self.reason = "ready", cast("str | None", None)
+        self.retry_after: int | None = None
         self.predicted_us = {1: 12.5}
         self.waiting = self.answered = self.cancelled = self.on_their_way = 0
         self.error: Exception | None = None
@@ -289,11 +290,15 @@ class ServerProcess:
 
 @contextmanager
 def server_process(
-    tmp_path: Path, *arguments: str, env: Mapping[str, str] | None = None, ready: bool = True
+    tmp_path: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    ready: bool = True,
+    program: Sequence[str] = ("-m", "trnrt"),
 ) -> Iterator[ServerProcess]:
     """``trnrt serve ARGUMENTS`` on a free port, ready; it is stopped at the end."""
     port, log = free_port(), tmp_path / "server.log"
-    command = [sys.executable, "-m", "trnrt", "serve", *arguments, "--port", str(port)]
+    command = [sys.executable, *program, "serve", *arguments, "--port", str(port)]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, stdout=file, env={**os.environ, **(env or {})})
     server = ServerProcess(process, port, log)
@@ -307,6 +312,42 @@ def server_process(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What the condition is when it holds at last."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def events(server: ServerProcess, name: str) -> list[dict[str, Any]]:
+    """The log's lines of one event."""
+    found = []
+    for line in server.log.read_text().splitlines():
+        if line.startswith("{") and line.endswith("}"):
+            found.append(json.loads(line))
+    return [line for line in found if line["event"] == name]
+
+
+def workers(server: ServerProcess) -> dict[int, int]:
+    """The process of each worker, by number; the last that was started."""
+    return {line["number"]: line["pid"] for line in events(server, "worker_started")}
+
+
+def metric(server: ServerProcess, start: str) -> float | None:
+    """A metric's value by what its line begins with."""
+    page = httpx.get(f"{server.url}/metrics").text
+    return next((float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(start)), None)
+
+
+def ready_workers(server: ServerProcess, model: str) -> float | None:
+    """How many workers have the model ready."""
+    return metric(server, f'trnrt_model_state{{model="{model}",state="ready"}}')
 
 
 def digits(count: int) -> tuple[Array, Array]:

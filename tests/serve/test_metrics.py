@@ -71,6 +71,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_model_state",
         "trnrt_predicted_device_seconds",
         "trnrt_predicted_device_busy_seconds",
+        "trnrt_device_errors",
         "trnrt_shadow_runs",
         "trnrt_shadow_abs_error",
         "trnrt_shadow_changed_decisions",
@@ -78,7 +79,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     found = samples(page.decode())
     assert found["trnrt_requests_total[('code', '200'), ('method', 'POST'), ('path', '/predict')]"] == 1
     assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm')]"] == 25e-6
-    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}')]"] for s in STATES] == [1, 0, 0, 0, 0]
+    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}')]"] for s in STATES] == [1, 0, 0, 0, 0, 0]
     assert found["trnrt_resident_bytes[('worker', '0')]"] > 1e6
 
 

@@ -75,7 +75,13 @@ def test_pages_need_no_key_and_what_they_show_does() -> None:
 
 
 def test_what_the_page_shows_of_models_in_each_state() -> None:
-    states = {"ready": None, "loading": None, "failed": "its Loop can't run", "unloaded": None}
+    states = {
+        "ready": None,
+        "loading": None,
+        "recovering": "the core hangs",
+        "failed": "its Loop can't run",
+        "unloaded": None,
+    }
     models = [doubling(name=state) for state in states]
     for each, (state, reason) in zip(models, states.items(), strict=True):
         each.state, each.reason = state, reason

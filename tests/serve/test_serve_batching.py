@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from engines import Array, Doubling, batcher_of, numbers, run
 
-from trnrt.errors import InputError, KernelError
+from trnrt.errors import DeviceError, InputError, KernelError
 from trnrt.serve.batching import Batcher, ComputeThread, Inference
 from trnrt.serve.problems import INTERNAL, Problem
 
@@ -170,6 +170,29 @@ def test_whatever_is_raised_becomes_an_answer(error: BaseException, status: int,
             asked = [ask(batcher, numbers(1, 3)) for _ in range(count)]
             for found in await asyncio.gather(*asked, return_exceptions=True):
                 assert isinstance(found, Problem) and (found.status, found.text) == (status, text)
+        await batcher.finished()
+
+    run(work())
+
+
+def test_a_batch_that_the_device_failed_is_not_run_again_and_those_in_the_queue_are_told() -> None:
+    async def work() -> None:
+        doubling = Doubling()
+        batcher = batcher_of(doubling, rows=2)
+        lost: list[DeviceError] = []
+        batcher._on_lost = lost.append
+        doubling.error = lambda _x: DeviceError("the core hangs", hint="for the operator", usable=False)
+        doubling.gate.clear()
+        asked = [asyncio.create_task(batcher.infer({"x": numbers(1, 3)}, 1, (), 30.0)) for _ in range(7)]
+        await computing(doubling)
+        doubling.gate.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [(type(f), f.status, f.text) for f in found if isinstance(f, Problem)] == [
+            (Problem, 503, "the device failed: the core hangs")
+        ] * 7
+        assert len({id(problem) for problem in found}) == 7, "an exception is raised for one only"
+        assert doubling.runs == [2] and batcher.waiting == 0
+        assert [str(error) for error in lost] == ["the core hangs"]
         await batcher.finished()
 
     run(work())

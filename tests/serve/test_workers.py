@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from engines import RELU, save
-from serving import ServerProcess, server_process
+from serving import ServerProcess, events, metric, ready_workers, server_process, until, workers
 
 from trnrt.serve.workers import THREADS, thread_shares
 
@@ -26,41 +22,6 @@ def models(tmp_path: Path) -> Path:
     for name in ("one", "two"):
         save(folder, name, RELU)
     return folder
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What the condition is when it holds at last."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def events(server: ServerProcess, name: str) -> list[dict[str, Any]]:
-    """The log's lines of one event."""
-    found = []
-    for line in server.log.read_text().splitlines():
-        if line.startswith("{") and line.endswith("}"):
-            found.append(json.loads(line))
-    return [line for line in found if line["event"] == name]
-
-
-def workers(server: ServerProcess) -> dict[int, int]:
-    """The process of each worker, by number; the last that was started."""
-    return {line["number"]: line["pid"] for line in events(server, "worker_started")}
-
-
-def metric(server: ServerProcess, start: str) -> float | None:
-    """A metric's value by what its line begins with."""
-    page = httpx.get(f"{server.url}/metrics").text
-    return next((float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(start)), None)
-
-
-def ready_workers(server: ServerProcess, model: str) -> float | None:
-    return metric(server, f'trnrt_model_state{{model="{model}",state="ready"}}')
 
 
 def index(server: ServerProcess) -> dict[str, str]:

@@ -92,6 +92,19 @@ def find(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, str]:
     return (None, f"{path} does not fit: {reason}") if reason else (path, "")
 
 
+def find_below(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, str]:
+    """``find`` in the directory or a folder of it: one directory holds one batch, and a server runs several."""
+    reasons = []
+    for folder in (directory, *(note.parent for note in sorted(directory.glob(f"*/{stem}_neuron.json")))):
+        found, reason = find(folder, stem, wanted)
+        if found is not None:
+            return found, ""
+        reasons.append(reason)
+    if len(reasons) > 1 and not (directory / f"{stem}_neuron.json").exists():
+        del reasons[0]  # where there are folders, it is no news that nothing is beside them
+    return None, "; ".join(reasons)
+
+
 def keep(directory: Path, stem: str, made: Made, save: Callable[[Path], None]) -> list[Path]:
     """Write an artefact by ``save``, which is given a path, and what it is good for; a reader sees both or neither."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

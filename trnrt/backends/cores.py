@@ -92,10 +92,16 @@ def lease_for_process(count: int = 1, lnc: int = 1) -> Lease:
     return lease
 
 
-def lease_for_worker() -> Lease:
-    """A core for this worker, from those that the environment allows or the machine has; the runtime sees no other."""
+def lease_for_worker(count: int = 1, lnc: int | None = None) -> Lease:
+    """Cores for this worker, of those that ``known_cores`` tells; the runtime sees no others."""
     with _Process.lock:
-        return _lease_for_process(1, logical_config())
+        return _lease_for_process(count, logical_config(lnc))
+
+
+def known_cores(lnc: int = 1) -> list[int]:
+    """The cores that the environment allows, or that the machine has. BackendError where it names none."""
+    told = os.environ.get(VISIBLE)
+    return parse_cores(told) if told else device_cores(lnc)
 
 
 def parse_cores(text: str) -> list[int]:
@@ -121,8 +127,7 @@ def device_cores(lnc: int = 1) -> list[int]:
 
 
 def _lease_for_process(count: int, lnc: int) -> Lease:
-    told = os.environ.get(VISIBLE)
-    lease = lease_cores(parse_cores(told) if told else device_cores(lnc), count, lnc=lnc)
+    lease = lease_cores(known_cores(lnc), count, lnc=lnc)
     first, last = lease.cores[0], lease.cores[-1]
     os.environ[VISIBLE] = str(first) if first == last else f"{first}-{last}"
     _Process.lease = lease

@@ -16,12 +16,16 @@ _LONGEST = 600
 
 @dataclass(frozen=True)
 class Status:
-    """A status of the runtime: what it means, what helps, and whether this process can go on using the core."""
+    """A status of the runtime: what it means, what helps, and whether this process can go on using the core.
+
+    Not ``device``: only this run failed, for its inputs, and the model is as good as before.
+    """
 
     number: int
     meaning: str
     remedy: str
     usable: bool = True
+    device: bool = True
 
 
 _REPLACE = "stop and start the instance, or replace it: the hardware failed"
@@ -44,7 +48,9 @@ STATUSES = {
     "NRT_CLOSED": Status(14, "the runtime was closed", "end this process", usable=False),
     "NRT_EXEC_UNIT_UNRECOVERABLE": Status(101, "the core can't go on", "end this process", usable=False),
     "NRT_EXEC_BAD_INPUT": Status(1002, "an input is not what the model was compiled for", _COMPILE_AGAIN),
-    "NRT_EXEC_COMPLETED_WITH_NUM_ERR": Status(1003, "the run made NaNs", "look at the inputs; validate the model"),
+    "NRT_EXEC_COMPLETED_WITH_NUM_ERR": Status(
+        1003, "the run made NaNs", "look at the inputs; validate the model", device=False
+    ),
     "NRT_EXEC_COMPLETED_WITH_ERR": Status(1004, "the run ended with errors", _REPLACE, usable=False),
     "NRT_EXEC_NC_BUSY": Status(1005, "another process has the core", "stop it: neuron-ls names it"),
     "NRT_EXEC_OOB": Status(1006, "an indirect access left its tensor", "report it, with the kernel module"),
@@ -79,6 +85,8 @@ def device_error(doing: str, error: BaseException) -> BackendError:
         return DeviceError(f"{doing}: {said}", hint="see the runtime's log: NEURON_RT_LOG_LEVEL=INFO", usable=True)
     name, status = found
     told = f"{doing}: {status.meaning} ({name}, {status.number}): {said}"
+    if not status.device:  # a server must not lose its model to whoever sends it NaNs
+        return BackendError(told, hint=status.remedy)
     return DeviceError(told, hint=status.remedy, usable=status.usable)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.backends import Array, DeviceOptions
-from trnrt.backends.artefacts import Made, find, keep, made_from, stem_of
+from trnrt.backends.artefacts import Made, find, find_below, keep, made_from, stem_of
 from trnrt.backends.cores import Lease, lease_for_process
 from trnrt.backends.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.backends.failures import compile_error, device_error
@@ -60,9 +60,11 @@ class NeuronBackend:
         self._set_environment(plan.target)
         cores = _least_used(lease, self.parallel)
         if self._options.compiled is not None:
-            found, reason = find(self._options.compiled, stem_of(plan), made_from(plan, source, self.lnc))
+            found, reason = find_below(self._options.compiled, stem_of(plan), made_from(plan, source, self.lnc))
             if found is None:
-                raise BackendError(reason, hint="compile it here: trnrt compile MODEL --backend neuron -o DIR")
+                shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in plan.inputs)
+                told = f"{plan.name} for {shapes}: {reason}"
+                raise BackendError(told, hint="compile it here: trnrt compile MODEL --backend neuron -o DIR")
             return NeuronKernel(plan, found, cores, self._options.timeout_s)
         if self._folder is not None:
             return NeuronKernel(plan, self._kept(plan, path, source, self._folder), cores, self._options.timeout_s)

@@ -100,6 +100,23 @@ DTypeFlag = Annotated[DType | None, _flag("--dtype", "What weights and activatio
 BackendFlag = Annotated[
     Backend | None, _flag("--backend", "What runs the models; auto takes a device if present.", None, "auto")
 ]
+LncFlag = Annotated[
+    int | None,
+    _flag(
+        "--lnc",
+        "Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both do the same "
+        "work.",
+        "[1|2]",
+    ),
+]
+CoresFlag = Annotated[
+    int | None,
+    _flag("--cores", "NeuronCores to load each model on, for batches in slices; a worker's own.", "N", "1"),
+]
+CompiledFlag = Annotated[
+    Path | None,
+    _flag("--compiled", "NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.", "DIR"),
+]
 FallbackFlag = Annotated[
     Fallback | None,
     _flag(
@@ -140,6 +157,9 @@ def serve_command(
     target: TargetFlag = None,
     dtype: DTypeFlag = None,
     backend: BackendFlag = None,
+    lnc: LncFlag = None,
+    cores: CoresFlag = None,
+    compiled: CompiledFlag = None,
     fallback: FallbackFlag = None,
     shape: ShapeFlag = None,
     log_level: LogLevelFlag = None,
