@@ -19,12 +19,14 @@ from fake_neuron import fake_torch as torch
 from fake_neuron import fake_torch_neuronx as torch_neuronx
 from fake_neuron.documented import SIGNATURES
 from fake_neuron.hardware import compiler_flags, contiguous
-from fake_neuron.installing_fake import install, versions
+from fake_neuron.installing_fake import be_instance, install, versions
 
-from trnrt.backends import cores, device
+from trnrt.backends import cores
 from trnrt.backends.cores import VISIBLE, device_cores, lease_cores, lease_for_process, lease_for_worker, parse_cores
-from trnrt.backends.device import findings, logical_config
+from trnrt.backends.device import logical_config
 from trnrt.backends.failures import STATUSES
+from trnrt.backends.releases import load_releases
+from trnrt.backends.requirements import Asked, findings
 from trnrt.errors import BackendError
 
 HOLD = """
@@ -138,25 +140,25 @@ def test_a_package_that_is_missing_is_a_finding(name: str, tmp_path: Path, monke
     packages = versions()
     del packages[name]
     install(monkeypatch, tmp_path, Hardware(), packages)
-    (finding,) = findings("trn2")
-    assert finding.problem.startswith(f"{name} is not installed") and "pip install" in finding.remedy
+    (finding,) = findings(Asked("trn2"))
+    assert finding.told.startswith(f"{name}: not installed") and "pip install" in finding.mend
 
 
 def test_nothing_is_found_on_a_good_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, tmp_path, Hardware(), versions())
-    assert findings() == findings("trn2", lnc=1) == findings("trn1", running=False) == []
-    (tmp_path / "product_name").write_text("t3.micro\n")
-    (finding,) = findings()
-    assert "can't be told" in finding.problem and "--target" in finding.remedy
-    assert findings("trn2") == []
+    assert findings(Asked()) == findings(Asked("trn2", 1)) == findings(Asked("trn1", running=False)) == []
+    be_instance(monkeypatch, tmp_path, "t3.micro", 1)
+    (finding,) = findings(Asked())
+    assert "can't be told" in finding.found and "--target" in finding.mend
+    assert findings(Asked("trn2")) == []
 
 
 def test_the_versions_needed_are_those_of_the_newest_release() -> None:
     packages = REFERENCE["releases"]["packages"]
-    found = {needed.name: needed for needed in device.NEEDED}
-    assert packages["2.32.0"]["nki"][0].startswith(found["nki"].first)
-    assert packages["2.32.0"]["neuronx-cc"][0].startswith(found["neuronx-cc"].first)
-    assert packages["2.31.1"]["torch-neuronx"][0].startswith(found["torch-neuronx"].first)
+    found = {needed.name: needed for needed in load_releases().packages}
+    assert packages["2.32.0"]["nki"][0].startswith(found["nki"].at_least)
+    assert packages["2.32.0"]["neuronx-cc"][0].startswith(found["neuronx-cc"].at_least)
+    assert packages["2.31.1"]["torch-neuronx"][0].startswith(found["torch-neuronx"].at_least)
     assert "torch-neuronx" not in packages["2.32.0"]
 
 

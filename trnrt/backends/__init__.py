@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from trnrt.backends.device import device_target, findings, neuron_device
+from trnrt.backends.device import device_target, neuron_device
 from trnrt.errors import BackendError, OptionError
 
 if TYPE_CHECKING:
@@ -100,13 +100,15 @@ def choose(
     device = neuron_device()
     if name == "auto" and device is None:
         return Choice(SimulatorBackend(), "no NeuronCore on this machine")
-    found = findings(target, lnc=options.lnc, running=not options.compile_only)
+    from trnrt.backends.requirements import Asked, findings
+
+    found = findings(Asked(target, options.lnc, not options.compile_only))
     if found and name == "auto":
-        return Choice(SimulatorBackend(), f"{device} is here, but {found[0].problem}")
+        return Choice(SimulatorBackend(), f"{device} is here, but {found[0].told}")
     if found:
         does = "compile" if options.compile_only else "run"
-        told = "; ".join(finding.problem for finding in found)
-        remedies = "; ".join(dict.fromkeys(finding.remedy for finding in found))
+        told = "; ".join(finding.told for finding in found)
+        remedies = "; ".join(dict.fromkeys(finding.mend for finding in found))
         raise BackendError(f"the neuron backend can't {does}: {told}", hint=remedies)
     from trnrt.backends.neuron import NeuronBackend
 

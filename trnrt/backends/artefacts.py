@@ -19,12 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trnrt.backends.device import NEEDED, installed_versions
+from trnrt.backends.device import installed_versions
 from trnrt.planner.naming import identifier
 from trnrt.planner.plan import Plan
 
 SCHEMA_VERSION = 1
-_BY = (*(needed.name for needed in NEEDED), "torch")
+_BY = ("nki", "neuronx-cc", "torch-neuronx", "torch")
 
 
 @dataclass(frozen=True)

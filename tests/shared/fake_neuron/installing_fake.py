@@ -51,14 +51,19 @@ def install(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware, package
     _machine(patch, folder, hardware)
 
 
+def be_instance(patch: pytest.MonkeyPatch, root: Path, instance: str, devices: int) -> None:
+    """Put an instance's files into a folder, and make this process look for them there."""
+    product = root / "sys" / "devices" / "virtual" / "dmi" / "id" / "product_name"
+    product.parent.mkdir(parents=True, exist_ok=True)
+    product.write_text(f"{instance}\n", encoding="ascii")
+    (root / "dev").mkdir(exist_ok=True)
+    for number in range(devices):
+        (root / "dev" / f"neuron{number}").touch()
+    patch.setattr(device, "_ROOT", root)
+
+
 def _machine(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware) -> None:
-    devices, product = folder / "dev", folder / "product_name"
-    devices.mkdir()
-    for number in range(hardware.devices):
-        (devices / f"neuron{number}").touch()
-    product.write_text(f"{hardware.target}.48xlarge\n", encoding="ascii")
-    patch.setattr(device, "_DEVICES", devices)
-    patch.setattr(device, "_PRODUCT_NAME", product)
+    be_instance(patch, folder, f"{hardware.target}.48xlarge", hardware.devices)
     patch.setattr(trnrt.nki, "USES_AWS", True)
     patch.setattr(tempfile, "tempdir", str(folder))
     patch.setattr(fake_torch_neuronx.State, "hardware", hardware)
