@@ -128,7 +128,7 @@ def test_without_a_device_it_is_compiled_and_elsewhere_it_runs(
     assert machine.visible is None, "the runtime was not started"
     with pytest.raises(BackendError, match="to compile, not to run"):
         builder.run(None, builder.random_inputs(1))
-    patch.setattr("trnrt.backends.device._ROOT", tmp_path)
+    patch.setattr("trnrt.backends.device.ROOT", tmp_path)
     machine.devices = 1
     session = opened(device=DeviceOptions(compiled=folder))
     feeds = session.random_inputs(1)

@@ -55,7 +55,7 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     In a row, because the runtime takes no other list. ``lnc``: how many physical cores each of them is; the locks are
     on those, so that processes with another setting are seen, too.
     """
-    folder = folder or Path(tempfile.gettempdir()) / "trnrt-cores"
+    folder = folder or _shared_folder()
     _make_shared(folder)
     with _choosing(folder):
         for start in range(len(known) - count + 1):
@@ -96,6 +96,17 @@ def lease_for_worker() -> Lease:
     """A core for this worker, from those that the environment allows or the machine has; the runtime sees no other."""
     with _Process.lock:
         return _lease_for_process(1, logical_config())
+
+
+def leased_cores(folder: Path | None = None) -> tuple[int, ...]:
+    """The physical cores that any process has leased, this one too."""
+    folder = folder or _shared_folder()
+    names = [path.name.removeprefix("core-") for path in folder.glob("core-*") if not path.is_symlink()]
+    known = sorted(int(name) for name in names if name.isdecimal())
+    if not known:
+        return ()
+    with _choosing(folder):  # looking is locking: nobody who chooses meanwhile may find a core taken by it
+        return tuple(core for core in known if not _is_free(folder, core, 1))
 
 
 def parse_cores(text: str) -> list[int]:
@@ -171,6 +182,10 @@ def _holders(folder: Path) -> list[int]:
         return []
     held = [f for f in lines if len(f) > 5 and f[1] == "FLOCK" and f[5].rpartition(":")[2] in files]
     return sorted({int(fields[4]) for fields in held if fields[4].isdigit() and fields[4] != "0"})
+
+
+def _shared_folder() -> Path:
+    return Path(tempfile.gettempdir()) / "trnrt-cores"
 
 
 def _open_shared(path: Path) -> int:

@@ -33,7 +33,9 @@ PREFIXES = ("NEURON_", "NEURONCORE_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 # Not all of trnrt's own: a report is sent to others, and a server's variables may hold secrets.
 OWN_SETTINGS = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
 
-_ROOT = Path("/")
+ROOT = Path("/")
+"""Of the file system; another one in tests."""
+
 # EC2 instance family -> target.
 _FAMILIES = {"trn1": "trn1", "inf2": "trn1", "trn2": "trn2", "trn3": "trn3"}
 
@@ -72,7 +74,7 @@ class Facts:
 
 def look_for_device(root: Path | None = None, environ: Mapping[str, str] | None = None) -> Facts:
     """Gather the facts; ``root`` and ``environ`` are for tests. What can't be read is None or empty."""
-    root, environ = root or _ROOT, os.environ if environ is None else environ
+    root, environ = root or ROOT, os.environ if environ is None else environ
     names = (*AWS_PACKAGES, *OWN_PACKAGES)
     return Facts(
         python=platform.python_version(),
@@ -87,7 +89,7 @@ def look_for_device(root: Path | None = None, environ: Mapping[str, str] | None 
 
 def neuron_devices(root: Path | None = None) -> list[str]:
     """The Neuron device files of this machine ("/dev/neuron0"), in the order of their numbers."""
-    names = [path.name for path in ((root or _ROOT) / "dev").glob("neuron[0-9]*")]
+    names = [path.name for path in ((root or ROOT) / "dev").glob("neuron[0-9]*")]
     return [f"/dev/{name}" for name in sorted(names, key=lambda name: (len(name), name))]
 
 
@@ -100,7 +102,7 @@ def device_target() -> str | None:
     """The target that this machine's device is, or None where there is no device or its kind can't be told."""
     if neuron_device() is None:
         return None
-    return target_of(first_line(_ROOT / "sys/devices/virtual/dmi/id/product_name"))
+    return target_of(first_line(ROOT / "sys/devices/virtual/dmi/id/product_name"))
 
 
 def target_of(instance: str | None) -> str | None:

@@ -7,17 +7,17 @@ Whatever can't be read is None or empty: a machine without any of it is the usua
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from trnrt.backends import device
+from trnrt.backends.cores import leased_cores
 from trnrt.backends.device import Facts, first_line, look_for_device
 
 SYSTEM_PACKAGES = ("aws-neuronx-dkms", "aws-neuronx-runtime-lib", "aws-neuronx-collectives", "aws-neuronx-tools")
@@ -58,19 +58,19 @@ class Machine(Facts):
 def look(root: Path | None = None, environ: Mapping[str, str] | None = None, run: Run | None = None) -> Machine:
     """Gather the facts; ``root`` and ``run`` are for tests."""
     environ, run = os.environ if environ is None else environ, run or _output
-    root = root or Path("/")
+    root = root or device.ROOT
     tool = _tool(root, environ)
     listed = () if tool is None else _listed(run([tool, "--json-output"]))
     cache, cache_error = _cache()
     decisive = look_for_device(root, environ)
     return Machine(
         **{name.name: getattr(decisive, name.name) for name in fields(Facts) if name.name != "listed_lnc"},
-        listed_lnc=max((device.lnc for device in listed if device.lnc is not None), default=None),
+        listed_lnc=max((row.lnc for row in listed if row.lnc is not None), default=None),
         system=_system_packages(run),
         driver=first_line(root / "sys/module/neuron/version"),
         neuron_ls=tool,
         listed=listed,
-        leased=_leased(Path(tempfile.gettempdir()) / "trnrt-cores"),
+        leased=leased_cores(),
         cache=cache,
         cache_error=cache_error,
     )
@@ -105,26 +105,6 @@ def _device(row: Mapping[str, Any]) -> Listed:
     lnc = row.get("logical_neuroncore_config")
     users = tuple(f"{u.get('pid')} {str(u.get('command')).split(' ')[0]}" for u in row.get("neuron_processes") or ())
     return Listed(int(row["neuron_device"]), int(row["nc_count"]), None if lnc is None else int(lnc), users)
-
-
-def _leased(folder: Path) -> tuple[int, ...]:
-    """The cores whose files another process holds a lock on."""
-    held = []
-    for path in folder.glob("core-*"):
-        number = path.name.removeprefix("core-")
-        if not number.isdigit():
-            continue
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            held.append(int(number))
-        finally:
-            os.close(file)
-    return tuple(sorted(held))
 
 
 def _cache() -> tuple[str, tuple[str, str, str] | None]:

@@ -59,7 +59,7 @@ def be_instance(patch: pytest.MonkeyPatch, root: Path, instance: str, devices: i
     (root / "dev").mkdir(exist_ok=True)
     for number in range(devices):
         (root / "dev" / f"neuron{number}").touch()
-    patch.setattr(device, "_ROOT", root)
+    patch.setattr(device, "ROOT", root)
 
 
 def _machine(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware) -> None:
