@@ -51,6 +51,19 @@ _TORCH_DOCSTRINGS = (
     ("torch.Tensor.view", "torch/_tensor_docs.py", r"^\.\. method:: view\((.*)\) -> Tensor"),
 )
 
+_PROFILE_SCHEMA = "tools/neuron-explorer/profile-schema-reference.rst"
+_PROFILE_TABLES = (
+    "Metadata",
+    "Summary",
+    "ExecutionInfo",
+    "Instruction",
+    "KernelInstructions",
+    "KernelStackFrames",
+    "SchemaFields",
+    "Warning",
+)
+_PROFILE_VARIABLES = ("tools/neuron-explorer/environment-variables.rst", "nki/guides/use-neuron-profile.rst")
+
 Facts = dict[str, Any]
 
 
@@ -184,6 +197,34 @@ def releases(sdk: Sdk) -> Facts:
     return found
 
 
+def profile_tables(sdk: Sdk) -> Facts:
+    """The fields of the profiler's tables: table -> field -> type, unit, whether it is always there, line."""
+    lines = sdk.lines(_PROFILE_SCHEMA)
+    found: Facts = {}
+    table = ""
+    for number, line in enumerate(lines):
+        if line and set(line) == {"~"}:
+            table = lines[number - 1]
+        field = re.fullmatch(r"   \* - ``(\w+)``", line)
+        if field is not None and table in _PROFILE_TABLES:
+            kind, unit, required = (re.sub(r"^ +- ?", "", text) for text in lines[number + 1 : number + 4])
+            said = {"type": kind.partition(" ")[0], "unit": unit, "required": required == "Yes", "line": number + 1}
+            found.setdefault(table, {})[field[1]] = said
+    version = re.search(r"schema version ``([\d.]+)``", "\n".join(lines))
+    assert version is not None
+    return {"version": version[1], "source": sdk.source(_PROFILE_SCHEMA, 1), "tables": found}
+
+
+def profile_variables(sdk: Sdk) -> Facts:
+    """The variables that make a compiler keep the lines of the source: name -> value, and where that is written."""
+    found: Facts = {}
+    for path in _PROFILE_VARIABLES:
+        for number, line in enumerate(sdk.lines(path), 1):
+            if said := re.search(r"(?:export |environ\[\")(\w*DEBUG\w*)(?:\"\] = \"|=)(\w+)", line):
+                found.setdefault(said[1], {"value": said[2], "source": sdk.source(path, number)})
+    return found
+
+
 def main(sdk_directory: str, torch_directory: str) -> None:
     """Write the reference anew."""
     sdk, torch = Sdk(sdk_directory), Path(torch_directory)
@@ -193,6 +234,7 @@ def main(sdk_directory: str, torch_directory: str) -> None:
         "dtypes": dtypes(torch),
         "compiler": compiler(sdk),
         "variables": variables(sdk),
+        "profile": {**profile_tables(sdk), "variables": profile_variables(sdk)},
         "statuses": {"values": statuses(sdk), "source": sdk.source(_STATUS, 1)},
         "releases": {"packages": releases(sdk), "source": sdk.source(_MANIFEST, 1)},
     }

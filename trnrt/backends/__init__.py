@@ -38,7 +38,8 @@ class DeviceOptions:
     ``lnc``: physical cores in a logical one; by default what NEURON_LOGICAL_NC_CONFIG says, else 1. ``cores``: on so
     many the model is loaded, and the slices of a batch run on them at the same time. ``compiled``: a directory that
     ``trnrt compile --backend neuron`` wrote; nothing else is run then. ``timeout_s``: a run that takes longer has hung.
-    ``compile_only``: nothing is run, so no device is needed, and it may be another target's.
+    ``compile_only``: nothing is run, so no device is needed, and it may be another target's. ``debug_info``: what is
+    compiled keeps the lines of its source, for a device profile; that takes the compiler more time and memory.
     """
 
     lnc: int | None = None
@@ -46,6 +47,7 @@ class DeviceOptions:
     compiled: Path | None = None
     timeout_s: float = 30.0
     compile_only: bool = False
+    debug_info: bool = False
 
 
 class LoadedKernel(Protocol):

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.errors import OptionError
 from trnrt.report.console import note, working
 from trnrt.report.text import counted, error_text, escaped, quoted, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from trnrt.backends.measured import Measured
+    from trnrt.captured import Attribution
+    from trnrt.nki.profiling import Profile
     from trnrt.planner.partition import Partition
     from trnrt.report.documents import Document
     from trnrt.session import InferenceSession
@@ -36,10 +39,48 @@ def measure_parts(session: InferenceSession, partition: Partition) -> dict[str, 
             neffs = [part.kernel.neff for part in loaded.plans if isinstance(part.kernel, NeuronKernel)]
         finally:
             loaded.close()
-    for neff in filter(None, neffs):
-        told = f"neuron-explorer capture -n {escaped(shlex.quote(str(neff)))} -s profile.ntff --profile-nth-exec=2"
-        note(f"by step, AWS's own profiler tells; on this machine: {told}")
+    for part, neff in zip(loaded.partition.plans, neffs, strict=True):
+        if neff is not None:
+            note(_calls(part.name, neff, session))
     return found
+
+
+def _calls(name: str, neff: Path, session: InferenceSession) -> str:
+    """What captures a profile of the compiled kernel, makes tables of it, and shows them by step."""
+    from trnrt.backends.neuron import NeuronBackend
+    from trnrt.planner.naming import identifier
+
+    lnc = session.runner.lnc if isinstance(session.runner, NeuronBackend) else 1
+    file, shown_as = escaped(shlex.quote(str(neff))), identifier(name)
+    calls = (
+        f"NEURON_LOGICAL_NC_CONFIG={lnc} neuron-explorer capture -n {file} -s profile.ntff --profile-nth-exec=2",
+        f"neuron-explorer view -n {file} -s profile_exec_2.ntff --ingest-only --data-path explorer "
+        f"--display-name {shown_as}",
+        f"trnrt profile MODEL ... --device-profile explorer/profiles/global/{shown_as}@latest",
+    )
+    return "\n  ".join(("by step, AWS's own profiler tells; on this machine, with the same options:", *calls))
+
+
+def beside_captured(
+    folder: Path | None, partition: Partition, profiles: Sequence[tuple[str, Profile]]
+) -> Attribution | None:
+    """What the device's own profiler captured of the model, by step; None where nothing is given.
+
+    OptionError for a model of several parts on the device, InputError where the profile can't be taken.
+    """
+    if folder is None:
+        return None
+    from trnrt.captured.attributing import attribute
+    from trnrt.captured.explorer import read_profile
+
+    if len(profiles) != 1:
+        raise OptionError(
+            f"{partition.name} has {len(profiles)} parts on the device, and --device-profile is of one kernel",
+            hint="profile a model that runs as one kernel",
+        )
+    ((name, predicted),) = profiles
+    with working("reading the device's profile"):
+        return attribute(read_profile(folder), partition.plans[0], predicted, name)
 
 
 def measured_text(measured: Mapping[str, Measured], predicted_us: Mapping[str, float]) -> str:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.inspect import rows_to_plan
-from trnrt.commands.measuring import measure_parts, measured_document, measured_text
+from trnrt.commands.measuring import beside_captured, measure_parts, measured_document, measured_text
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
 from trnrt.errors import OptionError, UnsupportedModelError
+from trnrt.report.captured import attribution_document, attribution_parts
 from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
@@ -29,13 +30,15 @@ DEFAULT_REGRESS = 2.0
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """What the user asks of a profile, beside the profile: files, and a comparison (``max_regress`` in percent)."""
+    """What the user asks of a profile, beside the profile: files, a comparison (``max_regress`` in percent), and what
+    the device's own profiler captured (``device_profile``)."""
 
     html: Path | None
     trace: Path | None
     baseline: Path | None
     max_regress: float | None
     reporting: Reporting
+    device_profile: Path | None = None
 
 
 def profile(model: Path, options: SessionOptions, batch: int | None, request: ProfileRequest) -> bool:
@@ -50,6 +53,9 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     with working("planning"):
         partition = session.partition_for(rows)
     profiles, document, told = _predicted(partition)
+    captured = beside_captured(request.device_profile, partition, profiles)
+    if captured is not None:
+        document["device_profile"] = attribution_document(captured)
     measured = measure_parts(session, partition) if session.backend == "neuron" else {}
     if measured:
         document["measured_us"] = measured_document(measured)
@@ -61,6 +67,8 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     if measured:
         predicted = {plan.name: found.benchmark_us for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
+    if captured is not None:
+        page += render(["", *attribution_parts(captured)])
     say(as_text(document) if request.reporting.as_json else page)
     warn([predicted for _, predicted in profiles])
     for line in told:
