@@ -24,7 +24,7 @@ from fake_neuron.installing_fake import be_instance, install, versions
 from trnrt.backends import cores
 from trnrt.backends.cores import VISIBLE, device_cores, lease_cores, lease_for_process, lease_for_worker, parse_cores
 from trnrt.backends.device import logical_config
-from trnrt.backends.failures import STATUSES
+from trnrt.backends.failures import STATUSES, device_error
 from trnrt.backends.releases import load_releases
 from trnrt.backends.requirements import Asked, findings
 from trnrt.errors import BackendError
@@ -179,6 +179,27 @@ def test_every_status_that_an_execution_may_have_is_explained() -> None:
         "NRT_COLL_PENDING",
         "NRT_NETWORK_PROXY_FAILURE",
     }
+
+
+SCRIPT = (
+    "The following operation failed in the TorchScript interpreter.\n"
+    "Traceback of TorchScript (most recent call last):\n"
+    "/x/torch/_ops.py(1279): __call__\n/x/module.py(10): forward\nRuntimeError: {}"
+)
+
+
+@pytest.mark.parametrize("after", ["", "\n\nAt:\n  /x/y.py(8): f\n" + "  /x/module.py(1789): _call_impl\n" * 40 + "\n"])
+def test_what_a_script_says_is_told_without_its_stack(after: str) -> None:
+    """As PyTorch 2.13 words it."""
+    found = device_error("running it", RuntimeError(SCRIPT.format("status NRT_TIMEOUT(5)") + after))
+    assert str(found) == "running it: the core did not finish in time (NRT_TIMEOUT, 5): status NRT_TIMEOUT(5)"
+    taken = SCRIPT.format("nrt_allocate_neuron_cores NeuronCore(s) not available - Requested:1") + after
+    assert "another process has the NeuronCore: nrt_allocate" in str(device_error("loading it", RuntimeError(taken)))
+
+
+def test_a_status_is_found_in_a_long_message() -> None:
+    found = device_error("running it", RuntimeError("NRT_RESOURCE: " + "x " * 1000))
+    assert "no memory of the device" in str(found) and len(str(found)) < 800
 
 
 def test_the_reference_says_where_each_fact_is_from() -> None:

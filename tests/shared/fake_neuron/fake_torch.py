@@ -110,3 +110,28 @@ class Module:
 
 
 nn = SimpleNamespace(Module=Module, Parameter=Parameter)
+
+
+def is_tensor(value: Any, device: str | None = None) -> bool:
+    """Whether a value is a tensor (of a device)."""
+    return isinstance(value, Tensor) and device in (None, value.device)
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """As numpy and ml_dtypes call it."""
+    return tensor.dtype.name
+
+
+def from_array(array: Array, device: str) -> Tensor:
+    """An array as a tensor, whatever its dtype."""
+    return Tensor(array, DTYPES[array.dtype.name], device)
+
+
+def on_xla(tensor: Tensor) -> Tensor:
+    """A tensor as it is while a module is traced."""
+    return Tensor(tensor.array, tensor.dtype, "xla")
+
+
+def parameters(module: Any) -> dict[str, Parameter]:
+    """The parameters of a module, by name."""
+    return module.parameters_by_name if isinstance(module, Module) else {}
