@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -208,6 +209,26 @@ def test_the_reference_says_where_each_fact_is_from() -> None:
     assert str(SIGNATURES["torch_neuronx.move_trace_to_device"]) == "(trace, device_id)"
 
 
+FAKE = Path(__file__).parents[1] / "shared" / "fake_neuron"
+
+
+def test_every_rule_of_the_fake_has_a_page_or_is_called_ours() -> None:
+    """And none is recorded that the fake has not: named where it raises, or where it does what the rule says."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in FAKE.glob("*.py"))
+    named = set(re.findall(r'NotDocumented\(\s*"([^"]+)"', text)) | set(
+        re.findall(r"rule: (\w[\w. ]+)(?:;|$)", text, re.MULTILINE)
+    )
+    assert named == REFERENCE["rules"].keys()
+    assert text.count("NotDocumented(") == len(re.findall(r'NotDocumented\(\s*"', text)) + 1, "but for the class itself"
+    for rule in REFERENCE["rules"].values():
+        assert rule.get("ours") is True or (rule["source"]["path"] and rule["source"]["line"])
+
+
+def test_what_is_refused_says_by_which_page() -> None:
+    with pytest.raises(NotDocumented, match=r"among those that the process sees; .*core-placement.rst:53\)$"):
+        Hardware(target="trn1").place(2)
+
+
 def module_of(weight: Any) -> Any:
     class Kernel(torch.Module):
         def forward(self, *inputs: Any) -> Any:
@@ -252,13 +273,18 @@ def test_the_fake_refuses_what_the_reference_does_not_allow(
         call()
 
 
-def test_the_fake_raises_what_pytorch_raises() -> None:
+@pytest.mark.parametrize("real", [False, True], ids=["fake", "torch"])
+def test_the_fake_raises_what_pytorch_raises(real: bool) -> None:
+    module = pytest.importorskip("torch", reason="PyTorch is not installed") if real else torch
+    bfloat16 = module.bfloat16 if real else torch.DTYPES["bfloat16"]
     with pytest.raises(TypeError):
-        torch.from_numpy(np.ones(1, device_dtype()))
+        module.from_numpy(np.ones(1, device_dtype()))
     with pytest.raises(TypeError):
-        torch.from_numpy(np.ones(1, np.int16)).view(torch.DTYPES["bfloat16"]).numpy()
+        module.from_numpy(np.ones(1, np.int16)).view(bfloat16).numpy()
+    with pytest.raises(ValueError, match="negative"):
+        module.from_numpy(np.ones(2, np.int16)[::-1])
     with pytest.raises(RuntimeError, match="require gradients"):
-        torch.Parameter(torch.from_numpy(np.ones(1, np.int32)))
+        module.nn.Parameter(module.from_numpy(np.ones(1, np.int32)))
 
 
 def device_dtype() -> Any:

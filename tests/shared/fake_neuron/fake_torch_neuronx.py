@@ -63,10 +63,15 @@ def execute(placed: Placed, neff: Neff, inputs: list[Any], weights: list[Any]) -
     """Run a compiled module: arrays in, arrays out."""
     hardware, document = State.hardware, neff.document
     if placed.core is None:
-        raise NotDocumented("a module that was compiled without a device is run before torch.jit.load")
+        raise NotDocumented(
+            "run on an instance", "a module that was compiled without a device is run before torch.jit.load"
+        )
     got = [[list(array.shape), array.dtype.name] for array in inputs]
     if got != document["inputs"]:
-        raise NotDocumented(f"the module was traced for {document['inputs']}, and is run on {got}")
+        raise NotDocumented(
+            "shapes of the trace", f"the module was traced for {document['inputs']}, and is run on {got}"
+        )
+    # rule: weights come each time
     hardware.weight_copies += not placed.weights_moved and bool(weights)
     if hardware.faults.gathering is not None:
         hardware.faults.gathering.wait(timeout=60)
@@ -91,7 +96,7 @@ class ScriptModule:
 
     def __call__(self, *inputs: Any) -> Any:
         if not all(fake_torch.is_tensor(tensor, "cpu") for tensor in inputs):
-            raise NotDocumented("a traced module takes tensors of the CPU")
+            raise NotDocumented("tensors of the CPU", "a traced module takes tensors of the CPU")
         results = execute(self.placed, self.neff, [tensor.array for tensor in inputs], self.weights)
         tensors = tuple(fake_torch.from_array(result, "cpu") for result in results)
         return tensors if self.neff.document["returns_tuple"] else tensors[0]
@@ -102,24 +107,27 @@ def trace(func: Any, example_inputs: Any, **options: Any) -> Any:
     hardware = State.hardware
     examples = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     if not callable(func) or not all(State.tensors.is_tensor(tensor, "cpu") for tensor in examples):
-        raise NotDocumented("trace takes a function or module, and a tensor or a tuple of tensors")
+        raise NotDocumented("what is traced", "trace takes a function or module, and a tensor or a tuple of tensors")
     flags = compiler_flags([] if options["compiler_args"] is None else options["compiler_args"])
     if options["cpu_backend"] and "--target" not in flags:
-        raise NotDocumented("cpu_backend needs --target")
+        raise NotDocumented("target of the CPU", "cpu_backend needs --target")
     target = flags.get("--target", hardware.target)
     if not options["cpu_backend"]:
         hardware.start()
+    # rule: LNC by default; rule: one LNC for the compiler
     lnc = int(flags.get("--lnc") or flags.get("--logical-nc-config") or (1 if target == "trn1" else 2))
-    if target == "trn1" and lnc != 1:
+    if target == "trn1" and lnc != 1:  # rule: LNC of trn1
         raise RuntimeError("NCC_EARG001: the LNC configuration is not supported by the target")
     if hardware.faults.compiling:
         raise RuntimeError(hardware.faults.compiling)
     document, weights = recorded(func, examples, target, lnc)
     if options["compiler_workdir"] is not None:
+        # rule: graph.neff
         (Path(options["compiler_workdir"]) / "graph.neff").write_text(json.dumps(document), encoding="utf-8")
     if options["inline_weights_to_neff"]:
-        raise NotDocumented("the fake knows no weights inside of the NEFF")
+        raise NotDocumented("weights beside the NEFF", "the fake knows no weights inside of the NEFF")
     hardware.compiled.append(document["entry"])
+    # rule: loaded after tracing
     placed = Placed(None if options["cpu_backend"] else hardware.place(0))
     return State.tensors.script(Neff(document), weights, examples, placed)
 
@@ -133,7 +141,7 @@ def recorded(func: Any, examples: tuple[Any, ...], target: str, lnc: int) -> tup
 
     def called(kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs or not all(torch.is_tensor(arg) for arg in args):
-            raise NotDocumented("a kernel in a traced module is called with tensors")
+            raise NotDocumented("arguments of a kernel", "a kernel in a traced module is called with tensors")
         programs = kernel.trace(*(Spec(tuple(arg.shape), torch.dtype_name(arg)) for arg in args))
         made = [np.zeros(output.shape, output.dtype.numpy) for output in programs[0].outputs]
         results = tuple(torch.on_xla(torch.from_array(array, "cpu")) for array in made)
@@ -144,12 +152,14 @@ def recorded(func: Any, examples: tuple[Any, ...], target: str, lnc: int) -> tup
     with intercepted(called):
         answer = func(*inputs)
     if len(calls) != 1 or calls[0][2] is not answer:
-        raise NotDocumented(f"{len(calls)} kernels were called; the fake compiles a module of one")
+        raise NotDocumented("one kernel", f"{len(calls)} kernels were called; the fake compiles a module of one")
     kernel, args, _ = calls[0]
     check_settings(kernel, target, lnc)
     weights = list(parameters.values())
     if [id(arg) for arg in args] != [id(tensor) for tensor in (*inputs, *weights)]:
-        raise NotDocumented("the fake compiles a kernel of the inputs, then the parameters, in their order")
+        raise NotDocumented(
+            "order of the arguments", "the fake compiles a kernel of the inputs, then the parameters, in their order"
+        )
     code = kernel.function.__code__
     document = {
         "file": code.co_filename,
@@ -169,16 +179,19 @@ def check_settings(kernel: Simulated, target: str, lnc: int) -> None:
     told = os.environ.get("NEURON_LOGICAL_NC_CONFIG", "1" if target == "trn1" else "2")
     if not kernel.cores == lnc == int(told):
         raise NotDocumented(
-            f"the kernel is launched on {kernel.cores} cores, compiled for {lnc}, and the environment says {told}"
+            "one LNC",
+            f"the kernel is launched on {kernel.cores} cores, compiled for {lnc}, and the environment says {told}",
         )
     if kernel.target.name != target:
-        raise NotDocumented(f"the compiler is told {target}, and NEURON_PLATFORM_TARGET_OVERRIDE {kernel.target.name}")
+        raise NotDocumented(
+            "one target", f"the compiler is told {target}, and NEURON_PLATFORM_TARGET_OVERRIDE {kernel.target.name}"
+        )
 
 
 @documented("torch.jit.save")
 def save(m: Any, f: Any, _extra_files: Any) -> None:
     if not isinstance(m, ScriptModule) or not isinstance(f, str):
-        raise NotDocumented("torch.jit.save takes a ScriptModule and a path")
+        raise NotDocumented("what is saved", "torch.jit.save takes a ScriptModule and a path")
     names = [array.dtype.name for array in m.weights]
     bits = [array.view(np.uint16) if array.dtype.name == "bfloat16" else array for array in m.weights]
     with Path(f).open("wb") as file:
@@ -188,7 +201,7 @@ def save(m: Any, f: Any, _extra_files: Any) -> None:
 @documented("torch.jit.load")
 def load(f: Any, map_location: Any, _extra_files: Any, _restore_shapes: Any) -> ScriptModule:
     if not isinstance(f, str) or map_location is not None:
-        raise NotDocumented("a Neuron module is loaded from a path, without map_location")
+        raise NotDocumented("no map_location", "a Neuron module is loaded from a path, without map_location")
     with np.load(f, allow_pickle=False) as held:
         document, names = json.loads(str(held["neff"]))
         arrays = [held[f"arr_{k}"] for k in range(len(names))]
@@ -201,16 +214,17 @@ def loaded(document: dict[str, Any]) -> Placed:
     hardware = State.hardware
     core = hardware.place(0 if State.placement is None else State.placement[0])
     if document["target"] != hardware.target or document["lnc"] != hardware.lnc:
-        raise RuntimeError(f"NRT_INVALID: a NEFF for {document['target']}, LNC {document['lnc']}")
+        # rule: NEFF of another target
+        raise RuntimeError(f"NRT_FAILURE: a NEFF for {document['target']}, LNC {document['lnc']}")
     return Placed(core)
 
 
 @contextmanager
 def placed(start_nc: int, nc_count: int) -> Iterator[None]:
     if State.placement is not None:
-        raise NotDocumented("neuron_cores_context is not for several threads at a time")
+        raise NotDocumented("one thread places", "neuron_cores_context is not for several threads at a time")
     if nc_count not in (-1, 1):
-        raise NotDocumented("the fake loads on one core at a time")
+        raise NotDocumented("one core a load", "the fake loads on one core at a time")
     State.placement = (start_nc, get_ident())
     time.sleep(0.02)  # so that threads do meet
     try:
@@ -228,7 +242,7 @@ def neuron_cores_context(start_nc: int, nc_count: int) -> Any:
 def move_trace_to_device(trace: Any, device_id: int) -> None:
     placed = State.tensors.placed_of(trace)
     if placed is None:
-        raise NotDocumented("move_trace_to_device takes a traced module")
+        raise NotDocumented("what is moved", "move_trace_to_device takes a traced module")
     placed.core = State.hardware.place(device_id)
     placed.weights_moved = True
 

@@ -114,7 +114,7 @@ _load = torch.jit.load
 def load(f: Any, map_location: Any, _extra_files: Any, _restore_shapes: Any) -> Any:
     """PyTorch's own, and the core that torch_neuronx puts the module on meanwhile."""
     if not isinstance(f, str) or map_location is not None:
-        raise NotDocumented("a Neuron module is loaded from a path, without map_location")
+        raise NotDocumented("no map_location", "a Neuron module is loaded from a path, without map_location")
     module = _load(f)
     return _numbered(module, neuronx.loaded(json.loads(_text_of(module))))
 
