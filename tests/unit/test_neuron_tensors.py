@@ -1,4 +1,4 @@
-"""What the NeuronCore backend does with arrays and tensors: on PyTorch itself where it is installed, and on the fake."""
+"""What the NeuronCore backend does with arrays and tensors: on PyTorch itself where it is there, and on the fake."""
 
 from __future__ import annotations
 
