@@ -44,7 +44,8 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A process that has leased nothing, on a machine where nobody has."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(cores._Process, "lease", None)
-    monkeypatch.setenv(VISIBLE, "")
+    monkeypatch.setenv(VISIBLE, "")  # so that it is absent again afterwards
+    monkeypatch.delenv(VISIBLE)
     return tmp_path
 
 
@@ -119,6 +120,36 @@ def test_a_process_has_one_lease_and_shows_the_runtime_no_more(alone: Path, monk
     lease.release()
     monkeypatch.setenv(VISIBLE, "6")
     assert lease_for_process().cores == (6,)
+
+
+def test_the_cores_that_a_process_was_given_are_honoured(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ray gives them: a list of numbers, or nothing where none were asked for."""
+    install(monkeypatch, tmp_path, Hardware(), versions())
+    monkeypatch.setenv(VISIBLE, "5,6")
+    assert lease_for_worker().cores == (5,) and os.environ[VISIBLE] == "5"
+    monkeypatch.setenv(VISIBLE, "5,6")
+    assert lease_for_process(1).cores == (5,), "it is among them"
+    monkeypatch.setenv(VISIBLE, "6")
+    with pytest.raises(BackendError, match=r"took NeuronCore 5, and NEURON_RT_VISIBLE_CORES now says '6'"):
+        lease_for_process(1)
+    monkeypatch.setattr(cores._Process, "lease", None)
+    monkeypatch.setenv(VISIBLE, "7,8")
+    with pytest.raises(BackendError, match="names a core that is not there: this machine has 8, of 1 physical each"):
+        lease_for_process(1)
+    monkeypatch.setenv(VISIBLE, "")
+    with pytest.raises(BackendError, match="given no NeuronCore"):
+        lease_for_process(1)
+    (finding,) = findings(Asked())
+    assert "given no NeuronCore" in finding.told and findings(Asked(running=False)) == []
+
+
+def test_what_ray_sets_is_read(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = pytest.importorskip("ray._private.accelerators.neuron").NeuronAcceleratorManager
+    install(monkeypatch, tmp_path, Hardware(), versions())
+    manager.set_current_process_visible_accelerator_ids(["2", "3"])
+    assert lease_for_process(2).cores == (2, 3)
 
 
 def test_what_a_worker_leased_is_its_processes(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

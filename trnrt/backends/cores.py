@@ -83,6 +83,12 @@ def lease_for_process(count: int = 1, lnc: int = 1) -> Lease:
         lease = _Process.lease
         if lease is None or not lease.held:
             return _lease_for_process(count, lnc)
+    told = os.environ.get(VISIBLE)
+    if told is not None and not set(lease.cores) <= set(parse_cores(told)):
+        raise BackendError(
+            f"this process took NeuronCore {_span(lease)}, and {VISIBLE} now says {told!r}: the runtime keeps what it has",
+            hint="use a new process for other cores",
+        )
     has = f"this process has {len(lease.cores)} NeuronCores of {lease.lnc} physical cores each"
     if lease.lnc != lnc or len(lease.cores) < count:
         raise BackendError(
@@ -110,7 +116,12 @@ def leased_cores(folder: Path | None = None) -> tuple[int, ...]:
 
 
 def parse_cores(text: str) -> list[int]:
-    """``0-3,8`` as numbers. BackendError for anything else."""
+    """``0-3,8`` as numbers. BackendError for anything else, and for nothing: then no core was given to the process."""
+    if not text.strip():
+        raise BackendError(
+            f"{VISIBLE} is set to nothing: this process was given no NeuronCore",
+            hint=f"ask for one where the process is started, or unset {VISIBLE}",
+        )
     cores: list[int] = []
     try:
         for part in text.split(","):
@@ -133,11 +144,23 @@ def device_cores(lnc: int = 1) -> list[int]:
 
 def _lease_for_process(count: int, lnc: int) -> Lease:
     told = os.environ.get(VISIBLE)
-    lease = lease_cores(parse_cores(told) if told else device_cores(lnc), count, lnc=lnc)
-    first, last = lease.cores[0], lease.cores[-1]
-    os.environ[VISIBLE] = str(first) if first == last else f"{first}-{last}"
+    known = device_cores(lnc)
+    allowed = known if told is None else parse_cores(told)
+    if known and not set(allowed) <= set(known):
+        raise BackendError(
+            f"{VISIBLE}={told} names a core that is not there: this machine has {len(known)}, of {lnc} physical each",
+            hint=f"unset {VISIBLE}, or name some of 0-{len(known) - 1}",
+        )
+    lease = lease_cores(allowed, count, lnc=lnc)
+    os.environ[VISIBLE] = _span(lease)
     _Process.lease = lease
     return lease
+
+
+def _span(lease: Lease) -> str:
+    """A lease's cores as the runtime takes them."""
+    first, last = lease.cores[0], lease.cores[-1]
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _locked(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from trnrt.backends.cores import VISIBLE, parse_cores
 from trnrt.backends.device import DEFAULT_LNC, LNC_VARIABLE, Facts, look_for_device
 from trnrt.backends.releases import Range, Releases, load_releases
+from trnrt.errors import BackendError
 
 STATES = ("ok", "warning", "missing", "wrong")
 BAD = ("missing", "wrong")
@@ -69,6 +71,7 @@ def requirements() -> tuple[Requirement, ...]:
         *packages,
         Requirement("kernels", kernels),
         Requirement("lnc", lnc),
+        Requirement("visible", visible),
     )
 
 
@@ -136,6 +139,18 @@ def lnc(facts: Facts, releases: Releases, asked: Asked) -> Finding:
         mend = "use --lnc 1" if variable is None else mend
         return Finding("lnc", "wrong", "trn1 has no logical cores of 2: there, LNC is always 1", "1", mend)
     return _lnc_of_machine(facts, asked, variable)
+
+
+def visible(facts: Facts, releases: Releases, asked: Asked) -> Finding:
+    """NEURON_RT_VISIBLE_CORES names cores: what starts a process gives it some by it, or none."""
+    told = facts.settings.get(VISIBLE)
+    if told is None or not asked.running:
+        return Finding("visible", "ok", f"{VISIBLE} is not set" if told is None else "no core is needed to compile")
+    try:
+        cores = parse_cores(told)
+    except BackendError as error:
+        return Finding("visible", "wrong", str(error), "", error.hint or "")
+    return Finding("visible", "ok", f"{VISIBLE} names {len(cores)} core{'s' if len(cores) != 1 else ''}")
 
 
 def _lnc_of_machine(facts: Facts, asked: Asked, variable: str | None) -> Finding:

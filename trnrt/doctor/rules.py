@@ -20,7 +20,6 @@ _OVERRIDES = {
     "trn3": "trn3",
     "gen4": "trn3",
 }
-_CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _CAST_FLAG = re.compile(r"--auto-cast[= ]\s*(?!none)(\S+)")
 
 
@@ -171,8 +170,8 @@ def _trouble(name: str, value: str) -> str:
     on = value.strip().lower() not in ("", "0", "false")
     if name == "NEURON_CC_FLAGS" and (cast := _CAST_FLAG.search(value)):
         return f"the compiler rounds float32 ({cast[0]})"
-    if name in ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES") and not _CORES.fullmatch(value.strip()):
-        return "is no number or range of cores"
+    if name == "NEURON_RT_NUM_CORES" and not value.strip().isdecimal():
+        return "is no number of cores"
     troubles = {
         "XLA_USE_BF16": "float32 becomes bfloat16",
         "XLA_DOWNCAST_BF16": "float32 becomes bfloat16",
