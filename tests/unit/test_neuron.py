@@ -370,6 +370,10 @@ def test_what_can_not_be_loaded_gives_its_place_back(machine: Hardware) -> None:
     machine.faults = Faults(loading="NRT_RESOURCE: out of device memory")
     with pytest.raises(DeviceError, match="loading it on core 0: no memory of the device"):
         opened().run(None, session.random_inputs(1))
+    machine.faults = Faults(loading="NRT_LOAD_NOT_ENOUGH_NC: requested 2, available 1")
+    with pytest.raises(DeviceError, match="the compiled model needs more cores than there are") as caught:
+        opened().run(None, session.random_inputs(1))
+    assert caught.value.hint == "ask for more cores"
     assert neuron._models_on == {0: 1, 1: 1}
 
 

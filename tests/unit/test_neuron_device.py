@@ -53,7 +53,9 @@ def test_no_core_is_leased_twice_and_several_are_in_a_row(tmp_path: Path) -> Non
     first = lease_cores(range(4), 2, tmp_path)
     second = lease_cores(range(4), 1, tmp_path)
     assert (first.cores, second.cores) == ((0, 1), (2,))
-    with pytest.raises(BackendError, match=f"1 of 4 NeuronCores are free.*needs 2 in a row.*process {os.getpid()}"):
+    with pytest.raises(
+        BackendError, match=f"1 of 4 NeuronCores are free.*2 in a row are needed.*process {os.getpid()}"
+    ):
         lease_cores(range(4), 2, tmp_path)
     first.release()
     assert lease_cores([0, 1, 3], 2, tmp_path).cores == (0, 1)
@@ -61,7 +63,7 @@ def test_no_core_is_leased_twice_and_several_are_in_a_row(tmp_path: Path) -> Non
 
 
 def test_cores_that_are_not_in_a_row_are_no_lease(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="2 of 2 NeuronCores are free, and a worker needs 2 in a row"):
+    with pytest.raises(BackendError, match="2 of 2 NeuronCores are free, and 2 in a row are needed"):
         lease_cores([0, 2], 2, tmp_path)
 
 

@@ -69,7 +69,7 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     by = f"; the others are held by process {', '.join(map(str, holders))}" if holders else ""
     row = " in a row" if count > 1 else ""
     raise BackendError(
-        f"{free} of {len(known)} NeuronCores are free, and a worker needs {count}{row}{by}",
+        f"{free} of {len(known)} NeuronCores are free, and {count}{row} {'is' if count == 1 else 'are'} needed{by}",
         hint="ask for fewer cores or --workers, or stop another process that uses them",
     )
 
@@ -86,7 +86,7 @@ def lease_for_process(count: int = 1, lnc: int = 1) -> Lease:
     told = os.environ.get(VISIBLE)
     if told is not None and not set(lease.cores) <= set(parse_cores(told)):
         raise BackendError(
-            f"this process took NeuronCore {_span(lease)}, and {VISIBLE} now says {told!r}: the runtime keeps what it has",
+            f"this process took NeuronCore {_span(lease)}, and {VISIBLE} now says {told!r}: the runtime keeps it",
             hint="use a new process for other cores",
         )
     has = f"this process has {len(lease.cores)} NeuronCores of {lease.lnc} physical cores each"

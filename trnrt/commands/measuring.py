@@ -41,24 +41,25 @@ def measure_parts(session: InferenceSession, partition: Partition) -> dict[str, 
             loaded.close()
     for part, neff in zip(loaded.partition.plans, neffs, strict=True):
         if neff is not None:
-            note(_calls(part.name, neff, session))
+            for line in _calls(part.name, neff, session):
+                note(line)
     return found
 
 
-def _calls(name: str, neff: Path, session: InferenceSession) -> str:
+def _calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
     """What captures a profile of the compiled kernel, makes tables of it, and shows them by step."""
     from trnrt.backends.neuron import NeuronBackend
     from trnrt.planner.naming import identifier
 
     lnc = session.runner.lnc if isinstance(session.runner, NeuronBackend) else 1
     file, shown_as = escaped(shlex.quote(str(neff))), identifier(name)
-    calls = (
+    return (
+        "by step, AWS's own profiler tells; on this machine, and the last with the options of this call:",
         f"NEURON_LOGICAL_NC_CONFIG={lnc} neuron-explorer capture -n {file} -s profile.ntff --profile-nth-exec=2",
         f"neuron-explorer view -n {file} -s profile_exec_2.ntff --ingest-only --data-path explorer "
         f"--display-name {shown_as}",
-        f"trnrt profile MODEL ... --device-profile explorer/profiles/global/{shown_as}@latest",
+        f"trnrt profile MODEL --device-profile explorer/profiles/global/{shown_as}@latest",
     )
-    return "\n  ".join(("by step, AWS's own profiler tells; on this machine, with the same options:", *calls))
 
 
 def beside_captured(
@@ -88,11 +89,11 @@ def measured_text(measured: Mapping[str, Measured], predicted_us: Mapping[str, f
     lines = []
     for name, times in measured.items():
         predicted = predicted_us[name]
-        off = 100 * (times.median_us - predicted) / predicted
         lines.append(
             f"{shown(name)} measured: {times.median_us:,.1f} us median, {times.least_us:,.1f} least, "
             f"{times.p99_us:,.1f} 99th percentile of {counted(times.runs, 'run')} on the host's clock, with transfers; "
-            f"predicted for the device alone: {predicted:,.1f} us ({off:+.1f}%)"
+            f"predicted for the device alone: {predicted:,.1f} us, "
+            f"of which that is {times.median_us / predicted:,.2f} times"
         )
     return "\n".join(["", *lines, ""])
 

@@ -55,7 +55,7 @@ def diagnose(machine: Machine, releases: Releases, rules: tuple[Rule, ...]) -> D
         for backend in ("simulator", "neuron")
     }
     if machine.devices and not blocking["neuron"]:
-        return Diagnosis(machine, findings, "neuron", f"{machine.devices[0]} is here, and nothing is missing", blocking)
+        return Diagnosis(machine, findings, "neuron", f"{machine.devices[0]} is here, and what it needs", blocking)
     if not blocking["simulator"]:
         missing = ", ".join(blocking["neuron"])
         reason = (
