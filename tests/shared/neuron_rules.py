@@ -13,6 +13,7 @@ _COMPILER = "compiler/neuronx-cc/api-reference-guide/index.rst"
 _CONFIGURATION = "neuron-runtime/guides/configuration-guide.rst"
 _LNC = "about-neuron/arch/neuron-features/logical-neuroncore-config.rst"
 _JIT = "nki/api/nki/__init__.py"
+_CHIPS = "about-neuron/arch/neuron-hardware"
 
 SDK_RULES = {
     "signature": ("a call binds to the signature that is recorded", _TRACE, r"py:function:: torch_neuronx.trace"),
@@ -77,6 +78,9 @@ SDK_RULES = {
         r"must be contig",
     ),
     "whole seconds": ("the limit of a run is an integer", _CONFIGURATION, r"Timeout for execution in seconds"),
+    "cores of trn1": ("2 to a device", f"{_CHIPS}/trainium.rst", r"each Trainium include 2 x"),
+    "cores of trn2": ("8 to a device", f"{_CHIPS}/trainium2.rst", r"contains eight NeuronCore-V3 cores"),
+    "cores of trn3": ("8 to a device", f"{_CHIPS}/trainium3.rst", r"contains eight NeuronCore-v4 cores"),
     "NEFF of another target": (
         "is not loaded",
         "neuron-runtime/nrtpy/nrtpy-troubleshooting.rst",
@@ -107,6 +111,7 @@ TORCH_RULES = {
     ),
 }
 OWN_RULES = {
+    "LNC of trn3 by default": "2, as on trn2; no page says it of trn3",
     "view of another size": "PyTorch scales the last dimension; the fake views as dtypes of the same size only",
     "weights beside the NEFF": "the fake compiles with inline_weights_to_neff=False only",
     "one kernel": "the fake compiles a module of one kernel, whose results it returns",

@@ -21,6 +21,7 @@ from trnrt.errors import InputError, OptionError
 from trnrt.nki.machine.program import Instruction
 from trnrt.nki.profiling import Profile
 from trnrt.planner.plan import Plan
+from trnrt.planner.stepwise import function_lines, in_functions
 from trnrt.profiler import profile_plan
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
@@ -46,8 +47,7 @@ def in_the_module(module: str) -> Callable[[Instruction], str]:
 
 
 def attributed(folder: Path, planned: tuple[Plan, Profile], tables: Tables) -> Attribution:
-    plan, predicted = planned
-    return attribute(read_profile(write_tables(folder, tables)), plan, predicted, "digits_cnn")
+    return attribute(read_profile(write_tables(folder, tables)), [planned], "digits_cnn")
 
 
 def test_lines_of_the_module_give_every_instruction_its_step(tmp_path: Path, planned: tuple[Plan, Profile]) -> None:
@@ -113,6 +113,35 @@ def test_the_calls_of_a_kernel_instruction_give_the_step(tmp_path: Path, planned
         tables["KernelStackFrames"].append({"stack_frame_id": frame, "parent_stack_frame_id": 1, **where})
     found = attributed(tmp_path / "p", planned, tables)
     assert not any(step.inferred for step in found.steps) and found.rest == ()
+
+
+def test_functions_of_the_steps_tell_them_apart_where_frames_have_their_definitions(
+    tmp_path: Path, planned: tuple[Plan, Profile]
+) -> None:
+    """As the documentation says of a frame: its line is where the function is defined, not where it is called."""
+    stepwise = in_functions(planned[0])
+    predicted = profile_plan(stepwise)
+    timeline = predicted.timeline
+    module, spans = Path(timeline.program.file).name, function_lines(stepwise)
+    entry = stepwise.source.splitlines().index("@nki.jit") + 2
+    calls = {step.lines[0]: number for number, step in enumerate(stepwise.steps)}
+    tables = tables_of(timeline, elsewhere)
+    tables["KernelStackFrames"] = [{"stack_frame_id": 0, "file_path": f"/c/{module}", "line_number": entry}]
+    for number, (first, _) in enumerate(spans):
+        where = {"file_path": f"/c/{module}", "line_number": first}
+        tables["KernelStackFrames"].append({"stack_frame_id": number + 1, "parent_stack_frame_id": 0, **where})
+    tables["KernelInstructions"] = []
+    for number, row in enumerate(tables["Instruction"]):
+        line = timeline.program.instructions[timeline.instruction[number // 2]].line
+        row["kernel_instruction_name"] = f"inst.{number}:0"
+        frame = calls[line] + 1 if line in calls else 0
+        tables["KernelInstructions"].append({"kernel_instruction_name": f"inst.{number}:0", "stack_frame_id": frame})
+    profile = read_profile(write_tables(tmp_path / "p", tables))
+    found = attribute(profile, [planned, (stepwise, predicted)], "digits_cnn")
+    assert [step.name for step in found.steps] == STEPS and found.rest == ()
+    assert not any(step.inferred for step in found.steps)
+    for step in found.steps:
+        assert step.active_us == pytest.approx(2 * step.predicted_active_us, abs=0.1)
 
 
 def test_without_times_of_transfers_the_prediction_has_none_either(

@@ -3,7 +3,8 @@
 The documentation says that an instruction has the line of the NKI call that made it. That line is in ``kernels/``, and
 steps that call the same kernel share it. So, in this order:
 
-1. a line of the kernel module itself, the instruction's own or one of the calls that led to it, is within one step;
+1. a line of the kernel module itself, the instruction's own or of the functions that it was made in, is of one step:
+   what is compiled for a profile has a function for each (``planner.stepwise``);
 2. a line that our own trace of the module reaches in one step alone is that step's;
 3. of a line that several steps reach, the instructions are shared out in the order of their execution, where each of
    the trace's has as many of the profile's. That is inferred: the engines execute in order, but the compiler
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -29,6 +30,7 @@ from trnrt.errors import InputError
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile
 from trnrt.planner.plan import Plan
+from trnrt.planner.stepwise import function_lines
 
 _AHEAD = "(weights brought ahead)"
 _DIGEST = re.compile(r"^(.*)_[0-9a-f]{32}\.py$", re.ASCII)
@@ -37,31 +39,35 @@ _RECOMPILE = "compile it with the lines of the source: trnrt profile MODEL --bac
 
 @dataclass(frozen=True)
 class Lines:
-    """What our own trace knows: which step each line of the ``module`` is of, and which steps reach a kernel's line.
+    """What a plan knows: which step each line of the ``module`` is of, and which steps reach a kernel's line.
 
     ``names`` are the steps', with one more for what is outside of all; ``reached`` has the step of each execution of a
-    line, in the order of the program. ``spans`` are the lines of the steps' calls.
+    line, in the order of the program; ``short`` the files by their bare names, where only one has it.
     """
 
     module: str
     names: tuple[str, ...]
-    spans: tuple[tuple[int, int], ...]
     entry: dict[int, int]
     reached: dict[Place, list[int]]
     short: dict[str, str]
 
 
-def attribute(profile: DeviceProfile, plan: Plan, predicted: Profile, name: str) -> Attribution:
+def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], name: str) -> Attribution:
     """Lay a device's profile beside the prediction for the same plan.
 
+    ``variants`` are the modules that it may have been captured of; where it names none of them, it is the first's.
     InputError where the profile is of another target or kernel module, or has no line of this one.
     """
+    files = {PurePosixPath(file).name for placed in profile.places for file, _ in (*placed.own, *placed.calls)}
+    named = [pair for pair in variants if Path(pair[1].timeline.program.file).name in files]
+    plan, predicted = named[0] if named else variants[0]
     target = target_of(profile.instance)
     if target is not None and target != plan.target:
         told = f"the profile was captured on {profile.instance}, and the plan is for {plan.target}"
         raise InputError(told, hint=f"say --target {target}")
     lines = lines_of(plan, predicted.timeline)
-    _check_module(profile.places, lines)
+    if not named:
+        _check_other(files, lines)
     owner, inferred, shared = _owners(profile, lines)
     if not (owner >= 0).any() and not shared:
         raise InputError("no instruction of the profile has a line of this kernel module", hint=_RECOMPILE)
@@ -92,13 +98,13 @@ def attribute(profile: DeviceProfile, plan: Plan, predicted: Profile, name: str)
 def lines_of(plan: Plan, timeline: Timeline) -> Lines:
     """What a plan's own trace says of its lines."""
     program = timeline.program
-    spans = tuple(step.lines for step in plan.steps)
-    entry: dict[int, int] = {}
+    spans = [step.lines for step in plan.steps]
+    entry = {line: k for held in (spans, function_lines(plan)) for k, span in enumerate(held) for line in _within(span)}
     reached: dict[Place, list[int]] = defaultdict(list)
     for index in timeline.instruction:
         instruction = program.instructions[index]
         if instruction.line not in entry:
-            entry[instruction.line] = _step_at(instruction.line, spans, outside=len(spans))
+            entry[instruction.line] = len(spans)
         reached[_key(instruction.source.file), instruction.source.line].append(entry[instruction.line])
     names = {file for file, _ in reached}
     short: dict[str, str] = {}
@@ -106,11 +112,11 @@ def lines_of(plan: Plan, timeline: Timeline) -> Lines:
         base = PurePosixPath(file).name
         short[base] = "" if base in short else file  # "": two files are called so
     steps = (*(step.name for step in plan.steps), _AHEAD)
-    return Lines(Path(program.file).name, steps, spans, entry, dict(reached), short)
+    return Lines(Path(program.file).name, steps, entry, dict(reached), short)
 
 
-def _step_at(line: int, spans: Iterable[tuple[int, int]], outside: int) -> int:
-    return next((k for k, (first, last) in enumerate(spans) if first <= line <= last), outside)
+def _within(span: tuple[int, int]) -> range:
+    return range(span[0], span[1] + 1)
 
 
 def _key(file: str) -> str:
@@ -120,15 +126,12 @@ def _key(file: str) -> str:
     return "/".join(parts[below:])
 
 
-def _check_module(places: list[Placed], lines: Lines) -> None:
+def _check_other(files: Iterable[str], lines: Lines) -> None:
     """InputError where the profile is of a kernel module of the same model, but another one: the name has a digest."""
     mine = _DIGEST.match(lines.module)
-    files = {PurePosixPath(file).name for placed in places for file, _ in (*placed.own, *placed.calls)}
-    if mine is None or lines.module in files:
-        return
     for file in sorted(files):
         other = _DIGEST.match(file)
-        if other is not None and other[1] == mine[1]:
+        if mine is not None and other is not None and other[1] == mine[1]:
             raise InputError(
                 f"the profile is of the kernel module {file}, and this plan's is {lines.module}",
                 hint="give the options that it was compiled with: --batch, --dtype, --target, --effort, --plan",
@@ -165,10 +168,8 @@ def _owners(profile: DeviceProfile, lines: Lines) -> tuple[Rows, Rows, dict[tupl
 def _steps_of(placed: Placed, lines: Lines) -> int | Place | None:
     """The one step of an instruction, or the line that it shares with others, or None."""
     for file, line in (*placed.own, *placed.calls):
-        if PurePosixPath(file).name == lines.module:
-            step = lines.entry.get(line, _step_at(line, lines.spans, outside=-1))
-            if step >= 0:
-                return step
+        if PurePosixPath(file).name == lines.module and line in lines.entry:
+            return lines.entry[line]
     for file, line in placed.own:
         key = _key(file)
         known = (key if (key, line) in lines.reached else lines.short.get(PurePosixPath(file).name, ""), line)

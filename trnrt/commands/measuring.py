@@ -25,13 +25,22 @@ if TYPE_CHECKING:
     from trnrt.session import InferenceSession
 
 
-def measure_parts(session: InferenceSession, partition: Partition) -> dict[str, Measured]:
-    """Run each part of a model on the device, and time it: by the part's name."""
+def measure_parts(session: InferenceSession, partition: Partition, *, compiled: bool) -> dict[str, Measured]:
+    """Run each part of a model on the device, and time it: by the part's name.
+
+    ``compiled``: it is there already, as ``trnrt compile`` made it; else each step gets a function of its own, by which
+    a profiler can tell them apart.
+    """
     from trnrt.backends.measured import measure
     from trnrt.backends.neuron import NeuronKernel
     from trnrt.cache import KernelCache
+    from trnrt.planner.partition import DevicePart
+    from trnrt.planner.stepwise import in_functions
     from trnrt.running import LoadedPartition
 
+    if not compiled:
+        parts = [replace(p, plan=in_functions(p.plan)) if isinstance(p, DevicePart) else p for p in partition.parts]
+        partition = replace(partition, parts=tuple(parts))
     with working(f"compiling and running on the {session.backend}"):
         loaded = LoadedPartition(partition, session.runner, KernelCache())
         try:
@@ -73,6 +82,8 @@ def beside_captured(
         return None
     from trnrt.captured.attributing import attribute
     from trnrt.captured.explorer import read_profile
+    from trnrt.planner.stepwise import in_functions
+    from trnrt.profiler import profile_plan
 
     if len(profiles) != 1:
         raise OptionError(
@@ -80,8 +91,10 @@ def beside_captured(
             hint="profile a model that runs as one kernel",
         )
     ((name, predicted),) = profiles
+    plan = partition.plans[0]
     with working("reading the device's profile"):
-        return attribute(read_profile(folder), partition.plans[0], predicted, name)
+        stepwise = in_functions(plan)
+        return attribute(read_profile(folder), [(stepwise, profile_plan(stepwise)), (plan, predicted)], name)
 
 
 def measured_text(measured: Mapping[str, Measured], predicted_us: Mapping[str, float]) -> str:

@@ -21,8 +21,10 @@ from trnrt.report.files import check_writable, write_or_keep
 from trnrt.report.text import counted, quoted
 
 if TYPE_CHECKING:
+    from trnrt.backends.measured import Measured
     from trnrt.nki.profiling import Profile
     from trnrt.planner.partition import Partition
+    from trnrt.session import InferenceSession
 
 DEFAULT_REGRESS = 2.0
 """Percent."""
@@ -56,7 +58,7 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     captured = beside_captured(request.device_profile, partition, profiles)
     if captured is not None:
         document["device_profile"] = attribution_document(captured)
-    measured = measure_parts(session, partition) if session.backend == "neuron" else {}
+    measured = _measured(session, partition, options)
     if measured:
         document["measured_us"] = measured_document(measured)
     comparisons = compare(baseline, document)
@@ -75,6 +77,15 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
         note(line)
     files.close()
     return not any(comparison.regressed for comparison in comparisons)
+
+
+def _measured(session: InferenceSession, partition: Partition, options: SessionOptions) -> dict[str, Measured]:
+    """What the device itself takes; nothing where nothing is run on one."""
+    if session.backend != "neuron":
+        return {}
+    return measure_parts(
+        session, partition, compiled=options.device is not None and options.device.compiled is not None
+    )
 
 
 def _predicted(partition: Partition) -> tuple[list[tuple[str, Profile]], Document, list[str]]:

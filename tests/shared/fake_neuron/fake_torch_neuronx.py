@@ -114,7 +114,7 @@ def trace(func: Any, example_inputs: Any, **options: Any) -> Any:
     target = flags.get("--target", hardware.target)
     if not options["cpu_backend"]:
         hardware.start()
-    # rule: LNC by default; rule: one LNC for the compiler
+    # rule: LNC by default; rule: LNC of trn3 by default; rule: one LNC for the compiler
     lnc = int(flags.get("--lnc") or flags.get("--logical-nc-config") or (1 if target == "trn1" else 2))
     if target == "trn1" and lnc != 1:  # rule: LNC of trn1
         raise RuntimeError("NCC_EARG001: the LNC configuration is not supported by the target")

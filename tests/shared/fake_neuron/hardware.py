@@ -8,6 +8,7 @@ from threading import Barrier, Event
 
 from fake_neuron.documented import REFERENCE, NotDocumented
 
+# rule: cores of trn1; rule: cores of trn2; rule: cores of trn3
 PHYSICAL = {"trn1": 2, "trn2": 8, "trn3": 8}
 
 
