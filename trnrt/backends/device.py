@@ -18,7 +18,7 @@ from trnrt.errors import BackendError
 LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 DEFAULT_LNC = 1
-"""The kernels run on one physical core. The runtime's own default is 2 on trn2 and trn3."""
+"""The kernels run on one physical core. The runtime's own default is 2 on trn2."""
 
 PHYSICAL_CORES = {"trn1": 2, "trn2": 8, "trn3": 8}
 """Physical NeuronCores of a device; NEURON_LOGICAL_NC_CONFIG of them make one that the runtime numbers."""

@@ -163,7 +163,7 @@ def _lnc_of_machine(facts: Facts, asked: Asked, variable: str | None) -> Finding
     elif others is None and facts.listed_lnc is not None:
         others, source = str(facts.listed_lnc), "neuron-ls says"
     elif others is None:
-        others, source = {"trn1": "1", "trn2": "2", "trn3": "2"}.get(facts.target or "", "unknown"), "the default is"
+        others, source = {"trn1": "1", "trn2": "2"}.get(facts.target or "", "unknown"), "the default is"
     if others != str(DEFAULT_LNC):
         told = f"{source} {others}; a kernel of trnrt runs on one physical core"
         return Finding("lnc", "warning", told, str(DEFAULT_LNC), f"export {LNC_VARIABLE}={DEFAULT_LNC}")
