@@ -34,6 +34,7 @@ from trnrt.commands.options import (
     ColorFlag,
     CompiledFlag,
     CoresFlag,
+    DeviceProfileFlag,
     DType,
     DTypeFlag,
     EffortFlag,
@@ -331,6 +332,7 @@ def profile_command(
     ] = Backend.SIMULATOR,
     lnc: LncFlag = None,
     compiled: CompiledFlag = None,
+    device_profile: DeviceProfileFlag = None,
     fallback: FallbackFlag = Fallback.NONE,
     shape: ShapeFlag = None,
     no_fuse: NoFuseFlag = None,
@@ -346,8 +348,8 @@ def profile_command(
     """Predict the latency of a model on the device, and what bounds each step, without running it."""
     from trnrt.commands.profile import profile
 
-    request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
-    device = _device(lnc, compiled=compiled)
+    request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out), device_profile)
+    device = _device(lnc, compiled=compiled, debug_info=True)
     options = _session(
         target, dtype, backend, fallback, shape, no_fuse=no_fuse, plan=plan, effort=effort, device=device
     )
@@ -443,8 +445,13 @@ def _session(
 
 
 def _device(
-    lnc: int | None, cores: int = 1, compiled: Path | None = None, *, compile_only: bool = False
+    lnc: int | None,
+    cores: int = 1,
+    compiled: Path | None = None,
+    *,
+    compile_only: bool = False,
+    debug_info: bool = False,
 ) -> DeviceOptions:
     from trnrt.backends import DeviceOptions
 
-    return DeviceOptions(lnc, cores, compiled, compile_only=compile_only)
+    return DeviceOptions(lnc, cores, compiled, compile_only=compile_only, debug_info=debug_info)

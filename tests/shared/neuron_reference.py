@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from neuron_rules import OWN_RULES, SDK_RULES, TORCH_RULES
+
 REFERENCE = Path(__file__).parents[1] / "data" / "neuron" / "reference.json"
 
 _TORCH_NEURONX = "frameworks/torch/torch-neuronx/api-reference-guide/inference"
@@ -50,6 +52,19 @@ _TORCH_DOCSTRINGS = (
     ("torch.Tensor.numpy", "torch/_tensor_docs.py", r"^numpy\((.*)\) -> numpy\.ndarray"),
     ("torch.Tensor.view", "torch/_tensor_docs.py", r"^\.\. method:: view\((.*)\) -> Tensor"),
 )
+
+_PROFILE_SCHEMA = "tools/neuron-explorer/profile-schema-reference.rst"
+_PROFILE_TABLES = (
+    "Metadata",
+    "Summary",
+    "ExecutionInfo",
+    "Instruction",
+    "KernelInstructions",
+    "KernelStackFrames",
+    "SchemaFields",
+    "Warning",
+)
+_PROFILE_VARIABLES = ("tools/neuron-explorer/environment-variables.rst", "nki/guides/use-neuron-profile.rst")
 
 Facts = dict[str, Any]
 
@@ -91,12 +106,17 @@ def functions(sdk: Sdk) -> Iterator[Facts]:
             }
 
 
-def torch_functions(directory: Path) -> Iterator[Facts]:
-    """The few functions of PyTorch that put arrays into a module, save it and load it."""
+def torch_origin(directory: Path) -> Facts:
+    """Which PyTorch the sources are of."""
     (metadata,) = directory.glob("torch-*.dist-info/METADATA")
     version = re.search(r"^Version: (\S+)", metadata.read_text(encoding="utf-8"), re.MULTILINE)
     assert version is not None
-    origin = {"package": "torch", "version": version[1]}
+    return {"package": "torch", "version": version[1]}
+
+
+def torch_functions(directory: Path) -> Iterator[Facts]:
+    """The few functions of PyTorch that put arrays into a module, save it and load it."""
+    origin = torch_origin(directory)
     for name, path, function in _TORCH_FUNCTIONS:
         tree = ast.parse((directory / path).read_text(encoding="utf-8"))
         node = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function)
@@ -184,6 +204,47 @@ def releases(sdk: Sdk) -> Facts:
     return found
 
 
+def rules(sdk: Sdk, directory: Path) -> Facts:
+    """What the fake does beyond signatures: rule -> what it says, and the line that states it, or that it is ours."""
+    found: Facts = {}
+    for rule, (says, path, pattern) in SDK_RULES.items():
+        number = next(n for n, line in enumerate(sdk.lines(path), 1) if re.search(pattern, line))
+        found[rule] = {"says": says, "source": sdk.source(path, number)}
+    for rule, (says, path, pattern) in TORCH_RULES.items():
+        lines = (directory / path).read_text(encoding="utf-8").splitlines()
+        number = next(n for n, line in enumerate(lines, 1) if re.search(pattern, line))
+        found[rule] = {"says": says, "source": {**torch_origin(directory), "path": path, "line": number}}
+    return found | {rule: {"says": says, "ours": True} for rule, says in OWN_RULES.items()}
+
+
+def profile_tables(sdk: Sdk) -> Facts:
+    """The fields of the profiler's tables: table -> field -> type, unit, whether it is always there, line."""
+    lines = sdk.lines(_PROFILE_SCHEMA)
+    found: Facts = {}
+    table = ""
+    for number, line in enumerate(lines):
+        if line and set(line) == {"~"}:
+            table = lines[number - 1]
+        field = re.fullmatch(r"   \* - ``(\w+)``", line)
+        if field is not None and table in _PROFILE_TABLES:
+            kind, unit, required = (re.sub(r"^ +- ?", "", text) for text in lines[number + 1 : number + 4])
+            said = {"type": kind.partition(" ")[0], "unit": unit, "required": required == "Yes", "line": number + 1}
+            found.setdefault(table, {})[field[1]] = said
+    version = re.search(r"schema version ``([\d.]+)``", "\n".join(lines))
+    assert version is not None
+    return {"version": version[1], "source": sdk.source(_PROFILE_SCHEMA, 1), "tables": found}
+
+
+def profile_variables(sdk: Sdk) -> Facts:
+    """The variables that make a compiler keep the lines of the source: name -> value, and where that is written."""
+    found: Facts = {}
+    for path in _PROFILE_VARIABLES:
+        for number, line in enumerate(sdk.lines(path), 1):
+            if said := re.search(r"(?:export |environ\[\")(\w*DEBUG\w*)(?:\"\] = \"|=)(\w+)", line):
+                found.setdefault(said[1], {"value": said[2], "source": sdk.source(path, number)})
+    return found
+
+
 def main(sdk_directory: str, torch_directory: str) -> None:
     """Write the reference anew."""
     sdk, torch = Sdk(sdk_directory), Path(torch_directory)
@@ -193,6 +254,8 @@ def main(sdk_directory: str, torch_directory: str) -> None:
         "dtypes": dtypes(torch),
         "compiler": compiler(sdk),
         "variables": variables(sdk),
+        "rules": rules(sdk, torch),
+        "profile": {**profile_tables(sdk), "variables": profile_variables(sdk)},
         "statuses": {"values": statuses(sdk), "source": sdk.source(_STATUS, 1)},
         "releases": {"packages": releases(sdk), "source": sdk.source(_MANIFEST, 1)},
     }

@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 from commanding import trnrt
+from fake_neuron.installing_fake import be_instance
 
+from trnrt.backends.device import Package
+from trnrt.backends.releases import load_releases, numbers
+from trnrt.backends.requirements import Asked, findings
 from trnrt.doctor import STATES, Diagnosis, diagnose
-from trnrt.doctor.machine import Listed, Machine, Package, look
-from trnrt.doctor.releases import load_releases, numbers
+from trnrt.doctor.machine import Listed, Machine, look
 from trnrt.doctor.rules import table
 from trnrt.report.console import render
 from trnrt.report.doctor import WIDTH, doctor_document, doctor_parts
 
+CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 VERSIONS = {
     "nki": "0.6.0",
     "neuronx-cc": "2.27.5334.0+abc",
@@ -38,20 +42,20 @@ SYSTEM = {
     "aws-neuronx-tools": "2.32.28.0",
 }
 GOOD = Machine(
-    "3.12.3",
-    {name: Package(name, version) for name, version in VERSIONS.items()},
-    SYSTEM,
-    ("/dev/neuron0",),
-    "2.30.2.0",
-    "trn2.3xlarge",
-    "/opt/aws/neuron/bin/neuron-ls",
-    (Listed(0, 8, 1),),
+    python="3.12.3",
+    packages={name: Package(name, version) for name, version in VERSIONS.items()},
+    system=SYSTEM,
+    devices=("/dev/neuron0",),
+    driver="2.30.2.0",
+    instance="trn2.3xlarge",
+    neuron_ls="/opt/aws/neuron/bin/neuron-ls",
+    listed=(Listed(0, 8, 1),),
     settings={"NEURON_LOGICAL_NC_CONFIG": "1"},
     cache="/home/me/.cache/trnrt",
-    choice="asked for",
 )
 LAPTOP = Machine(
-    "3.12.3", {n: Package(n, VERSIONS[n]) for n in ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")}
+    python="3.12.3",
+    packages={n: Package(n, VERSIONS[n]) for n in ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")},
 )
 
 
@@ -84,11 +88,12 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (without("onnx_ir"), "simulator", "missing", "onnx_ir", "pip install onnx_ir"),
     (replace(GOOD, cache_error=("wrong", "others may write", "chmod 700 x")), "cache", "wrong", "others", "chmod 700"),
     (replace(GOOD, cache_error=("warning", "full", "free")), "cache", "warning", "full", "free"),
-    (replace(GOOD, devices=()), "device", "missing", "trn2.3xlarge, but no /dev/neuron", "aws-neuronx-dkms=2.30.2.0"),
+    (replace(GOOD, devices=()), "device", "missing", "no /dev/neuron* (trn2.3xlarge)", "aws-neuronx-dkms=2.30.2.0"),
     (LAPTOP, "device", "missing", "no /dev/neuron*", "docs/neuron.md"),
     (TRN1, "instance", "warning", "nki/get-started/setup-env.rst", "--self-test"),
     (TRN1, "instance", "warning", "release-notes/2.32.0.rst", "trn2"),
     (replace(GOOD, instance=None), "instance", "warning", "can't be told", "--target trn2"),
+    (replace(GOOD, instance=None), "device", "missing", "can't be told", "say --target"),
     (replace(GOOD, driver=None), "driver", "warning", "/sys/module/neuron/version", ""),
     (replace(GOOD, driver=None, devices=()), "driver", "missing", "no driver is loaded", "sudo modprobe neuron"),
     (replace(GOOD, driver=None, devices=(), system={}), "driver", "missing", "no driver", "apt-get install"),
@@ -116,18 +121,21 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (setting("NEURON_CC_FLAGS", "-O1 --lnc=2"), "lnc", "wrong", "--lnc=2", "NEURON_CC_FLAGS"),
     (setting("NEURON_CC_FLAGS", "--logical-nc-config 2"), "lnc", "wrong", "must agree", "NEURON_CC_FLAGS"),
     (replace(UNSET, lnc_file="2"), "lnc", "warning", "/opt/aws/neuron/logical_nc_config says 2", "export"),
-    (replace(UNSET, listed=(Listed(0, 4, 2),)), "lnc", "warning", "neuron-ls says 2", "export"),
+    (replace(UNSET, listed_lnc=2), "lnc", "warning", "neuron-ls says 2", "export"),
     (replace(UNSET, listed=()), "lnc", "warning", "the default is 2", "export"),
     (replace(TRN1, settings={"NEURON_LOGICAL_NC_CONFIG": "2"}), "lnc", "wrong", "trn1 has no", "export"),
-    (setting("NEURON_PLATFORM_TARGET_OVERRIDE", "trn9"), "target", "wrong", "trn9", "unset NEURON_PLATFORM"),
-    (setting("NEURON_PLATFORM_TARGET_OVERRIDE", "gen4"), "target", "wrong", "the device is a trn2", "unset"),
+    (setting("NEURON_PLATFORM_TARGET_OVERRIDE", "trn9"), "target", "warning", "trn9", "unset NEURON_PLATFORM"),
+    (setting("NEURON_PLATFORM_TARGET_OVERRIDE", "gen4"), "target", "warning", "the device is a trn2", "unset"),
     (setting("NEURON_CC_FLAGS", "--auto-cast=all"), "settings", "warning", "rounds float32", "unset NEURON_CC_FLAGS"),
     (setting("XLA_USE_BF16", "1"), "settings", "warning", "bfloat16", "unset XLA_USE_BF16"),
-    (setting("NEURON_RT_VISIBLE_CORES", "all"), "settings", "warning", "no number", "unset NEURON_RT_VISIBLE_CORES"),
+    (setting("NEURON_RT_VISIBLE_CORES", "all"), "visible", "wrong", "names no cores", "it is as 0-3"),
+    (setting("NEURON_RT_VISIBLE_CORES", ""), "visible", "wrong", "given no NeuronCore", "unset NEURON_RT_VISIBLE"),
+    (setting("NEURON_RT_NUM_CORES", "all"), "settings", "warning", "no number", "unset NEURON_RT_NUM_CORES"),
     (setting("NEURON_RT_ALLOW_LEGACY_NEFF", "TRUE"), "settings", "warning", "another device", "unset"),
     (replace(GOOD, listed=()), "cores", "warning", "neuron-ls is missing", "aws-neuronx-tools"),
     (replace(GOOD, listed=(USED,), leased=(3,)), "cores", "warning", "4711 python; leased by trnrt: 3", "kill 4711"),
-    (replace(GOOD, choice_error=("no", "mend it")), "backend", "missing", "no", "mend it"),
+    (replace(GOOD, seam="TRNRT_NKI=simulator is set"), "kernels", "wrong", "don't get it", "unset TRNRT_NKI"),
+    (replace(GOOD, seam="no modules"), "kernels", "wrong", "no modules", "pip install"),
 ]  # fmt: skip
 
 HARMLESS = [
@@ -207,6 +215,22 @@ def test_the_extra_of_the_package_and_the_data_agree() -> None:
 )
 def test_numbers(version: str, expected: tuple[int, ...]) -> None:
     assert numbers(version) == expected
+
+
+def test_the_backend_refuses_with_the_doctors_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One table: what blocks in the one is what the other's error says, for every machine of the cases."""
+    for machine in {id(case[0]): case[0] for case in CASES}.values():
+        found = findings(Asked(), machine)
+        blocking = [name for name in judged(machine).blocking["neuron"] if name not in ("simulator", "cache")]
+        assert sorted(finding.name for finding in found) == sorted(blocking)
+        assert all(judged(machine).finding(finding.name) == finding for finding in found)
+    be_instance(monkeypatch, tmp_path, "trn2.3xlarge", 0)
+    outcome = trnrt("run", CNN, "--backend", "neuron")
+    said = trnrt("doctor", "--backend", "neuron", "--json")
+    assert (outcome.code, said.code) == (2, 1)
+    for finding in said.document["findings"]:
+        if finding["name"] in said.document["blocking"]["neuron"]:
+            assert f"{finding['name']}: {finding['found']}" in outcome.err and finding["mend"] in outcome.err
 
 
 # ---- the facts
@@ -318,7 +342,7 @@ def test_an_unsafe_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trnrt.doctor.machine.look", lambda: replace(LAPTOP, choice_error=("no device", "none")))
+    monkeypatch.setattr("trnrt.doctor.machine.look", lambda: LAPTOP)
 
 
 @pytest.mark.usefixtures("laptop")
@@ -352,7 +376,7 @@ def test_80_columns_and_no_colour(machine: Machine, asked: str) -> None:
 
 
 def test_what_a_machine_calls_itself_reaches_no_terminal() -> None:
-    text = render(doctor_parts(judged(replace(GOOD, instance="trn2\x1b[31m", choice="[bold]x")), "neuron"))
+    text = render(doctor_parts(judged(replace(GOOD, instance="trn2\x1b[31m [bold]x")), "neuron"))
     assert "\x1b" not in text and "[bold]x" in re.sub(r"\s+", " ", text)
 
 

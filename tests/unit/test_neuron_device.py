@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -19,12 +20,14 @@ from fake_neuron import fake_torch as torch
 from fake_neuron import fake_torch_neuronx as torch_neuronx
 from fake_neuron.documented import SIGNATURES
 from fake_neuron.hardware import compiler_flags, contiguous
-from fake_neuron.installing_fake import install, versions
+from fake_neuron.installing_fake import be_instance, install, versions
 
-from trnrt.backends import cores, device
+from trnrt.backends import cores
 from trnrt.backends.cores import VISIBLE, device_cores, lease_cores, lease_for_process, lease_for_worker, parse_cores
-from trnrt.backends.device import findings, logical_config
-from trnrt.backends.failures import STATUSES
+from trnrt.backends.device import logical_config
+from trnrt.backends.failures import STATUSES, device_error
+from trnrt.backends.releases import load_releases
+from trnrt.backends.requirements import Asked, findings
 from trnrt.errors import BackendError
 
 HOLD = """
@@ -41,7 +44,8 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A process that has leased nothing, on a machine where nobody has."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(cores._Process, "lease", None)
-    monkeypatch.setenv(VISIBLE, "")
+    monkeypatch.setenv(VISIBLE, "")  # so that it is absent again afterwards
+    monkeypatch.delenv(VISIBLE)
     return tmp_path
 
 
@@ -49,7 +53,9 @@ def test_no_core_is_leased_twice_and_several_are_in_a_row(tmp_path: Path) -> Non
     first = lease_cores(range(4), 2, tmp_path)
     second = lease_cores(range(4), 1, tmp_path)
     assert (first.cores, second.cores) == ((0, 1), (2,))
-    with pytest.raises(BackendError, match=f"1 of 4 NeuronCores are free.*needs 2 in a row.*process {os.getpid()}"):
+    with pytest.raises(
+        BackendError, match=f"1 of 4 NeuronCores are free.*2 in a row are needed.*process {os.getpid()}"
+    ):
         lease_cores(range(4), 2, tmp_path)
     first.release()
     assert lease_cores([0, 1, 3], 2, tmp_path).cores == (0, 1)
@@ -57,7 +63,7 @@ def test_no_core_is_leased_twice_and_several_are_in_a_row(tmp_path: Path) -> Non
 
 
 def test_cores_that_are_not_in_a_row_are_no_lease(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="2 of 2 NeuronCores are free, and a worker needs 2 in a row"):
+    with pytest.raises(BackendError, match="2 of 2 NeuronCores are free, and 2 in a row are needed"):
         lease_cores([0, 2], 2, tmp_path)
 
 
@@ -118,6 +124,36 @@ def test_a_process_has_one_lease_and_shows_the_runtime_no_more(alone: Path, monk
     assert lease_for_process().cores == (6,)
 
 
+def test_the_cores_that_a_process_was_given_are_honoured(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ray gives them: a list of numbers, or nothing where none were asked for."""
+    install(monkeypatch, tmp_path, Hardware(), versions())
+    monkeypatch.setenv(VISIBLE, "5,6")
+    assert lease_for_worker().cores == (5,) and os.environ[VISIBLE] == "5"
+    monkeypatch.setenv(VISIBLE, "5,6")
+    assert lease_for_process(1).cores == (5,), "it is among them"
+    monkeypatch.setenv(VISIBLE, "6")
+    with pytest.raises(BackendError, match=r"took NeuronCore 5, and NEURON_RT_VISIBLE_CORES now says '6'"):
+        lease_for_process(1)
+    monkeypatch.setattr(cores._Process, "lease", None)
+    monkeypatch.setenv(VISIBLE, "7,8")
+    with pytest.raises(BackendError, match="names a core that is not there: this machine has 8, of 1 physical each"):
+        lease_for_process(1)
+    monkeypatch.setenv(VISIBLE, "")
+    with pytest.raises(BackendError, match="given no NeuronCore"):
+        lease_for_process(1)
+    (finding,) = findings(Asked())
+    assert "given no NeuronCore" in finding.told and findings(Asked(running=False)) == []
+
+
+def test_what_ray_sets_is_read(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = pytest.importorskip("ray._private.accelerators.neuron").NeuronAcceleratorManager
+    install(monkeypatch, tmp_path, Hardware(), versions())
+    manager.set_current_process_visible_accelerator_ids(["2", "3"])
+    assert lease_for_process(2).cores == (2, 3)
+
+
 def test_what_a_worker_leased_is_its_processes(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VISIBLE, "4-6")
     worker = lease_for_worker()
@@ -138,25 +174,25 @@ def test_a_package_that_is_missing_is_a_finding(name: str, tmp_path: Path, monke
     packages = versions()
     del packages[name]
     install(monkeypatch, tmp_path, Hardware(), packages)
-    (finding,) = findings("trn2")
-    assert finding.problem.startswith(f"{name} is not installed") and "pip install" in finding.remedy
+    (finding,) = findings(Asked("trn2"))
+    assert finding.told.startswith(f"{name}: not installed") and "pip install" in finding.mend
 
 
 def test_nothing_is_found_on_a_good_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, tmp_path, Hardware(), versions())
-    assert findings() == findings("trn2", lnc=1) == findings("trn1", running=False) == []
-    (tmp_path / "product_name").write_text("t3.micro\n")
-    (finding,) = findings()
-    assert "can't be told" in finding.problem and "--target" in finding.remedy
-    assert findings("trn2") == []
+    assert findings(Asked()) == findings(Asked("trn2", 1)) == findings(Asked("trn1", running=False)) == []
+    be_instance(monkeypatch, tmp_path, "t3.micro", 1)
+    (finding,) = findings(Asked())
+    assert "can't be told" in finding.found and "--target" in finding.mend
+    assert findings(Asked("trn2")) == []
 
 
 def test_the_versions_needed_are_those_of_the_newest_release() -> None:
     packages = REFERENCE["releases"]["packages"]
-    found = {needed.name: needed for needed in device.NEEDED}
-    assert packages["2.32.0"]["nki"][0].startswith(found["nki"].first)
-    assert packages["2.32.0"]["neuronx-cc"][0].startswith(found["neuronx-cc"].first)
-    assert packages["2.31.1"]["torch-neuronx"][0].startswith(found["torch-neuronx"].first)
+    found = {needed.name: needed for needed in load_releases().packages}
+    assert packages["2.32.0"]["nki"][0].startswith(found["nki"].at_least)
+    assert packages["2.32.0"]["neuronx-cc"][0].startswith(found["neuronx-cc"].at_least)
+    assert packages["2.31.1"]["torch-neuronx"][0].startswith(found["torch-neuronx"].at_least)
     assert "torch-neuronx" not in packages["2.32.0"]
 
 
@@ -179,10 +215,51 @@ def test_every_status_that_an_execution_may_have_is_explained() -> None:
     }
 
 
+SCRIPT = (
+    "The following operation failed in the TorchScript interpreter.\n"
+    "Traceback of TorchScript (most recent call last):\n"
+    "/x/torch/_ops.py(1279): __call__\n/x/module.py(10): forward\nRuntimeError: {}"
+)
+
+
+@pytest.mark.parametrize("after", ["", "\n\nAt:\n  /x/y.py(8): f\n" + "  /x/module.py(1789): _call_impl\n" * 40 + "\n"])
+def test_what_a_script_says_is_told_without_its_stack(after: str) -> None:
+    """As PyTorch 2.13 words it."""
+    found = device_error("running it", RuntimeError(SCRIPT.format("status NRT_TIMEOUT(5)") + after))
+    assert str(found) == "running it: the core did not finish in time (NRT_TIMEOUT, 5): status NRT_TIMEOUT(5)"
+    taken = SCRIPT.format("nrt_allocate_neuron_cores NeuronCore(s) not available - Requested:1") + after
+    assert "another process has the NeuronCore: nrt_allocate" in str(device_error("loading it", RuntimeError(taken)))
+
+
+def test_a_status_is_found_in_a_long_message() -> None:
+    found = device_error("running it", RuntimeError("NRT_RESOURCE: " + "x " * 1000))
+    assert "no memory of the device" in str(found) and len(str(found)) < 800
+
+
 def test_the_reference_says_where_each_fact_is_from() -> None:
     assert len(SIGNATURES) > 20
     assert all(entry["source"]["path"] and entry["source"]["line"] for entry in REFERENCE["functions"])
     assert str(SIGNATURES["torch_neuronx.move_trace_to_device"]) == "(trace, device_id)"
+
+
+FAKE = Path(__file__).parents[1] / "shared" / "fake_neuron"
+
+
+def test_every_rule_of_the_fake_has_a_page_or_is_called_ours() -> None:
+    """And none is recorded that the fake has not: named where it raises, or where it does what the rule says."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in FAKE.glob("*.py"))
+    named = set(re.findall(r'NotDocumented\(\s*"([^"]+)"', text)) | set(
+        re.findall(r"rule: (\w[\w. ]+)(?:;|$)", text, re.MULTILINE)
+    )
+    assert named == REFERENCE["rules"].keys()
+    assert text.count("NotDocumented(") == len(re.findall(r'NotDocumented\(\s*"', text)) + 1, "but for the class itself"
+    for rule in REFERENCE["rules"].values():
+        assert rule.get("ours") is True or (rule["source"]["path"] and rule["source"]["line"])
+
+
+def test_what_is_refused_says_by_which_page() -> None:
+    with pytest.raises(NotDocumented, match=r"among those that the process sees; .*core-placement.rst:53\)$"):
+        Hardware(target="trn1").place(2)
 
 
 def module_of(weight: Any) -> Any:
@@ -229,13 +306,18 @@ def test_the_fake_refuses_what_the_reference_does_not_allow(
         call()
 
 
-def test_the_fake_raises_what_pytorch_raises() -> None:
+@pytest.mark.parametrize("real", [False, True], ids=["fake", "torch"])
+def test_the_fake_raises_what_pytorch_raises(real: bool) -> None:
+    module = pytest.importorskip("torch", reason="PyTorch is not installed") if real else torch
+    bfloat16 = module.bfloat16 if real else torch.DTYPES["bfloat16"]
     with pytest.raises(TypeError):
-        torch.from_numpy(np.ones(1, device_dtype()))
+        module.from_numpy(np.ones(1, device_dtype()))
     with pytest.raises(TypeError):
-        torch.from_numpy(np.ones(1, np.int16)).view(torch.DTYPES["bfloat16"]).numpy()
+        module.from_numpy(np.ones(1, np.int16)).view(bfloat16).numpy()
+    with pytest.raises(ValueError, match="negative"):
+        module.from_numpy(np.ones(2, np.int16)[::-1])
     with pytest.raises(RuntimeError, match="require gradients"):
-        torch.Parameter(torch.from_numpy(np.ones(1, np.int32)))
+        module.nn.Parameter(module.from_numpy(np.ones(1, np.int32)))
 
 
 def device_dtype() -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commanding import trnrt
+from fake_neuron.installing_fake import versions
 
 from trnrt.report.console import render
 from trnrt.report.selftest import selftest_document, selftest_parts
@@ -302,11 +303,12 @@ def test_only_what_lets_no_case_run_keeps_the_self_test_from_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version that the doctor calls wrong does not: it may be right, and is in the report."""
-    from trnrt.doctor.machine import Machine, Package
+    from trnrt.backends.device import OWN_PACKAGES, Package
+    from trnrt.doctor.machine import Machine
 
-    names = ("nki", "neuronx-cc", "torch-neuronx", "torch", "numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
-    packages = {name: Package(name, "2.9") for name in names}
-    machine = Machine("3.14.1", packages, devices=("/dev/neuron0",), instance="trn3.xlarge")
+    packages = {name: Package(name, version) for name, version in versions().items()}
+    packages |= {name: Package(name, "2.9") for name in OWN_PACKAGES}
+    machine = Machine(python="3.14.1", packages=packages, devices=("/dev/neuron0",), instance="trn3.xlarge")
     asked: list[tuple[str, str]] = []
 
     def ran(backend: str, target: str, *rest: Any) -> Suite:
@@ -318,6 +320,7 @@ def test_only_what_lets_no_case_run_keeps_the_self_test_from_running(
     done = trnrt("doctor", "--self-test", "--json-out", tmp_path / "report.json")
     assert (done.code, asked) == (0, [("neuron", "trn3")])
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert "python" in report["doctor"]["blocking"]["neuron"] and report["doctor"]["usable"] is False
-    monkeypatch.setattr("trnrt.doctor.machine.look", lambda: replace(machine, choice_error=("no", "")))
+    states = {finding["name"]: finding["state"] for finding in report["doctor"]["findings"]}
+    assert states["python"] == "wrong" and report["doctor"]["usable"] is True
+    monkeypatch.setattr("trnrt.doctor.machine.look", lambda: replace(machine, seam="TRNRT_NKI=simulator is set"))
     assert trnrt("doctor", "--self-test").code == 2

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from fake_neuron.installing_fake import be_instance
 from numpy.typing import NDArray
 from onnx import parser
 
@@ -274,14 +275,9 @@ def test_save_writes_a_module_that_runs_by_itself(tmp_path: Path) -> None:
 
 
 def test_device_decides_the_default_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from trnrt.backends import device
-
-    product = tmp_path / "product_name"
-    product.write_text("trn1.32xlarge\n")
-    monkeypatch.setattr(device, "_PRODUCT_NAME", product)
+    be_instance(monkeypatch, tmp_path, "trn1.32xlarge", 0)
     assert trnrt.InferenceSession(small("N")).target == "trn2"  # no device here
-    (tmp_path / "neuron0").touch()
-    monkeypatch.setattr(device, "_DEVICES", tmp_path)
+    be_instance(monkeypatch, tmp_path, "trn1.32xlarge", 1)
     session = trnrt.InferenceSession(small("N"))
     assert session.target == "trn1" and session.backend == "simulator"
-    assert session.backend_reason.startswith(f"{tmp_path / 'neuron0'} is here, but nki is not installed")
+    assert session.backend_reason.startswith("/dev/neuron0 is here, but nki: not installed")

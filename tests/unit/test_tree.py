@@ -26,6 +26,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.bench": ("trnrt.errors", "trnrt.kernels", "trnrt.nki", "trnrt.planner", "trnrt.session"),
     "trnrt.report": (
         "trnrt.bench",
+        "trnrt.captured",
         "trnrt.doctor",
         "trnrt.errors",
         "trnrt.importer",
@@ -48,6 +49,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "trnrt.profiler": ("trnrt.backends", "trnrt.cache", "trnrt.nki", "trnrt.planner"),
     "trnrt.backends": ("trnrt.errors", "trnrt.nki", "trnrt.planner"),
+    "trnrt.captured": ("trnrt.backends", "trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.doctor": ("trnrt.backends", "trnrt.cache", "trnrt.errors"),
     "trnrt.selftest": (
         "trnrt.backends",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from trnrt.backends.device import device_target, findings, neuron_device
+from trnrt.backends.device import device_target, neuron_device
 from trnrt.errors import BackendError, OptionError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class DeviceOptions:
     ``lnc``: physical cores in a logical one; by default what NEURON_LOGICAL_NC_CONFIG says, else 1. ``cores``: on so
     many the model is loaded, and the slices of a batch run on them at the same time. ``compiled``: a directory that
     ``trnrt compile --backend neuron`` wrote; nothing else is run then. ``timeout_s``: a run that takes longer has hung.
-    ``compile_only``: nothing is run, so no device is needed, and it may be another target's.
+    ``compile_only``: nothing is run, so no device is needed, and it may be another target's. ``debug_info``: what is
+    compiled keeps the lines of its source, for a device profile; that takes the compiler more time and memory.
     """
 
     lnc: int | None = None
@@ -46,6 +47,7 @@ class DeviceOptions:
     compiled: Path | None = None
     timeout_s: float = 30.0
     compile_only: bool = False
+    debug_info: bool = False
 
 
 class LoadedKernel(Protocol):
@@ -100,13 +102,15 @@ def choose(
     device = neuron_device()
     if name == "auto" and device is None:
         return Choice(SimulatorBackend(), "no NeuronCore on this machine")
-    found = findings(target, lnc=options.lnc, running=not options.compile_only)
+    from trnrt.backends.requirements import Asked, findings
+
+    found = findings(Asked(target, options.lnc, not options.compile_only))
     if found and name == "auto":
-        return Choice(SimulatorBackend(), f"{device} is here, but {found[0].problem}")
+        return Choice(SimulatorBackend(), f"{device} is here, but {found[0].told}")
     if found:
         does = "compile" if options.compile_only else "run"
-        told = "; ".join(finding.problem for finding in found)
-        remedies = "; ".join(dict.fromkeys(finding.remedy for finding in found))
+        told = "; ".join(finding.told for finding in found)
+        remedies = "; ".join(dict.fromkeys(finding.mend for finding in found))
         raise BackendError(f"the neuron backend can't {does}: {told}", hint=remedies)
     from trnrt.backends.neuron import NeuronBackend
 

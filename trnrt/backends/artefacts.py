@@ -19,23 +19,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trnrt.backends.device import NEEDED, installed_versions
+from trnrt.backends.device import installed_versions
 from trnrt.planner.naming import identifier
 from trnrt.planner.plan import Plan
 
 SCHEMA_VERSION = 1
-_BY = (*(needed.name for needed in NEEDED), "torch")
+_BY = ("nki", "neuronx-cc", "torch-neuronx", "torch")
 
 
 @dataclass(frozen=True)
 class Made:
-    """What an artefact was made from (digests), for (target, physical cores) and by (versions of packages)."""
+    """What an artefact was made from (digests), for (target, physical cores) and by (versions of packages).
+
+    ``debug_info``: it keeps the lines of its source, which changes nothing of what it computes.
+    """
 
     kernel: str
     weights: str
     target: str
     lnc: int
     versions: Mapping[str, str]
+    debug_info: bool = False
 
     @property
     def key(self) -> str:
@@ -43,7 +47,7 @@ class Made:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode("utf-8")).hexdigest()[:32]
 
 
-def made_from(plan: Plan, source: bytes, lnc: int) -> Made:
+def made_from(plan: Plan, source: bytes, lnc: int, *, debug_info: bool = False) -> Made:
     """What the artefact of a plan would be, compiled here and now."""
     shapes = [(t.name, t.shape, t.dtype) for t in (*plan.inputs, *plan.results)]
     kernel = hashlib.sha256(source + _kernels_digest() + repr((plan.entry, shapes)).encode("utf-8"))
@@ -52,7 +56,7 @@ def made_from(plan: Plan, source: bytes, lnc: int) -> Made:
         weights.update(f"{name} {array.dtype.name} {array.shape} ".encode())
         weights.update(array.tobytes())
     versions = {name: version for name, version in installed_versions().items() if name in _BY}
-    return Made(kernel.hexdigest()[:32], weights.hexdigest()[:32], plan.target, lnc, versions)
+    return Made(kernel.hexdigest()[:32], weights.hexdigest()[:32], plan.target, lnc, versions, debug_info)
 
 
 def misfit(made: Made, wanted: Made) -> str:
@@ -65,6 +69,8 @@ def misfit(made: Made, wanted: Made) -> str:
         before, here = made.versions.get(name, "no version"), wanted.versions.get(name, "none")
         if before != here:
             return f"it was compiled with {name} {before}, and {here} is installed here"
+    if wanted.debug_info and not made.debug_info:
+        return "it was compiled without the lines of its source, which a device profile needs"
     if made.kernel != wanted.kernel:
         return "it was compiled from another kernel module: the model, its shapes or this version of trnrt differ"
     return "" if made.weights == wanted.weights else "it holds other weights"

@@ -55,7 +55,7 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     In a row, because the runtime takes no other list. ``lnc``: how many physical cores each of them is; the locks are
     on those, so that processes with another setting are seen, too.
     """
-    folder = folder or Path(tempfile.gettempdir()) / "trnrt-cores"
+    folder = folder or _shared_folder()
     _make_shared(folder)
     with _choosing(folder):
         for start in range(len(known) - count + 1):
@@ -69,7 +69,7 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     by = f"; the others are held by process {', '.join(map(str, holders))}" if holders else ""
     row = " in a row" if count > 1 else ""
     raise BackendError(
-        f"{free} of {len(known)} NeuronCores are free, and a worker needs {count}{row}{by}",
+        f"{free} of {len(known)} NeuronCores are free, and {count}{row} {'is' if count == 1 else 'are'} needed{by}",
         hint="ask for fewer cores or --workers, or stop another process that uses them",
     )
 
@@ -83,6 +83,12 @@ def lease_for_process(count: int = 1, lnc: int = 1) -> Lease:
         lease = _Process.lease
         if lease is None or not lease.held:
             return _lease_for_process(count, lnc)
+    told = os.environ.get(VISIBLE)
+    if told is not None and not set(lease.cores) <= set(parse_cores(told)):
+        raise BackendError(
+            f"this process took NeuronCore {_span(lease)}, and {VISIBLE} now says {told!r}: the runtime keeps it",
+            hint="use a new process for other cores",
+        )
     has = f"this process has {len(lease.cores)} NeuronCores of {lease.lnc} physical cores each"
     if lease.lnc != lnc or len(lease.cores) < count:
         raise BackendError(
@@ -99,13 +105,35 @@ def lease_for_worker(count: int = 1, lnc: int | None = None) -> Lease:
 
 
 def known_cores(lnc: int = 1) -> list[int]:
-    """The cores that the environment allows, or that the machine has. BackendError where it names none."""
-    told = os.environ.get(VISIBLE)
-    return parse_cores(told) if told else device_cores(lnc)
+    """The cores that the environment allows, or that the machine has. BackendError where it names none, or others."""
+    told, there = os.environ.get(VISIBLE), device_cores(lnc)
+    allowed = there if told is None else parse_cores(told)
+    if there and not set(allowed) <= set(there):
+        raise BackendError(
+            f"{VISIBLE}={told} names a core that is not there: this machine has {len(there)}, of {lnc} physical each",
+            hint=f"unset {VISIBLE}, or name some of 0-{len(there) - 1}",
+        )
+    return allowed
+
+
+def leased_cores(folder: Path | None = None) -> tuple[int, ...]:
+    """The physical cores that any process has leased, this one too."""
+    folder = folder or _shared_folder()
+    names = [path.name.removeprefix("core-") for path in folder.glob("core-*") if not path.is_symlink()]
+    known = sorted(int(name) for name in names if name.isdecimal())
+    if not known:
+        return ()
+    with _choosing(folder):  # looking is locking: nobody who chooses meanwhile may find a core taken by it
+        return tuple(core for core in known if not _is_free(folder, core, 1))
 
 
 def parse_cores(text: str) -> list[int]:
-    """``0-3,8`` as numbers. BackendError for anything else."""
+    """``0-3,8`` as numbers. BackendError for anything else, and for nothing: then no core was given to the process."""
+    if not text.strip():
+        raise BackendError(
+            f"{VISIBLE} is set to nothing: this process was given no NeuronCore",
+            hint=f"ask for one where the process is started, or unset {VISIBLE}",
+        )
     cores: list[int] = []
     try:
         for part in text.split(","):
@@ -128,10 +156,15 @@ def device_cores(lnc: int = 1) -> list[int]:
 
 def _lease_for_process(count: int, lnc: int) -> Lease:
     lease = lease_cores(known_cores(lnc), count, lnc=lnc)
-    first, last = lease.cores[0], lease.cores[-1]
-    os.environ[VISIBLE] = str(first) if first == last else f"{first}-{last}"
+    os.environ[VISIBLE] = _span(lease)
     _Process.lease = lease
     return lease
+
+
+def _span(lease: Lease) -> str:
+    """A lease's cores as the runtime takes them."""
+    first, last = lease.cores[0], lease.cores[-1]
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _locked(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:
@@ -176,6 +209,10 @@ def _holders(folder: Path) -> list[int]:
         return []
     held = [f for f in lines if len(f) > 5 and f[1] == "FLOCK" and f[5].rpartition(":")[2] in files]
     return sorted({int(fields[4]) for fields in held if fields[4].isdigit() and fields[4] != "0"})
+
+
+def _shared_folder() -> Path:
+    return Path(tempfile.gettempdir()) / "trnrt-cores"
 
 
 def _open_shared(path: Path) -> int:

@@ -1,14 +1,15 @@
 """What there is of a NeuronCore and of AWS's packages on this machine. Nothing of theirs is imported to find out.
 
+The one place that looks: ``requirements`` judges these facts for ``--backend neuron``, and ``trnrt doctor`` shows them.
 The facts are from the SDK's documentation of release 2.32; nothing here was ever run on a machine with a device.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -16,77 +17,104 @@ from trnrt.errors import BackendError
 
 LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
-INDEX = "https://pip.repos.neuron.amazonaws.com"
 DEFAULT_LNC = 1
-"""The kernels run on one physical core. The runtime's own default is 2 on trn2 and trn3."""
+"""The kernels run on one physical core. The runtime's own default is 2 on trn2."""
 
 PHYSICAL_CORES = {"trn1": 2, "trn2": 8, "trn3": 8}
 """Physical NeuronCores of a device; NEURON_LOGICAL_NC_CONFIG of them make one that the runtime numbers."""
 
-_DEVICES = Path("/dev")
-_PRODUCT_NAME = Path("/sys/devices/virtual/dmi/id/product_name")
+AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla")
+"""AWS's Python packages, and what they stand on."""
+
+OWN_PACKAGES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
+"""What trnrt stands on without a device."""
+
+PREFIXES = ("NEURON_", "NEURONCORE_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
+# Not all of trnrt's own: a report is sent to others, and a server's variables may hold secrets.
+OWN_SETTINGS = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
+
+ROOT = Path("/")
+"""Of the file system; another one in tests."""
+
 # EC2 instance family -> target.
 _FAMILIES = {"trn1": "trn1", "inf2": "trn1", "trn2": "trn2", "trn3": "trn3"}
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Why the NeuronCore can't be used, and what mends it."""
-
-    problem: str
-    remedy: str
-
-
-@dataclass(frozen=True)
-class Needed:
-    """A package of AWS's, and its versions that serve: from ``first`` on, and before ``end`` where there is one."""
+class Package:
+    """An installed Python package. ``placeholder``: it holds no more than one file, as AWS's do on PyPI."""
 
     name: str
-    first: str
-    end: str | None
-    reason: str
+    version: str
+    placeholder: bool = False
 
 
-NEEDED = (
-    Needed("nki", "0.6", None, "the kernels are written in the language of NKI 0.6"),
-    Needed("neuronx-cc", "2.27", None, "the compiler of SDK 2.32, which NKI 0.6 came with"),
-    Needed("torch-neuronx", "2.9", "2.10", "torch_neuronx.trace is of PyTorch/XLA, which 2.9 is the last to have"),
-)
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A machine, as far as it decides whether kernels can run on its NeuronCores.
+
+    ``instance`` is what EC2 calls it ("trn2.48xlarge"), ``lnc_file`` what the machine's own file sets, ``listed_lnc``
+    what neuron-ls says (where it was asked), ``seam`` why kernels don't get AWS's nki although it may be installed.
+    """
+
+    python: str
+    packages: Mapping[str, Package] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    instance: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    lnc_file: str | None = None
+    listed_lnc: int | None = None
+    seam: str = ""
+
+    @property
+    def target(self) -> str | None:
+        """The target that this machine is, by its instance type."""
+        return target_of(self.instance)
 
 
-def neuron_devices() -> list[Path]:
-    """The Neuron device files of this machine, in the order of their numbers."""
-    return sorted(_DEVICES.glob("neuron[0-9]*"), key=lambda path: (len(path.name), path.name))
+def look_for_device(root: Path | None = None, environ: Mapping[str, str] | None = None) -> Facts:
+    """Gather the facts; ``root`` and ``environ`` are for tests. What can't be read is None or empty."""
+    root, environ = root or ROOT, os.environ if environ is None else environ
+    names = (*AWS_PACKAGES, *OWN_PACKAGES)
+    return Facts(
+        python=platform.python_version(),
+        packages={name: package for name in names if (package := _package(name)) is not None},
+        devices=tuple(neuron_devices(root)),
+        instance=first_line(root / "sys/devices/virtual/dmi/id/product_name"),
+        settings={n: value for n, value in sorted(environ.items()) if n.startswith(PREFIXES) or n in OWN_SETTINGS},
+        lnc_file=_lnc_file(root / "opt/aws/neuron/logical_nc_config"),
+        seam=_seam(environ),
+    )
 
 
-def neuron_device() -> Path | None:
+def neuron_devices(root: Path | None = None) -> list[str]:
+    """The Neuron device files of this machine ("/dev/neuron0"), in the order of their numbers."""
+    names = [path.name for path in ((root or ROOT) / "dev").glob("neuron[0-9]*")]
+    return [f"/dev/{name}" for name in sorted(names, key=lambda name: (len(name), name))]
+
+
+def neuron_device() -> str | None:
     """The first Neuron device file of this machine, or None."""
     return next(iter(neuron_devices()), None)
 
 
 def device_target() -> str | None:
-    """The target that this machine's device is, or None where there is no device or its kind can't be told.
-
-    EC2 gives the instance type ("trn2.48xlarge") as the product name.
-    """
+    """The target that this machine's device is, or None where there is no device or its kind can't be told."""
     if neuron_device() is None:
         return None
-    try:
-        family = _PRODUCT_NAME.read_text(encoding="ascii").split(".")[0].strip()
-    except (OSError, ValueError):
-        return None
+    return target_of(first_line(ROOT / "sys/devices/virtual/dmi/id/product_name"))
+
+
+def target_of(instance: str | None) -> str | None:
+    """The target of an EC2 instance type, which EC2 gives as the product name; None where it is none of AWS's."""
+    family = (instance or "").split(".")[0]
     return next((target for prefix, target in _FAMILIES.items() if family.startswith(prefix)), None)
 
 
 def installed_versions() -> dict[str, str]:
     """The versions of AWS's packages, and of what they stand on, that are installed; without importing any."""
-    found = {}
-    for name in (*(needed.name for needed in NEEDED), "torch", "libneuronxla"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {name: _package(name) for name in AWS_PACKAGES}
+    return {name: package.version for name, package in found.items() if package is not None}
 
 
 def logical_config(asked: int | None = None) -> int:
@@ -96,7 +124,7 @@ def logical_config(asked: int | None = None) -> int:
     """
     told = os.environ.get(LNC_VARIABLE)
     if told is not None and told not in ("1", "2"):
-        raise BackendError(f"{LNC_VARIABLE}={told!r} is no number of cores", hint="it is 1 or 2")
+        raise BackendError(f"{LNC_VARIABLE}={told} is neither 1 nor 2", hint=f"export {LNC_VARIABLE}={DEFAULT_LNC}")
     if asked is not None and told is not None and int(told) != asked:
         raise BackendError(
             f"--lnc {asked} was asked for, and {LNC_VARIABLE}={told} is set, which the runtime goes by",
@@ -105,52 +133,36 @@ def logical_config(asked: int | None = None) -> int:
     return asked or int(told or DEFAULT_LNC)
 
 
-def findings(target: str | None = None, *, lnc: int | None = None, running: bool = True) -> list[Finding]:
-    """Why the NeuronCore can't run (or, not ``running``, compile) kernels for ``target``; the weightiest first."""
-    found = []
-    if running and neuron_device() is None:
-        found.append(Finding("there is no /dev/neuron* on this machine", "use --backend simulator, on any machine"))
-    found += _package_findings(installed_versions())
-    device = device_target()
-    if running and target is None and device is None and neuron_device() is not None:
-        found.append(Finding("the kind of this machine's device can't be told", "say --target trn1, trn2 or trn3"))
-    if running and target is not None and device is not None and target != device:
-        remedy = f"leave --target out, or compile for {target} only: trnrt compile --backend neuron"
-        found.append(Finding(f"target {target} was asked for, and this machine's device is {device}", remedy))
+def first_line(path: Path) -> str | None:
+    """The text of a small file of the system, or None where it can't be read or is empty."""
     try:
-        cores = logical_config(lnc)
-    except BackendError as error:
-        return [*found, Finding(str(error), error.hint or "")]
-    if cores == 2 and (target or device) == "trn1":
-        found.append(Finding("trn1 has no logical cores of 2: there, LNC is always 1", "use --lnc 1"))
-    return found
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
 
 
-def _package_findings(versions: Mapping[str, str]) -> list[Finding]:
+def _package(name: str) -> Package | None:
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    files = found.files
+    own = [] if files is None else [f for f in files if ".dist-info/" not in str(f) and not str(f).endswith(".pyc")]
+    return Package(name, found.version, files is not None and len(own) <= 1)
+
+
+def _lnc_file(path: Path) -> str | None:
+    for line in reversed((first_line(path) or "").splitlines()):
+        name, equals, value = line.partition("=")
+        if equals and name.strip() == LNC_VARIABLE:
+            return value.strip()
+    return None
+
+
+def _seam(environ: Mapping[str, str]) -> str:
     from trnrt import nki
 
-    install = f"pip install 'trnrt[neuron]' --extra-index-url {INDEX}"
-    found = []
-    for needed in NEEDED:
-        version = versions.get(needed.name)
-        wanted = f"{needed.first} or newer" if needed.end is None else f"{needed.first}, before {needed.end}"
-        if version is None:
-            found.append(Finding(f"{needed.name} is not installed ({needed.reason})", install))
-        elif not _serves(version, needed):
-            told = f"{needed.name} {version} is installed, and {wanted} is needed: {needed.reason}"
-            found.append(Finding(told, install))
-    if not found and not nki.USES_AWS:
-        asked = os.environ.get("TRNRT_NKI")
-        why = f"TRNRT_NKI={asked} is set" if asked else "its modules nki.language and nki.isa are missing"
-        found.append(Finding(f"AWS's nki is installed, but kernels don't get it: {why}", "unset TRNRT_NKI"))
-    return found
-
-
-def _serves(version: str, needed: Needed) -> bool:
-    numbers = _numbers(version)
-    return numbers >= _numbers(needed.first) and (needed.end is None or numbers < _numbers(needed.end))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    leading = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in leading[0].split(".")) if leading else ()
+    if nki.USES_AWS:
+        return ""
+    asked = environ.get("TRNRT_NKI")
+    return f"TRNRT_NKI={asked} is set" if asked else "its modules nki.language and nki.isa are missing"

@@ -64,6 +64,8 @@ STATUSES = {
     ),
 }
 _TAKEN = re.compile(r"NeuronCore\(s\) not available")
+# A module of TorchScript puts its own stack before what went wrong in it, and may put Python's after it.
+_SCRIPT = re.compile(r"Traceback of TorchScript.*\n\w*(?:Error|Exception): (.*?)(?:\n\nAt:\n.*)?\Z", re.DOTALL)
 
 
 def status_of(message: str) -> tuple[str, Status] | None:
@@ -75,12 +77,12 @@ def status_of(message: str) -> tuple[str, Status] | None:
 
 def device_error(doing: str, error: BaseException) -> BackendError:
     """What the runtime raised while it was ``doing`` something, with what its status means."""
-    said = _shortened(str(error) or type(error).__name__)
-    if _TAKEN.search(said):
+    whole, said = _said(error)
+    if _TAKEN.search(whole):
         return DeviceError(
             f"{doing}: another process has the NeuronCore: {said}", hint="stop it: neuron-ls names it", usable=True
         )
-    found = status_of(said)
+    found = status_of(whole)
     if found is None:
         return DeviceError(f"{doing}: {said}", hint="see the runtime's log: NEURON_RT_LOG_LEVEL=INFO", usable=True)
     name, status = found
@@ -92,13 +94,20 @@ def device_error(doing: str, error: BaseException) -> BackendError:
 
 def compile_error(name: str, target: str, log: str, error: BaseException) -> TrnrtError:
     """What the compiler raised for a kernel module, or the runtime, to which it brings what it made."""
-    said = _shortened(str(error) or type(error).__name__)
-    if _TAKEN.search(said) or status_of(said) is not None:
+    whole, said = _said(error)
+    if _TAKEN.search(whole) or status_of(whole) is not None:
         return device_error(f"{name}: compiling it for {target}", error)
     return KernelError(
         f"AWS's compiler refused {name} for {target}: {type(error).__name__}: {said}",
         hint=f"its own files are in {log}; the simulator takes the module: please report it",
     )
+
+
+def _said(error: BaseException) -> tuple[str, str]:
+    """What an error says, and what is shown of that."""
+    message = str(error) or type(error).__name__
+    inner = _SCRIPT.search(message)
+    return message, _shortened(message if inner is None else inner[1])
 
 
 def _shortened(message: str) -> str:

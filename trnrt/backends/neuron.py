@@ -34,6 +34,14 @@ from trnrt.planner.plan import Plan
 TIMEOUT_VARIABLE = "NEURON_RT_EXEC_TIMEOUT"
 LOADING_S = 600.0
 """A model that is not on its core by then never will be."""
+DEBUG_SETTINGS = {
+    "NKI_DEBUG_INFO": "True",
+    "NEURON_FRAMEWORK_DEBUG": "1",
+    "XLA_IR_DEBUG": "1",
+    "XLA_HLO_DEBUG": "1",
+}
+"""With these, what is compiled keeps the lines of its source (tools/neuron-explorer/environment-variables.rst, and
+nki/guides/use-neuron-profile.rst)."""
 GRACE_S = 5.0
 """The runtime's own limit, in whole seconds, comes first; where it fails, too, we stop waiting this much later."""
 
@@ -74,13 +82,16 @@ class NeuronBackend:
     def compile_into(self, directory: Path, plan: Plan, path: Path, source: bytes) -> list[Path]:
         """Compile the module into ``directory``, on the CPU alone: no device is needed or touched."""
         self._set_environment(plan.target)
-        made = made_from(plan, source, self.lnc)
+        made = self._made(plan, source)
         stem = stem_of(plan)
         work = directory / f"{stem}_neuronx-cc"
         return keep(directory, stem, made, lambda file: self._compile(file, plan, path, source, work, on_device=False))
 
+    def _made(self, plan: Plan, source: bytes) -> Made:
+        return made_from(plan, source, self.lnc, debug_info=self._options.debug_info)
+
     def _kept(self, plan: Plan, path: Path, source: bytes, folder: Path) -> Path:
-        made: Made = made_from(plan, source, self.lnc)
+        made = self._made(plan, source)
         found, _ = find(folder, made.key, made)
         if found is not None:
             os.utime(found)
@@ -125,6 +136,8 @@ class NeuronBackend:
     def _set_environment(self, target: str) -> None:
         os.environ[TARGET_VARIABLE] = target
         os.environ[LNC_VARIABLE] = str(self.lnc)
+        if self._options.debug_info:
+            os.environ.update(DEBUG_SETTINGS)
         os.environ.setdefault(TIMEOUT_VARIABLE, str(max(1, math.ceil(self._options.timeout_s))))
 
 

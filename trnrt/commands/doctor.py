@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 REPORT = Path("trnrt-self-test.json")
 
-_DECISIVE = ("simulator", "cache", "device", "backend")
-"""Findings without which no case could run. Whatever else is wrong belongs into the report: the doctor may be, too."""
-
 
 def examine(backend: str, reporting: Reporting) -> bool:
     """Print the diagnosis; tell whether ``backend`` can be used."""
@@ -44,9 +41,9 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
     from trnrt.selftest.cases import CASES
     from trnrt.selftest.suite import run_suite
 
-    diagnosis = _diagnosis()
+    diagnosis = _diagnosis(target)
     backend = "neuron" if backend == "auto" else backend
-    if any(name in _DECISIVE for name in diagnosis.blocking[backend]):
+    if diagnosis.blocking[backend]:
         raise _refused(diagnosis, backend)
     report = reporting.json_out or REPORT
     check_writable(report)
@@ -73,18 +70,19 @@ def _tell(name: str) -> None:
         sys.stderr.flush()
 
 
-def _diagnosis() -> Diagnosis:
+def _diagnosis(target: str | None = None) -> Diagnosis:
+    from trnrt.backends.releases import load_releases
+    from trnrt.backends.requirements import Asked
     from trnrt.doctor import diagnose
     from trnrt.doctor.machine import look
-    from trnrt.doctor.releases import load_releases
     from trnrt.doctor.rules import table
 
     with working("looking at this machine"):
-        return diagnose(look(), load_releases(), table())
+        return diagnose(look(), load_releases(), table(Asked(target)))
 
 
 def _document(diagnosis: Diagnosis, backend: str) -> dict[str, Any]:
-    from trnrt.doctor.releases import load_releases
+    from trnrt.backends.releases import load_releases
     from trnrt.report.doctor import doctor_document
 
     return doctor_document(diagnosis, load_releases(), backend, version=__version__)

@@ -183,10 +183,15 @@ def bench_models_command(
 
 
 def profiling(
-    html: Path | None, trace: Path | None, baseline: Path | None, max_regress: str | None, reporting: Reporting
+    html: Path | None,
+    trace: Path | None,
+    baseline: Path | None,
+    max_regress: str | None,
+    reporting: Reporting,
+    device_profile: Path | None = None,
 ) -> ProfileRequest:
     """What the user asks of a profile."""
     from trnrt.commands.profile import ProfileRequest
 
     percent = None if max_regress is None else read_percent(max_regress)
-    return ProfileRequest(html, trace, baseline, percent, reporting)
+    return ProfileRequest(html, trace, baseline, percent, reporting, device_profile)

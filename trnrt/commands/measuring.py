@@ -8,27 +8,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.errors import OptionError
 from trnrt.report.console import note, working
 from trnrt.report.text import counted, error_text, escaped, quoted, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from trnrt.backends.measured import Measured
+    from trnrt.captured import Attribution
+    from trnrt.nki.profiling import Profile
     from trnrt.planner.partition import Partition
     from trnrt.report.documents import Document
     from trnrt.session import InferenceSession
 
 
-def measure_parts(session: InferenceSession, partition: Partition) -> dict[str, Measured]:
-    """Run each part of a model on the device, and time it: by the part's name."""
+def measure_parts(session: InferenceSession, partition: Partition, *, compiled: bool) -> dict[str, Measured]:
+    """Run each part of a model on the device, and time it: by the part's name.
+
+    ``compiled``: it is there already, as ``trnrt compile`` made it; else each step gets a function of its own, by which
+    a profiler can tell them apart.
+    """
     from trnrt.backends.measured import measure
     from trnrt.backends.neuron import NeuronKernel
     from trnrt.cache import KernelCache
+    from trnrt.planner.partition import DevicePart
+    from trnrt.planner.stepwise import in_functions
     from trnrt.running import LoadedPartition
 
+    if not compiled:
+        parts = [replace(p, plan=in_functions(p.plan)) if isinstance(p, DevicePart) else p for p in partition.parts]
+        partition = replace(partition, parts=tuple(parts))
     with working(f"compiling and running on the {session.backend}"):
         loaded = LoadedPartition(partition, session.runner, KernelCache())
         try:
@@ -36,10 +48,53 @@ def measure_parts(session: InferenceSession, partition: Partition) -> dict[str, 
             neffs = [part.kernel.neff for part in loaded.plans if isinstance(part.kernel, NeuronKernel)]
         finally:
             loaded.close()
-    for neff in filter(None, neffs):
-        told = f"neuron-explorer capture -n {escaped(shlex.quote(str(neff)))} -s profile.ntff --profile-nth-exec=2"
-        note(f"by step, AWS's own profiler tells; on this machine: {told}")
+    for part, neff in zip(loaded.partition.plans, neffs, strict=True):
+        if neff is not None:
+            for line in _calls(part.name, neff, session):
+                note(line)
     return found
+
+
+def _calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
+    """What captures a profile of the compiled kernel, makes tables of it, and shows them by step."""
+    from trnrt.backends.neuron import NeuronBackend
+    from trnrt.planner.naming import identifier
+
+    lnc = session.runner.lnc if isinstance(session.runner, NeuronBackend) else 1
+    file, shown_as = escaped(shlex.quote(str(neff))), identifier(name)
+    return (
+        "by step, AWS's own profiler tells; on this machine, and the last with the options of this call:",
+        f"NEURON_LOGICAL_NC_CONFIG={lnc} neuron-explorer capture -n {file} -s profile.ntff --profile-nth-exec=2",
+        f"neuron-explorer view -n {file} -s profile_exec_2.ntff --ingest-only --data-path explorer "
+        f"--display-name {shown_as}",
+        f"trnrt profile MODEL --device-profile explorer/profiles/global/{shown_as}@latest",
+    )
+
+
+def beside_captured(
+    folder: Path | None, partition: Partition, profiles: Sequence[tuple[str, Profile]]
+) -> Attribution | None:
+    """What the device's own profiler captured of the model, by step; None where nothing is given.
+
+    OptionError for a model of several parts on the device, InputError where the profile can't be taken.
+    """
+    if folder is None:
+        return None
+    from trnrt.captured.attributing import attribute
+    from trnrt.captured.explorer import read_profile
+    from trnrt.planner.stepwise import in_functions
+    from trnrt.profiler import profile_plan
+
+    if len(profiles) != 1:
+        raise OptionError(
+            f"{partition.name} has {len(profiles)} parts on the device, and --device-profile is of one kernel",
+            hint="profile a model that runs as one kernel",
+        )
+    ((name, predicted),) = profiles
+    plan = partition.plans[0]
+    with working("reading the device's profile"):
+        stepwise = in_functions(plan)
+        return attribute(read_profile(folder), [(stepwise, profile_plan(stepwise)), (plan, predicted)], name)
 
 
 def measured_text(measured: Mapping[str, Measured], predicted_us: Mapping[str, float]) -> str:
@@ -47,11 +102,11 @@ def measured_text(measured: Mapping[str, Measured], predicted_us: Mapping[str, f
     lines = []
     for name, times in measured.items():
         predicted = predicted_us[name]
-        off = 100 * (times.median_us - predicted) / predicted
         lines.append(
             f"{shown(name)} measured: {times.median_us:,.1f} us median, {times.least_us:,.1f} least, "
             f"{times.p99_us:,.1f} 99th percentile of {counted(times.runs, 'run')} on the host's clock, with transfers; "
-            f"predicted for the device alone: {predicted:,.1f} us ({off:+.1f}%)"
+            f"predicted for the device alone: {predicted:,.1f} us, "
+            f"of which that is {times.median_us / predicted:,.2f} times"
         )
     return "\n".join(["", *lines, ""])
 

@@ -166,6 +166,16 @@ LncFlag = Annotated[
 CoresFlag = Annotated[
     int, typer.Option("--cores", min=1, metavar="N", help="NeuronCores to load the model on, for batches in slices.")
 ]
+DeviceProfileFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--device-profile",
+        metavar="DIR",
+        help="Show what Neuron Explorer measured on a device, step by step: the directory of Parquet tables it wrote.",
+        show_default=False,
+        exists=True,
+    ),
+]
 CompiledFlag = Annotated[
     Path | None,
     typer.Option(

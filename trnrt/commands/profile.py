@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.inspect import rows_to_plan
-from trnrt.commands.measuring import measure_parts, measured_document, measured_text
+from trnrt.commands.measuring import beside_captured, measure_parts, measured_document, measured_text
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
 from trnrt.errors import OptionError, UnsupportedModelError
+from trnrt.report.captured import attribution_document, attribution_parts
 from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
@@ -20,8 +21,10 @@ from trnrt.report.files import check_writable, write_or_keep
 from trnrt.report.text import counted, quoted
 
 if TYPE_CHECKING:
+    from trnrt.backends.measured import Measured
     from trnrt.nki.profiling import Profile
     from trnrt.planner.partition import Partition
+    from trnrt.session import InferenceSession
 
 DEFAULT_REGRESS = 2.0
 """Percent."""
@@ -29,13 +32,15 @@ DEFAULT_REGRESS = 2.0
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """What the user asks of a profile, beside the profile: files, and a comparison (``max_regress`` in percent)."""
+    """What the user asks of a profile, beside the profile: files, a comparison (``max_regress`` in percent), and what
+    the device's own profiler captured (``device_profile``)."""
 
     html: Path | None
     trace: Path | None
     baseline: Path | None
     max_regress: float | None
     reporting: Reporting
+    device_profile: Path | None = None
 
 
 def profile(model: Path, options: SessionOptions, batch: int | None, request: ProfileRequest) -> bool:
@@ -50,7 +55,10 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     with working("planning"):
         partition = session.partition_for(rows)
     profiles, document, told = _predicted(partition)
-    measured = measure_parts(session, partition) if session.backend == "neuron" else {}
+    captured = beside_captured(request.device_profile, partition, profiles)
+    if captured is not None:
+        document["device_profile"] = attribution_document(captured)
+    measured = _measured(session, partition, options)
     if measured:
         document["measured_us"] = measured_document(measured)
     comparisons = compare(baseline, document)
@@ -61,12 +69,23 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     if measured:
         predicted = {plan.name: found.benchmark_us for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
+    if captured is not None:
+        page += render(["", *attribution_parts(captured)])
     say(as_text(document) if request.reporting.as_json else page)
     warn([predicted for _, predicted in profiles])
     for line in told:
         note(line)
     files.close()
     return not any(comparison.regressed for comparison in comparisons)
+
+
+def _measured(session: InferenceSession, partition: Partition, options: SessionOptions) -> dict[str, Measured]:
+    """What the device itself takes; nothing where nothing is run on one."""
+    if session.backend != "neuron":
+        return {}
+    return measure_parts(
+        session, partition, compiled=options.device is not None and options.device.compiled is not None
+    )
 
 
 def _predicted(partition: Partition) -> tuple[list[tuple[str, Profile]], Document, list[str]]:

@@ -9,24 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trnrt.backends.releases import Releases
+from trnrt.backends.requirements import BAD, STATES, Finding
 from trnrt.doctor.machine import Machine
-from trnrt.doctor.releases import Releases
 
-__all__ = ["BAD", "STATES", "Diagnosis", "Finding", "Rule", "diagnose"]
-
-STATES = ("ok", "warning", "missing", "wrong")
-BAD = ("missing", "wrong")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a rule says: ``state`` is one of STATES; ``mend`` is a command, or what to do; empty where nothing is."""
-
-    name: str
-    state: str
-    found: str
-    expected: str = ""
-    mend: str = ""
+__all__ = ["BAD", "STATES", "Diagnosis", "Finding", "Releases", "Rule", "diagnose"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,7 @@ def diagnose(machine: Machine, releases: Releases, rules: tuple[Rule, ...]) -> D
         for backend in ("simulator", "neuron")
     }
     if machine.devices and not blocking["neuron"]:
-        return Diagnosis(machine, findings, "neuron", f"{machine.devices[0]} is here, and nothing is missing", blocking)
+        return Diagnosis(machine, findings, "neuron", f"{machine.devices[0]} is here, and what it needs", blocking)
     if not blocking["simulator"]:
         missing = ", ".join(blocking["neuron"])
         reason = (

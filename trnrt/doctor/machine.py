@@ -1,54 +1,31 @@
-"""The facts about this machine that the doctor judges: packages, driver, device, settings, cache. Nothing is imported.
+"""The facts about this machine that the doctor judges. Nothing is imported.
+
+Those that decide whether kernels can run on the device ``backends.device`` gathers, for ``--backend neuron``, too.
 
 Whatever can't be read is None or empty: a machine without any of it is the usual one.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import metadata
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-PYTHON_PACKAGES = (
-    "nki",
-    "neuronx-cc",
-    "torch-neuronx",
-    "torch",
-    "numpy",
-    "onnx",
-    "onnx_ir",
-    "onnxruntime",
-    "ml_dtypes",
-)
+from trnrt.backends import device
+from trnrt.backends.cores import leased_cores
+from trnrt.backends.device import Facts, first_line, look_for_device
+
 SYSTEM_PACKAGES = ("aws-neuronx-dkms", "aws-neuronx-runtime-lib", "aws-neuronx-collectives", "aws-neuronx-tools")
-PREFIXES = ("NEURON_", "NEURONCORE_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-# Not all of trnrt's own: a report is sent to others, and a server's variables may hold secrets.
-OWN = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
-# EC2 instance family -> target.
-FAMILIES = {"trn1": "trn1", "inf2": "trn1", "trn2": "trn2", "trn3": "trn3"}
 
 _TOOLS = "opt/aws/neuron/bin"
 _SECONDS = 20.0
 
 Run = Callable[[Sequence[str]], str | None]
-
-
-@dataclass(frozen=True)
-class Package:
-    """An installed Python package. ``placeholder``: it holds no more than one file, as AWS's do on PyPI."""
-
-    name: str
-    version: str
-    placeholder: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,80 +39,41 @@ class Listed:
     users: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The facts. ``lnc_file`` is what the machine's own file sets; ``leased`` are physical cores that trnrt has
-    taken. ``cache_error`` (state, why, what helps): why nothing can be kept. ``choice_error`` (why, what helps): what
-    refuses ``--backend neuron``."""
+@dataclass(frozen=True, kw_only=True)
+class Machine(Facts):
+    """The facts that decide, which are the backend's own, and those that explain.
 
-    python: str
-    packages: Mapping[str, Package] = field(default_factory=dict)
+    ``leased`` are physical cores that trnrt has taken. ``cache_error`` (state, why, what helps): why nothing is kept.
+    """
+
     system: Mapping[str, str] = field(default_factory=dict)
-    devices: tuple[str, ...] = ()
     driver: str | None = None
-    instance: str | None = None
     neuron_ls: str | None = None
     listed: tuple[Listed, ...] = ()
     leased: tuple[int, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    lnc_file: str | None = None
     cache: str = ""
     cache_error: tuple[str, str, str] | None = None
-    choice: str = ""
-    choice_error: tuple[str, str] | None = None
-
-    @property
-    def target(self) -> str | None:
-        """The target that this machine is, by its instance type."""
-        family = (self.instance or "").split(".")[0]
-        return next((target for prefix, target in FAMILIES.items() if family.startswith(prefix)), None)
 
 
-def look(root: Path = Path("/"), environ: Mapping[str, str] | None = None, run: Run | None = None) -> Machine:
+def look(root: Path | None = None, environ: Mapping[str, str] | None = None, run: Run | None = None) -> Machine:
     """Gather the facts; ``root`` and ``run`` are for tests."""
     environ, run = os.environ if environ is None else environ, run or _output
+    root = root or device.ROOT
     tool = _tool(root, environ)
+    listed = () if tool is None else _listed(run([tool, "--json-output"]))
     cache, cache_error = _cache()
-    choice, choice_error = _choice()
+    decisive = look_for_device(root, environ)
     return Machine(
-        platform.python_version(),
-        {name: package for name in PYTHON_PACKAGES if (package := _package(name)) is not None},
-        _system_packages(run),
-        tuple(f"/dev/{path.name}" for path in sorted((root / "dev").glob("neuron[0-9]*"), key=_number)),
-        _line(root / "sys/module/neuron/version"),
-        _line(root / "sys/devices/virtual/dmi/id/product_name"),
-        tool,
-        () if tool is None else _listed(run([tool, "--json-output"])),
-        _leased(Path(tempfile.gettempdir()) / "trnrt-cores"),
-        {name: value for name, value in sorted(environ.items()) if name.startswith(PREFIXES) or name in OWN},
-        _lnc_file(root / "opt/aws/neuron/logical_nc_config"),
-        cache,
-        cache_error,
-        choice,
-        choice_error,
+        **{name.name: getattr(decisive, name.name) for name in fields(Facts) if name.name != "listed_lnc"},
+        listed_lnc=max((row.lnc for row in listed if row.lnc is not None), default=None),
+        system=_system_packages(run),
+        driver=first_line(root / "sys/module/neuron/version"),
+        neuron_ls=tool,
+        listed=listed,
+        leased=leased_cores(),
+        cache=cache,
+        cache_error=cache_error,
     )
-
-
-def _number(path: Path) -> int:
-    digits = path.name.removeprefix("neuron")
-    return int(digits) if digits.isdigit() else 0
-
-
-def _line(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
-        return None
-
-
-def _package(name: str) -> Package | None:
-    try:
-        found = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
-    files = found.files
-    own = [] if files is None else [f for f in files if ".dist-info/" not in str(f) and not str(f).endswith(".pyc")]
-    return Package(name, found.version, files is not None and len(own) <= 1)
 
 
 def _system_packages(run: Run) -> dict[str, str]:
@@ -169,34 +107,6 @@ def _device(row: Mapping[str, Any]) -> Listed:
     return Listed(int(row["neuron_device"]), int(row["nc_count"]), None if lnc is None else int(lnc), users)
 
 
-def _leased(folder: Path) -> tuple[int, ...]:
-    """The cores whose files another process holds a lock on."""
-    held = []
-    for path in folder.glob("core-*"):
-        number = path.name.removeprefix("core-")
-        if not number.isdigit():
-            continue
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            held.append(int(number))
-        finally:
-            os.close(file)
-    return tuple(sorted(held))
-
-
-def _lnc_file(path: Path) -> str | None:
-    for line in reversed((_line(path) or "").splitlines()):
-        name, equals, value = line.partition("=")
-        if equals and name.strip() == "NEURON_LOGICAL_NC_CONFIG":
-            return value.strip()
-    return None
-
-
 def _cache() -> tuple[str, tuple[str, str, str] | None]:
     from trnrt.cache import KernelCache
     from trnrt.errors import TrnrtError
@@ -207,17 +117,6 @@ def _cache() -> tuple[str, tuple[str, str, str] | None]:
     except TrnrtError as error:
         return str(kept.directory), ("wrong", str(error), error.hint or "")
     return str(kept.directory), ("warning", note, "free some space, or set TRNRT_CACHE") if note else None
-
-
-def _choice() -> tuple[str, tuple[str, str] | None]:
-    """What ``--backend neuron`` itself says."""
-    from trnrt.backends import choose
-    from trnrt.errors import TrnrtError
-
-    try:
-        return choose("neuron").reason, None
-    except TrnrtError as error:
-        return "", (str(error), error.hint or "")
 
 
 def _output(command: Sequence[str]) -> str | None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from trnrt.doctor import Finding, Rule
+from trnrt.backends.device import OWN_PACKAGES, TARGET_VARIABLE
+from trnrt.backends.releases import Range, Releases, load_releases, numbers
+from trnrt.backends.requirements import Asked, Finding, Requirement, install_command, package, requirements
+from trnrt.doctor import Rule
 from trnrt.doctor.machine import Machine
-from trnrt.doctor.releases import Range, Releases, load_releases, numbers
 
-LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
-LNC = 1
-"""Physical cores that a kernel of trnrt runs on."""
-
-_WITHOUT = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
 _OVERRIDES = {
     "trn1": "trn1",
     "inf2": "trn1",
@@ -23,14 +20,12 @@ _OVERRIDES = {
     "trn3": "trn3",
     "gen4": "trn3",
 }
-_CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-_LNC_FLAG = re.compile(r"(?:--logical-nc-config|--?lnc)[= ]\s*(\d+)")
 _CAST_FLAG = re.compile(r"--auto-cast[= ]\s*(?!none)(\S+)")
 
 
 def simulator(machine: Machine, releases: Releases) -> Finding:
     """What the simulator needs is installed with trnrt; somebody may have removed it."""
-    gone = [name for name in _WITHOUT if name not in machine.packages]
+    gone = [name for name in OWN_PACKAGES if name not in machine.packages]
     if gone:
         return Finding(
             "simulator", "missing", f"not installed: {', '.join(gone)}", "all of them", f"pip install {' '.join(gone)}"
@@ -43,19 +38,6 @@ def python(machine: Machine, releases: Releases) -> Finding:
     state = releases.python.state(machine.python)
     mend = "" if state == "ok" else "make a venv with python3.12: python3.12 -m venv .venv"
     return Finding("python", state, machine.python, releases.python.text, mend)
-
-
-def package(machine: Machine, releases: Releases, wanted: Range) -> Finding:
-    """A Python package is there, is AWS's, and is of a version that trnrt was written to."""
-    found = machine.packages.get(wanted.name)
-    mend = releases.pip_command if wanted.needed else f"pip install '{wanted.name}=={wanted.install}'"
-    if found is None:
-        return Finding(wanted.name, "missing", "not installed", wanted.text, mend)
-    if found.placeholder:
-        told = f"{found.version}, PyPI's empty placeholder"
-        return Finding(wanted.name, "wrong", told, wanted.text, f"pip uninstall -y {wanted.name} && {mend}")
-    state = wanted.state(found.version)
-    return Finding(wanted.name, state, found.version, wanted.text, "" if state == "ok" else mend)
 
 
 def together(machine: Machine, releases: Releases) -> Finding:
@@ -95,7 +77,9 @@ def driver(machine: Machine, releases: Releases) -> Finding:
         )
     if machine.driver is None:
         mend = (
-            "sudo modprobe neuron" if "aws-neuronx-dkms" in machine.system else _install(releases, "aws-neuronx-dkms")
+            "sudo modprobe neuron"
+            if "aws-neuronx-dkms" in machine.system
+            else install_command(releases, "aws-neuronx-dkms")
         )
         return Finding("driver", "missing", "no driver is loaded", "the module neuron", mend)
     installed = machine.system.get("aws-neuronx-dkms")
@@ -109,22 +93,10 @@ def driver(machine: Machine, releases: Releases) -> Finding:
     ]
     if all(ages) and numbers(ages[0] or "") < numbers(ages[1] or ""):
         told = f"{machine.driver} of SDK {ages[0]}, the runtime {runtime} of SDK {ages[1]}"
-        return Finding("driver", "wrong", told, "no older than the runtime", _install(releases, "aws-neuronx-dkms"))
-    return Finding("driver", "ok", machine.driver)
-
-
-def device(machine: Machine, releases: Releases) -> Finding:
-    """There is a device."""
-    what = machine.instance or "an unknown machine"
-    if machine.devices:
-        count = f"{len(machine.devices)} device{'s' if len(machine.devices) != 1 else ''}"
-        return Finding("device", "ok", f"{count} ({machine.devices[0]} first) on {what}")
-    if machine.target is not None:
         return Finding(
-            "device", "missing", f"{what}, but no /dev/neuron*", "/dev/neuron0", _install(releases, "aws-neuronx-dkms")
+            "driver", "wrong", told, "no older than the runtime", install_command(releases, "aws-neuronx-dkms")
         )
-    mend = "launch a trn2 instance: docs/neuron.md says how; without one, --backend simulator"
-    return Finding("device", "missing", f"no /dev/neuron* ({what})", "/dev/neuron0", mend)
+    return Finding("driver", "ok", machine.driver)
 
 
 def instance(machine: Machine, releases: Releases) -> Finding:
@@ -155,7 +127,7 @@ def cores(machine: Machine, releases: Releases) -> Finding:
     if not machine.devices:
         return Finding("cores", "ok", "no device, no cores")
     if not machine.listed:
-        mend = _install(releases, "aws-neuronx-tools")
+        mend = install_command(releases, "aws-neuronx-tools")
         return Finding("cores", "warning", "neuron-ls is missing, or lists nothing", "the devices' cores", mend)
     total = sum(listed.cores for listed in machine.listed)
     leased = f"; leased by trnrt: {', '.join(map(str, machine.leased))} (physical)" if machine.leased else ""
@@ -168,51 +140,18 @@ def cores(machine: Machine, releases: Releases) -> Finding:
     return Finding("cores", "ok" if idle else "warning", told, "a free core", mend)
 
 
-def lnc(machine: Machine, releases: Releases) -> Finding:
-    """trn2 groups two physical cores by default; trnrt's kernels run on one, and runtime and compiler must agree."""
-    if not machine.devices:
-        return Finding("lnc", "ok", "no device to set it for", str(LNC))
-    variable = machine.settings.get(LNC_VARIABLE)
-    flag = _LNC_FLAG.search(machine.settings.get("NEURON_CC_FLAGS", ""))
-    runtime, source = _runtime_lnc(machine)
-    mend = f"export {LNC_VARIABLE}={LNC}"
-    if variable is not None and variable not in ("1", "2"):
-        return Finding("lnc", "wrong", f"{LNC_VARIABLE}={variable}", "1 or 2", mend)
-    if flag is not None and flag[1] != (runtime or str(LNC)):
-        told = f"NEURON_CC_FLAGS says {flag[0]}, {source} {runtime or 'unknown'}: compiler and runtime must agree"
-        return Finding("lnc", "wrong", told, "the same", "take it out of NEURON_CC_FLAGS")
-    if machine.target == "trn1" and runtime == "2":
-        return Finding("lnc", "wrong", f"{source} 2, and trn1 has no logical cores of 2", "1", mend)
-    if runtime != str(LNC):
-        told = f"{source} {runtime or 'unknown'}; a kernel of trnrt runs on one physical core"
-        return Finding("lnc", "warning", told, str(LNC), mend)
-    return Finding("lnc", "ok", f"{source} {runtime}", str(LNC))
-
-
-def _runtime_lnc(machine: Machine) -> tuple[str | None, str]:
-    """What the runtime goes by, and who says so."""
-    if (variable := machine.settings.get(LNC_VARIABLE)) is not None:
-        return variable, f"{LNC_VARIABLE} is"
-    if machine.lnc_file is not None:
-        return machine.lnc_file, "/opt/aws/neuron/logical_nc_config says"
-    listed = {device.lnc for device in machine.listed if device.lnc is not None}
-    if listed:
-        return str(max(listed)), "neuron-ls says"
-    return {"trn1": "1", "trn2": "2"}.get(machine.target or ""), "the default is"
-
-
 def target_override(machine: Machine, releases: Releases) -> Finding:
-    """NEURON_PLATFORM_TARGET_OVERRIDE names the device that is here."""
-    name = "NEURON_PLATFORM_TARGET_OVERRIDE"
+    """NEURON_PLATFORM_TARGET_OVERRIDE names the device that is here. trnrt sets it itself; other programs go by it."""
+    name = TARGET_VARIABLE
     value = machine.settings.get(name)
     if value is None:
         return Finding("target", "ok", f"{name} is not set")
     meant = _OVERRIDES.get(value.lower())
     if meant is None:
-        return Finding("target", "wrong", f"{name}={value}", ", ".join(_OVERRIDES), f"unset {name}")
+        return Finding("target", "warning", f"{name}={value}", ", ".join(_OVERRIDES), f"unset {name}")
     if machine.devices and machine.target not in (None, meant):
         told = f"{name}={value}, and the device is a {machine.target}"
-        return Finding("target", "wrong", told, str(machine.target), f"unset {name}")
+        return Finding("target", "warning", told, str(machine.target), f"unset {name}")
     return Finding("target", "ok", f"{name}={value}")
 
 
@@ -231,8 +170,8 @@ def _trouble(name: str, value: str) -> str:
     on = value.strip().lower() not in ("", "0", "false")
     if name == "NEURON_CC_FLAGS" and (cast := _CAST_FLAG.search(value)):
         return f"the compiler rounds float32 ({cast[0]})"
-    if name in ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES") and not _CORES.fullmatch(value.strip()):
-        return "is no number or range of cores"
+    if name == "NEURON_RT_NUM_CORES" and not value.strip().isdecimal():
+        return "is no number of cores"
     troubles = {
         "XLA_USE_BF16": "float32 becomes bfloat16",
         "XLA_DOWNCAST_BF16": "float32 becomes bfloat16",
@@ -251,37 +190,39 @@ def cache(machine: Machine, releases: Releases) -> Finding:
     return Finding("cache", state, why, "a directory of your own", mend)
 
 
-def backend(machine: Machine, releases: Releases) -> Finding:
-    """What ``--backend neuron`` says when it is asked for."""
-    if machine.choice_error is None:
-        return Finding("backend", "ok", machine.choice or "the neuron backend can be opened")
-    return Finding("backend", "missing", machine.choice_error[0], "a backend that opens", machine.choice_error[1])
+def required(machine: Machine, releases: Releases, requirement: Requirement, asked: Asked) -> Finding:
+    """What ``--backend neuron`` itself goes by."""
+    return requirement.judge(machine, releases, asked)
 
 
-def _install(releases: Releases, name: str) -> str:
-    wanted = next(package for package in releases.system if package.name == name)
-    return f"sudo apt-get install -y '{name}={wanted.install}*'"
+def optional(machine: Machine, releases: Releases, wanted: Range) -> Finding:
+    """A package that trnrt works without, or with other versions of."""
+    return package(machine, releases, Asked(), wanted)
 
 
-def table() -> tuple[Rule, ...]:
-    """All rules, in the order in which they are shown."""
+def table(asked: Asked | None = None) -> tuple[Rule, ...]:
+    """All rules, in the order in which they are shown. Of those for the device, the backend's own requirements decide.
+
+    The others may be wrong where the documentation is: they are told, and keep nobody from trying.
+    """
     releases = load_releases()
-    on_device = ("neuron",)
-    packages = [Rule(p.name, on_device if p.needed else (), partial(package, wanted=p)) for p in releases.packages]
-    system = [Rule(p.name, on_device if p.needed else (), partial(system_package, wanted=p)) for p in releases.system]
+    asked = asked or Asked()
+    rows = {r.name: Rule(r.name, ("neuron",), partial(required, requirement=r, asked=asked)) for r in requirements()}
+    packages = [
+        rows.pop(p.name) if p.needed else Rule(p.name, (), partial(optional, wanted=p)) for p in releases.packages
+    ]
     return (
         Rule("simulator", ("simulator", "neuron"), simulator),
         Rule("cache", ("simulator", "neuron"), cache),
-        Rule("device", on_device, device),
+        rows.pop("device"),
         Rule("instance", (), instance),
-        Rule("driver", on_device, driver),
-        *system,
-        Rule("python", on_device, python),
+        Rule("driver", (), driver),
+        *(Rule(p.name, (), partial(system_package, wanted=p)) for p in releases.system),
+        Rule("python", (), python),
         *packages,
-        Rule("together", on_device, together),
-        Rule("lnc", on_device, lnc),
-        Rule("target", on_device, target_override),
+        Rule("together", (), together),
+        *rows.values(),
+        Rule("target", (), target_override),
         Rule("settings", (), settings),
         Rule("cores", (), cores),
-        Rule("backend", on_device, backend),
     )

@@ -13,8 +13,7 @@ from trnrt.report.documents import SCHEMA_VERSION
 from trnrt.report.text import counted, escaped
 
 if TYPE_CHECKING:
-    from trnrt.doctor import Diagnosis, Finding
-    from trnrt.doctor.releases import Releases
+    from trnrt.doctor import Diagnosis, Finding, Releases
 
 WIDTH = 80
 

@@ -16,9 +16,15 @@ REFERENCE: dict[str, Any] = json.loads(
 
 
 class NotDocumented(AssertionError):
-    """Something was done that the reference does not allow. ``VIOLATIONS`` keeps it, should somebody catch it."""
+    """Something was done that the reference does not allow. ``VIOLATIONS`` keeps it, should somebody catch it.
 
-    def __init__(self, message: str) -> None:
+    ``rule`` is one of the reference's ``rules``: what is stated, and on which page, or that it is ours.
+    """
+
+    def __init__(self, rule: str, message: str) -> None:
+        stated = REFERENCE["rules"][rule]
+        where = "{path}:{line}".format(**stated["source"]) if "source" in stated else "the fake's own"
+        message = f"{message} ({stated['says']}; {where})"
         super().__init__(message)
         VIOLATIONS.append(message)
 
@@ -48,10 +54,10 @@ def documented(name: str, *, method: bool = False) -> Callable[[Callable[..., An
             try:
                 bound = stated.bind(*args, **kwargs)
             except TypeError as error:
-                raise NotDocumented(f"{name}{stated}: {error}") from None
+                raise NotDocumented("signature", f"{name}{stated}: {error}") from None
             bound.apply_defaults()
             if bound.arguments.pop("_", ()):
-                raise NotDocumented(f"{name}: keyword arguments are no longer taken by position")
+                raise NotDocumented("keywords by name", f"{name}: keyword arguments are no longer taken by position")
             return function(*own, **bound.arguments)
 
         return called

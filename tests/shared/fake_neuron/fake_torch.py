@@ -46,13 +46,13 @@ class Tensor:
         if self.dtype.name == "bfloat16":
             raise TypeError("Got unsupported ScalarType BFloat16")
         if self.device != "cpu" or force:
-            raise NotDocumented("a tensor on a device is no array")
+            raise NotDocumented("array of a tensor", "a tensor on a device is no array")
         return self.array
 
     @documented("torch.Tensor.view", method=True)
     def view(self, dtype: DType) -> Tensor:
         if not isinstance(dtype, DType) or dtype.numpy.itemsize != self.dtype.numpy.itemsize:
-            raise NotDocumented(f"view({dtype!r}) of {self.dtype} changes the shape")
+            raise NotDocumented("view of another size", f"view({dtype!r}) of {self.dtype} changes the shape")
         return Tensor(self.array.view(dtype.numpy), dtype)
 
 
@@ -61,7 +61,7 @@ def from_numpy(ndarray: Array) -> Tensor:
     if type(ndarray) is not np.ndarray or ndarray.dtype.name not in REFERENCE["from_numpy_dtypes"]:
         raise TypeError(f"can't convert {type(ndarray).__name__} of type {getattr(ndarray, 'dtype', None)}")
     if not ndarray.flags.writeable:
-        raise NotDocumented("from_numpy of a read-only array: writing to it is undefined")
+        raise NotDocumented("read-only array", "from_numpy of a read-only array: writing to it is undefined")
     if any(stride < 0 for stride in ndarray.strides):
         raise ValueError("At least one stride in the given numpy array is negative")
     return Tensor(ndarray, DTYPES[ndarray.dtype.name])
@@ -73,7 +73,7 @@ class Parameter(Tensor):
     @documented("torch.nn.Parameter", method=True)
     def __init__(self, data: Any, requires_grad: bool) -> None:
         if not isinstance(data, Tensor):
-            raise NotDocumented(f"Parameter({type(data).__name__})")
+            raise NotDocumented("parameter of a tensor", f"Parameter({type(data).__name__})")
         if requires_grad and data.dtype.numpy.kind in "iub":
             raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
         super().__init__(data.array, data.dtype)
@@ -97,7 +97,7 @@ class Module:
         if "parameters_by_name" not in self.__dict__:
             raise AttributeError("cannot assign parameter before Module.__init__() call")
         if not isinstance(param, Parameter) or "." in name or not name:
-            raise NotDocumented(f"register_parameter({name!r}, {type(param).__name__})")
+            raise NotDocumented("registered parameter", f"register_parameter({name!r}, {type(param).__name__})")
         self.parameters_by_name[name] = param
 
     @documented("torch.nn.Module.eval", method=True)
@@ -110,3 +110,28 @@ class Module:
 
 
 nn = SimpleNamespace(Module=Module, Parameter=Parameter)
+
+
+def is_tensor(value: Any, device: str | None = None) -> bool:
+    """Whether a value is a tensor (of a device)."""
+    return isinstance(value, Tensor) and device in (None, value.device)
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """As numpy and ml_dtypes call it."""
+    return tensor.dtype.name
+
+
+def from_array(array: Array, device: str) -> Tensor:
+    """An array as a tensor, whatever its dtype."""
+    return Tensor(array, DTYPES[array.dtype.name], device)
+
+
+def on_xla(tensor: Tensor) -> Tensor:
+    """A tensor as it is while a module is traced."""
+    return Tensor(tensor.array, tensor.dtype, "xla")
+
+
+def parameters(module: Any) -> dict[str, Parameter]:
+    """The parameters of a module, by name."""
+    return module.parameters_by_name if isinstance(module, Module) else {}

@@ -8,6 +8,7 @@ from threading import Barrier, Event
 
 from fake_neuron.documented import REFERENCE, NotDocumented
 
+# rule: cores of trn1; rule: cores of trn2; rule: cores of trn3
 PHYSICAL = {"trn1": 2, "trn2": 8, "trn3": 8}
 
 
@@ -50,10 +51,11 @@ class Hardware:
         self.lnc = int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", "1" if self.target == "trn1" else "2"))
         timeout = os.environ.get("NEURON_RT_EXEC_TIMEOUT", "30")
         if not timeout.isdigit():
-            raise NotDocumented(f"NEURON_RT_EXEC_TIMEOUT={timeout}: it is a whole number of seconds")
+            raise NotDocumented("whole seconds", f"NEURON_RT_EXEC_TIMEOUT={timeout}: it is a whole number of seconds")
         count = self.devices * PHYSICAL[self.target] // self.lnc
         told = os.environ.get("NEURON_RT_VISIBLE_CORES")
         cores = tuple(range(count)) if told is None else contiguous(told)
+        # rule: all cores are taken; rule: taken cores; rule: not available
         free = [core for core in cores if core < count and core not in self.taken]
         if len(free) < len(cores):
             raise RuntimeError(
@@ -67,7 +69,7 @@ class Hardware:
         """A core by its number among those that the process sees."""
         visible = self.start()
         if not isinstance(core, int) or not 0 <= core < len(visible):
-            raise NotDocumented(f"core {core!r} of a process that sees {len(visible)}")
+            raise NotDocumented("cores of the process", f"core {core!r} of a process that sees {len(visible)}")
         if self.faults.loading:
             raise RuntimeError(self.faults.loading)
         return core
@@ -80,14 +82,14 @@ def contiguous(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         cores.extend(range(int(first), int(last or first) + 1))
     if not cores or cores != list(range(cores[0], cores[0] + len(cores))):
-        raise NotDocumented(f"NEURON_RT_VISIBLE_CORES={text}: the cores must be contiguous")
+        raise NotDocumented("cores in a row", f"NEURON_RT_VISIBLE_CORES={text}: the cores must be contiguous")
     return tuple(cores)
 
 
 def compiler_flags(arguments: object) -> dict[str, str]:
     """The compiler's arguments by flag, each a documented one."""
     if not isinstance(arguments, str | list) or not all(isinstance(item, str) for item in arguments):
-        raise NotDocumented(f"compiler_args={arguments!r}: a text, or a list of texts")
+        raise NotDocumented("texts for the compiler", f"compiler_args={arguments!r}: a text, or a list of texts")
     words = (arguments if isinstance(arguments, str) else " ".join(arguments)).replace("=", " ").split()
     flags: dict[str, str] = {}
     last = ""
@@ -96,12 +98,12 @@ def compiler_flags(arguments: object) -> dict[str, str]:
             last = word
             flags[word] = ""
             if word not in REFERENCE["compiler"]["flags"]:
-                raise NotDocumented(f"neuronx-cc has no flag {word}")
+                raise NotDocumented("flags of the compiler", f"neuronx-cc has no flag {word}")
         elif last:
             flags[last], last = word, ""
         else:
-            raise NotDocumented(f"compiler_args={arguments!r}: {word!r} belongs to no flag")
+            raise NotDocumented("flags of the compiler", f"compiler_args={arguments!r}: {word!r} belongs to no flag")
     targets = (*REFERENCE["compiler"]["targets"], *REFERENCE["compiler"]["also_target"])
     if flags.get("--target", targets[0]) not in targets:
-        raise NotDocumented(f"neuronx-cc has no target {flags['--target']}")
+        raise NotDocumented("targets of the compiler", f"neuronx-cc has no target {flags['--target']}")
     return flags

@@ -31,8 +31,13 @@ def versions() -> dict[str, str]:
     return {**found, "torch-neuronx": packages["2.31.1"]["torch-neuronx"][0], "torch": torch}
 
 
-def install(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware, packages: dict[str, str]) -> None:
-    """Make this process believe that it is on such a machine, with these packages."""
+def install(
+    patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware, packages: dict[str, str], *, real_torch: bool = False
+) -> None:
+    """Make this process believe that it is on such a machine, with these packages.
+
+    ``real_torch``: PyTorch is the one that is installed, and only torch_neuronx is a fake.
+    """
     for name in {*_SET, *(name for name in os.environ if name.startswith("NEURON_"))}:
         patch.setenv(name, "")  # so that it is absent again afterwards, whatever is set in between
         patch.delenv(name)
@@ -43,22 +48,34 @@ def install(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware, package
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
     patch.syspath_prepend(str(site))
     importlib.invalidate_caches()
-    torch, torch_neuronx = ModuleType("torch"), ModuleType("torch_neuronx")
-    vars(torch).update({name: getattr(fake_torch, name) for name in _TORCH_NAMES}, jit=fake_torch_neuronx.jit)
+    torch_neuronx = ModuleType("torch_neuronx")
     vars(torch_neuronx).update({name: getattr(fake_torch_neuronx, name) for name in _TORCH_NEURONX_NAMES})
-    patch.setitem(sys.modules, "torch", torch)
+    if real_torch:
+        tensors = importlib.import_module("fake_neuron.real_torch")
+        patch.setattr("torch.jit.load", tensors.load)
+        patch.setattr(fake_torch_neuronx.State, "tensors", tensors)
+    else:
+        torch = ModuleType("torch")
+        vars(torch).update({name: getattr(fake_torch, name) for name in _TORCH_NAMES}, jit=fake_torch_neuronx.jit)
+        patch.setitem(sys.modules, "torch", torch)
+        patch.setattr(fake_torch_neuronx.State, "tensors", fake_torch_neuronx.Scripts)
     patch.setitem(sys.modules, "torch_neuronx", torch_neuronx)
     _machine(patch, folder, hardware)
 
 
+def be_instance(patch: pytest.MonkeyPatch, root: Path, instance: str, devices: int) -> None:
+    """Put an instance's files into a folder, and make this process look for them there."""
+    product = root / "sys" / "devices" / "virtual" / "dmi" / "id" / "product_name"
+    product.parent.mkdir(parents=True, exist_ok=True)
+    product.write_text(f"{instance}\n", encoding="ascii")
+    (root / "dev").mkdir(exist_ok=True)
+    for number in range(devices):
+        (root / "dev" / f"neuron{number}").touch()
+    patch.setattr(device, "ROOT", root)
+
+
 def _machine(patch: pytest.MonkeyPatch, folder: Path, hardware: Hardware) -> None:
-    devices, product = folder / "dev", folder / "product_name"
-    devices.mkdir()
-    for number in range(hardware.devices):
-        (devices / f"neuron{number}").touch()
-    product.write_text(f"{hardware.target}.48xlarge\n", encoding="ascii")
-    patch.setattr(device, "_DEVICES", devices)
-    patch.setattr(device, "_PRODUCT_NAME", product)
+    be_instance(patch, folder, f"{hardware.target}.48xlarge", hardware.devices)
     patch.setattr(trnrt.nki, "USES_AWS", True)
     patch.setattr(tempfile, "tempdir", str(folder))
     patch.setattr(fake_torch_neuronx.State, "hardware", hardware)

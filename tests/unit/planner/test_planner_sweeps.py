@@ -14,6 +14,7 @@ from trnrt.nki import Spec
 from trnrt.planner import Plan, fitting
 from trnrt.planner.fitting import Fitted, Material
 from trnrt.planner.saving import decode, encode
+from trnrt.planner.stepwise import in_functions
 from trnrt.planner.sweeps import Sweep, possible, sizes
 from trnrt.planner.trial import traced
 from trnrt.profiler import profile_plan
@@ -108,6 +109,10 @@ def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     profile = profile_plan(partition.plans[0], tmp_path)
     assert all(step.time_us >= 0 for step in profile.steps)
     assert {step.name for step in partition.plans[0].steps} <= {step.name for step in profile.steps}
+    stepwise = in_functions(partition.plans[0])
+    assert "        step_1(" in stepwise.source, "in the loop"
+    found = profile_plan(stepwise, tmp_path).steps
+    assert [(step.name, step.time_us) for step in found] == [(step.name, step.time_us) for step in profile.steps]
 
 
 def test_what_only_the_sweep_touches_is_as_large_as_its_images(monkeypatch: pytest.MonkeyPatch) -> None:

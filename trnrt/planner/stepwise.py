@@ -1,0 +1,79 @@
+"""The same kernel module with a function for each step, so that a profiler's call stacks tell the steps apart.
+
+Neuron Explorer knows an instruction by the line of the call of NKI that made it, which is in ``kernels/``, and by the
+functions that it was made in, each with the line where it is defined (its table KernelStackFrames). Steps that share a
+kernel differ in neither, until each calls it from a function of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from trnrt.planner.plan import Plan, StepReport
+
+
+def in_functions(plan: Plan) -> Plan:
+    """The plan with such a module; it computes the same, by the same instructions. ``lines`` of its steps are new.
+
+    What a step's call reads becomes the arguments of its function; what is constant stays in the call.
+    """
+    tree = ast.parse(plan.source)
+    entry = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == plan.entry)
+    calls = {node.lineno: node for node in ast.walk(entry) if isinstance(node, ast.Expr)}
+    lines, functions = plan.source.splitlines(), list[str]()
+    steps = list(plan.steps)
+    for number in reversed(range(len(steps))):  # from the end: lines before it stay where they are
+        first, last = steps[number].lines
+        name = _free_name(plan.source, number)
+        function, call = _split(calls[first], name)
+        indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
+        lines[first - 1 : last] = [indent + call]
+        functions = [*function, "", "", *functions]
+        for later in range(number + 1, len(steps)):
+            steps[later] = _moved(steps[later], first - last)
+        steps[number] = replace(steps[number], lines=(first, first))
+    at = entry.decorator_list[0].lineno - 1
+    source = "\n".join([*lines[:at], *functions, *lines[at:]]) + "\n"
+    return replace(plan, source=source, steps=tuple(_moved(step, len(functions)) for step in steps))
+
+
+def function_lines(plan: Plan) -> list[tuple[int, int]]:
+    """The first and last line of each step's function; nothing for a module without them."""
+    functions = [node for node in ast.parse(plan.source).body if isinstance(node, ast.FunctionDef)]
+    spans = [(node.lineno, node.end_lineno or node.lineno) for node in functions if node.name != plan.entry]
+    return spans if len(spans) == len(plan.steps) else []
+
+
+def _free_name(source: str, number: int) -> str:
+    name = f"step_{number}"
+    while name in source:
+        name += "_"
+    return name
+
+
+def _split(statement: ast.Expr, name: str) -> tuple[list[str], str]:
+    """A function that makes a step's call, and the call of it."""
+    call = statement.value
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    given: list[str] = []
+
+    def argument(value: ast.expr) -> str:
+        text = ast.unparse(value)
+        if not any(isinstance(node, ast.Name) for node in ast.walk(value)):
+            return text
+        if isinstance(value, ast.Tuple):
+            inner = [argument(element) for element in value.elts]
+            return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
+        given.append(text)
+        return f"a{len(given) - 1}"
+
+    arguments = [argument(value) for value in call.args]
+    arguments += [f"{keyword.arg}={argument(keyword.value)}" for keyword in call.keywords]
+    parameters = ", ".join(f"a{k}" for k in range(len(given)))
+    function = [f"def {name}({parameters}):", f"    {call.func.id}({', '.join(arguments)})"]
+    return function, f"{name}({', '.join(given)})"
+
+
+def _moved(step: StepReport, by: int) -> StepReport:
+    return replace(step, lines=(step.lines[0] + by, step.lines[1] + by))

@@ -1,0 +1,74 @@
+"""A device's profile beside the prediction, as text and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from trnrt.report.profiles import STEPS_SHOWN
+from trnrt.report.tables import plain_table
+from trnrt.report.text import counted, escaped, shown
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from trnrt.captured import Attribution, StepMeasured
+    from trnrt.report.documents import Document
+
+
+def attribution_document(found: Attribution) -> Document:
+    """``device_profile``: times are microseconds; ``inferred`` of a step's ``instructions`` were given to it by the
+    order of execution; ``rest`` is what belongs to no one step."""
+    return asdict(found)
+
+
+def attribution_parts(found: Attribution) -> list[RenderableType]:
+    """Measured beside predicted, a line for each step, and what belongs to none."""
+    where = f" on {escaped(found.instance)}" if found.instance else ""
+    total = f"{found.total_us:,.1f} us" if found.total_us is not None else "not in the profile"
+    head = f"{shown(found.part)} as captured{where}: total_time {total}; predicted: {found.predicted_total_us:,.1f} us"
+    steps = sorted(found.steps, key=lambda step: -step.active_us)[:STEPS_SHOWN]
+    rows = [_row(step) for step in found.steps if step in steps]
+    for rest in found.rest:
+        name = f"(shared by {', '.join(map(shown, rest.steps))})" if rest.steps else "(of no known line)"
+        rows.append((name, "", f"{rest.active_us:,.2f}", "", "", f"{rest.instructions:,}", ""))
+    columns = ("step", "predicted us", "measured us", "ratio", "from - to", "instructions", "inferred")
+    parts: list[RenderableType] = [
+        Text(head, "bold"),
+        plain_table(columns, rows, (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6)),
+    ]
+    hidden = len(found.steps) - len(steps)
+    if hidden > 0:
+        parts.append(Text(f"and {counted(hidden, 'more step')} that took less"))
+    return [*parts, Text(_meaning(found)), *(Text(escaped(note)) for note in found.notes), ""]
+
+
+def _row(step: StepMeasured) -> tuple[str, ...]:
+    ratio = f"{step.active_us / step.predicted_active_us:.2f}" if step.predicted_active_us and step.instructions else ""
+    when = f"{step.start_us:,.1f} - {step.end_us:,.1f}" if step.instructions else "not seen"
+    share = f"{step.inferred / step.instructions:.0%}" if step.inferred else ""
+    return (
+        shown(step.name),
+        f"{step.predicted_active_us:,.2f}",
+        f"{step.active_us:,.2f}" if step.instructions else "",
+        ratio,
+        when,
+        f"{step.instructions:,}",
+        share,
+    )
+
+
+def _meaning(found: Attribution) -> str:
+    what = (
+        "an instruction of the step, or a transfer that one started, ran"
+        if found.dma
+        else "one of its instructions ran"
+    )
+    told = f"us: for how long {what}; steps overlap, waits are not counted"
+    if not found.dma:
+        told += "; the profile has no times of transfers"
+    if any(step.inferred for step in found.steps):
+        told += "; inferred: instructions of a line that several steps share, given to them by the order of execution"
+    return told
