@@ -73,8 +73,8 @@ from trnrt.commands.options import (
     TopFlag,
     TraceFlag,
     WhyFlag,
-    check_finite,
 )
+from trnrt.commands.plan import plan_command
 from trnrt.commands.serve import serve_command
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
@@ -380,74 +380,7 @@ def buckets_command(
     choose(model, options, expected, most, Reporting(as_json, json_out))
 
 
-@app.command("plan", short_help="Say how many cores and instances a rate of requests needs.")
-def plan_command(
-    model: ModelFile,
-    rps: Annotated[float, typer.Option("--rps", min=1e-3, metavar="R", help="Requests a second.", show_default=False)],
-    p99: Annotated[
-        str,
-        typer.Option(
-            "--p99", metavar="20ms", help="The time within which 99 % are answered: 20ms, 0.02s.", show_default=False
-        ),
-    ],
-    rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Rows of a request.")] = 1,
-    most: Annotated[
-        int | None,
-        typer.Option(
-            "--max-batch", min=1, max=1024, metavar="N", help="Rows of a batch at most: 32.", show_default=False
-        ),
-    ] = None,
-    buckets: BucketsFlag = None,
-    burst: Annotated[
-        float,
-        typer.Option(
-            "--burst",
-            min=0,
-            max=10,
-            metavar="F",
-            help="Spread of the gaps between requests, in means; 1 is Poisson.",
-            callback=check_finite,
-        ),
-    ] = 1.0,
-    host_us: Annotated[
-        float | None,
-        typer.Option(
-            "--host-us",
-            min=0,
-            metavar="US",
-            help="CPU time of a request on the host, microseconds.",
-            callback=check_finite,
-            show_default=False,
-        ),
-    ] = None,
-    utilisation: Annotated[
-        float | None,
-        typer.Option(
-            "--utilisation", min=0.01, max=0.95, metavar="F", help="Load of a core at most: 0.7.", show_default=False
-        ),
-    ] = None,
-    instance: Annotated[
-        str | None, typer.Option("--instance", metavar="TYPE", help="Only these instances.", show_default=False)
-    ] = None,
-    dtype: DTypeFlag = DType.FLOAT32,
-    target: TargetFlag = None,
-    fallback: FallbackFlag = Fallback.NONE,
-    shape: ShapeFlag = None,
-    effort: EffortFlag = EFFORT,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Plan capacity: how many cores and instances answer a rate of requests in time, and with which batches, from
-    predicted latencies and a model of the server's queue (docs/scale.md); nothing is run. Exit 1 if none can."""
-    from trnrt.commands.plan import CapacityRequest, plan_capacity
-
-    options = _session(target, dtype, Backend.AUTO, fallback, shape, buckets, effort=effort)
-    reporting = Reporting(as_json, json_out)
-    request = CapacityRequest(rps, p99, rows, most, burst, host_us, utilisation, instance, reporting)
-    if not plan_capacity(model, options, request):
-        raise typer.Exit(1)
-
-
+app.command("plan", short_help="Say how many cores and instances a rate of requests needs.")(plan_command)
 app.command("serve", short_help="Serve predictions over HTTP.")(serve_command)
 
 

@@ -33,15 +33,12 @@ class Host:
 
 
 def host(target: str, request_us: float | None = None) -> Host:
-    """The assumptions for a target. ``request_us``: all that the event loop takes for a request, where it is known."""
-    values = {name: value for name, (value, _) in assumptions().items()}
-    return Host(
-        values["request_us"] if request_us is None else request_us,
-        values["batch_us"],
-        values["read_us_per_mb"] if request_us is None else 0.0,
-        values["merge_us_per_mb"],
-        host_link(target),
-    )
+    """The assumptions for a target. ``request_us``: all that the host takes for a request, where that is known."""
+    link = host_link(target)
+    if request_us is not None:
+        return Host(request_us, 0.0, 0.0, 0.0, link)
+    values = {name: value for name, (value, _) in assumptions().items() if name != "utilisation"}
+    return Host(**values, link=link)
 
 
 @cache

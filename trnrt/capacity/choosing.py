@@ -14,6 +14,7 @@ from trnrt.capacity.workers import Served
 LEAST_LOAD = 1e-4
 """A core that carries less than this share of what it could do carries nothing."""
 _STEPS = 10
+_MORE = 1.02
 _LOADS = tuple(share / 10 for share in range(1, 10))
 
 Limit = Literal["device", "host", "p99"]
@@ -35,9 +36,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A limit of a batch (rows): what one core carries with it (requests a second; 0: nothing in time), and why no more.
+    """A limit of a batch (rows), what one core ``carries`` with it (requests a second), and why no more.
 
-    ``cores`` carry all that is asked for, and ``waiting`` is what requests then see; None where a core carries nothing.
+    ``cores`` carry all that is asked for, and ``waiting`` is what requests then see; None where a core carries nothing
+    in time.
     """
 
     max_batch: int
@@ -82,7 +84,7 @@ def _candidate(most: int, worker: Worker, demand: Demand, search: Array, final: 
     waiting = wait(worker, demand.rps / cores, final)
     # The larger sample may see a little more than the one that was searched with.
     while waiting.p99_us > demand.p99_us:
-        cores += 1
+        cores = max(cores + 1, round(cores * _MORE))
         waiting = wait(worker, demand.rps / cores, final)
     return Candidate(most, worker, carries, limited_by, cores, waiting)
 
@@ -94,7 +96,7 @@ def _carried(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Lim
         return wait(worker, rate, moments).p99_us <= demand.p99_us
 
     most = demand.utilisation * worker.saturation
-    if worker.alone_us >= demand.p99_us or not in_time(LEAST_LOAD * most):
+    if worker.alone_us >= demand.p99_us:
         return 0.0, "p99"
     if in_time(most):
         return most, "device" if worker.device_rate <= worker.host_rate else "host"
@@ -102,4 +104,4 @@ def _carried(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Lim
     for _ in range(_STEPS):
         middle = math.sqrt(low * high) if high > 4 * low else (low + high) / 2
         low, high = (middle, high) if in_time(middle) else (low, middle)
-    return low, "p99"
+    return (low if low > LEAST_LOAD * most else 0.0), "p99"

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 SAMPLES = 20_000
 """Arrivals that are played through to search with."""
-FINAL_SAMPLES = 200_000
+FINAL_SAMPLES = 100_000
 """And for the figures that are shown."""
 _WARM = 0.05
 """The share of the arrivals that meet a worker which is not yet as busy as it will be: they count for nothing."""
@@ -169,38 +169,44 @@ class _Play:
                 ready.append(came)
                 came += 1
             for _ in range(len(ready)):
-                self._do(ready.popleft())
+                item = ready.popleft()
+                if item is None:
+                    self._consider()
+                elif isinstance(item, int):
+                    self._read(item)
+                elif isinstance(item, list):
+                    self._answer(item)
+                else:
+                    self.computing = item.goes_on
+                    ready.append(item.batch)
+                    self._soon()
 
-    def _do(self, item: int | list[int] | _Done | None) -> None:
-        if item is None:
-            self.considering = False
-            if self.queue and not self.computing:
-                self.computing = True
-                self._start(self.now)
-        elif isinstance(item, int):
-            self._spend(self.worker.in_us)
-            if len(self.queue) < self.worker.queue:
-                self.queue.append(item)
-                self._soon()
-        elif isinstance(item, list):
-            for number in item:
-                self._spend(self.worker.out_us)
-                self.latencies[number] = self.now - self.moments[number]
-        else:
-            self.computing = item.goes_on
-            self.ready.append(item.batch)
+    def _consider(self) -> None:
+        self.considering = False
+        if self.queue and not self.computing:
+            self.computing = True
+            self._start(self.now)
+
+    def _read(self, number: int) -> None:
+        self.now += self.worker.in_us
+        # What the thread finishes meanwhile, it finishes with the queue as it was.
+        while self.done <= self.now:
+            self._finish()
+        if len(self.queue) < self.worker.queue:
+            self.queue.append(number)
             self._soon()
+
+    def _answer(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.now += self.worker.out_us
+            while self.done <= self.now:
+                self._finish()
+            self.latencies[number] = self.now - self.moments[number]
 
     def _soon(self) -> None:
         if self.queue and not (self.computing or self.considering):
             self.considering = True
             self.ready.append(None)
-
-    def _spend(self, microseconds: float) -> None:
-        """The loop is busy; what the thread finishes meanwhile, it finishes with the queue as it was."""
-        self.now += microseconds
-        while self.done <= self.now:
-            self._finish()
 
     def _start(self, moment: float) -> None:
         self.batch = [self.queue.popleft() for _ in range(min(len(self.queue), self.worker.most))]

@@ -1,4 +1,4 @@
-"""A worker of ``trnrt serve`` for a model: from predicted latencies and what the host takes to a queue's service times."""
+"""A worker of ``trnrt serve`` for a model: from predicted latencies, and what the host takes, to service times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from trnrt.capacity.queueing import Worker
 
 @dataclass(frozen=True)
 class Served:
-    """What is known of a model: microseconds on the device by bucket, and bytes of a row each way.
+    """What is known of a model: microseconds on the device by bucket, and bytes of a row.
 
+    ``row_sent`` are what a client sends, ``row_in`` and ``row_out`` what goes to the device and comes back.
     ``mergeable``: whether requests may share a batch. One whose rows depend on each other is compiled for the rows of
     a request, which is the only bucket then.
     """
 
     predicted_us: Mapping[int, float]
+    row_sent: int
     row_in: int
     row_out: int
     mergeable: bool
@@ -38,7 +40,7 @@ class Served:
 
         Reading is before the queue; of the rest, one half. A request of more rows than ``most`` is a batch by itself.
         """
-        megabytes = rows * self.row_in / 1e6
+        megabytes = rows * self.row_sent / 1e6
         count = max(1, most // rows) if self.mergeable else 1
         merging = [0.0, *(n * megabytes * host.merge_us_per_mb for n in range(2, count + 1))]
         return Worker(
@@ -51,6 +53,6 @@ class Served:
 
     def cpu_us(self, rows: int, batch: float, host: Host) -> float:
         """CPU time of a request of the host, in batches of so many requests on average."""
-        megabytes = rows * self.row_in / 1e6
+        megabytes = rows * self.row_sent / 1e6
         merging = megabytes * host.merge_us_per_mb if batch > 1 else 0.0
         return host.request_us + megabytes * host.read_us_per_mb + host.batch_us / batch + merging

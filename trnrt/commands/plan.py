@@ -1,130 +1,137 @@
-"""``trnrt plan``: the capacity that a rate of requests needs, from predicted latencies; nothing is run."""
+"""``trnrt plan``: its flags. What it does is in ``trnrt.commands.capacity``, imported when it is called."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from trnrt.buckets import DEFAULT_BUCKETS
-from trnrt.commands.opening import SessionOptions, fixed_batch, open_session
-from trnrt.commands.options import Reporting
-from trnrt.errors import OptionError
-from trnrt.report.console import note, render, say, working
-from trnrt.report.documents import as_text
-from trnrt.report.files import check_writable, write_text
+import typer
 
-if TYPE_CHECKING:
-    from trnrt.capacity.assumptions import Host
-    from trnrt.capacity.workers import Served
-    from trnrt.planner.partition import Partition
-    from trnrt.session import InferenceSession
+from trnrt.commands.options import (
+    EFFORT,
+    Backend,
+    DType,
+    DTypeFlag,
+    EffortFlag,
+    Fallback,
+    FallbackFlag,
+    JsonFlag,
+    JsonOutFlag,
+    ModelFile,
+    Reporting,
+    ShapeFlag,
+    TargetFlag,
+    check_finite,
+)
 
-_UNITS_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
-_DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|µs|ms|s)\s*", re.ASCII)
-
-
-@dataclass(frozen=True)
-class CapacityRequest:
-    """What the user asks for; None where a default is to be taken.
-
-    ``p99`` is a duration as text, ``most`` the rows of a batch at most, ``host_us`` what the host takes for a request,
-    ``instance`` the name of one.
-    """
-
-    rps: float
-    p99: str
-    rows: int
-    most: int | None
-    burst: float
-    host_us: float | None
-    utilisation: float | None
-    instance: str | None
-    reporting: Reporting
-
-
-def read_duration(text: str) -> float:
-    """``20ms``, ``0.02s`` or ``20000us`` as microseconds; OptionError for what is no duration, or not above 0."""
-    found = _DURATION.fullmatch(text)
-    if found is None or float(found[1]) <= 0:
-        raise OptionError(f"{text!r} is no duration above 0", hint="a number and its unit: 20ms, 0.02s or 20000us")
-    return float(found[1]) * _UNITS_US[found[2]]
-
-
-def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest) -> bool:
-    """Print what the rate needs; tell whether it can be answered in time at all."""
-    from trnrt.capacity.assumptions import default_utilisation, host
-    from trnrt.capacity.choosing import Demand
-    from trnrt.capacity.instances import offered
-    from trnrt.capacity.planning import Question, answer
-    from trnrt.report.capacity import capacity_document, capacity_parts, doubts
-
-    utilisation = default_utilisation() if request.utilisation is None else request.utilisation
-    demand = Demand(request.rps, read_duration(request.p99), request.rows, request.burst, utilisation)
-    if request.reporting.json_out is not None:
-        check_writable(request.reporting.json_out)
-    session = open_session(model, options)
-    known = offered(session.target, request.instance)
-    assumed = host(session.target, request.host_us)
-    served, limits = _served(session, options.buckets, request, assumed, demand.p99_us)
-    with working("playing through the queue"):
-        question = Question(session.name, session.target, session.dtype, demand, assumed, served)
-        found = answer(question, limits, known)
-    document = as_text(capacity_document(found))
-    say(document if request.reporting.as_json else render(capacity_parts(found)))
-    if request.reporting.json_out is not None:
-        write_text(request.reporting.json_out, document)
-    for text in doubts(session.target, parts=session.fallback is not None):
-        note(text)
-    return found.chosen is not None
-
-
-def _served(
-    session: InferenceSession, buckets: Sequence[int] | None, request: CapacityRequest, host: Host, p99_us: float
-) -> tuple[Served, list[int]]:
-    """What the timing model says of each bucket, and the limits of a batch that are worth a look."""
-    from trnrt.capacity.workers import Served
-
-    rows = request.rows
-    if session.model.batch is None and rows != 1:
-        raise OptionError(f"--rows {rows}: the model has no batch, so that a request has one row", hint="leave it out")
-    sizes = _sizes(session, buckets, request)
-    mergeable = sizes is not None
-    predicted: dict[int, float] = {}
-    row_in = row_out = 0
-    for size in sizes or [rows]:
-        with working(f"predicting a batch of {size}"):
-            partition = session.planned_for(size)
-            predicted[size] = session.predicted(partition)
-            row_in, row_out = _row_bytes(partition, size)
-        served = Served(predicted, row_in, row_out, mergeable)
-        if size >= rows and served.device_us(size, size, host) + host.batch_us + host.request_us > p99_us:
-            break  # a batch of that many would be late by itself: larger ones are none the better
-    return served, [size for size in predicted if size >= min(rows, max(predicted))]
+_RpsFlag = Annotated[
+    float,
+    typer.Option("--rps", min=1e-3, metavar="R", help="Requests a second.", callback=check_finite, show_default=False),
+]
+_P99Flag = Annotated[
+    str,
+    typer.Option(
+        "--p99", metavar="20ms", help="The time within which 99 % are answered: 20ms, 0.02s.", show_default=False
+    ),
+]
+_RowsFlag = Annotated[int, typer.Option("--rows", min=1, max=1024, metavar="N", help="Rows of a request.")]
+_MostFlag = Annotated[
+    int | None,
+    typer.Option("--max-batch", min=1, max=1024, metavar="N", help="Rows of a batch at most: 32.", show_default=False),
+]
+_BucketsFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--buckets",
+        metavar="1,8,32",
+        help="Only these sizes of a batch. By default 1, 2, 4 ... as the server has them.",
+        show_default=False,
+    ),
+]
+_BurstFlag = Annotated[
+    float,
+    typer.Option(
+        "--burst",
+        min=0,
+        max=10,
+        metavar="F",
+        help="How much the gaps between requests vary, in means; 1 is Poisson.",
+        callback=check_finite,
+    ),
+]
+_HostFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--host-us",
+        min=0,
+        metavar="US",
+        help="All CPU time of a request on the host, microseconds; else as measured on another machine.",
+        callback=check_finite,
+        show_default=False,
+    ),
+]
+_UtilisationFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--utilisation",
+        min=0.01,
+        max=0.95,
+        metavar="F",
+        help="Load of a core at most: 0.7.",
+        callback=check_finite,
+        show_default=False,
+    ),
+]
+_InstanceFlag = Annotated[
+    str | None,
+    typer.Option("--instance", metavar="TYPE", help="Only these instances, such as trn2.48xlarge.", show_default=False),
+]
 
 
-def _sizes(session: InferenceSession, buckets: Sequence[int] | None, request: CapacityRequest) -> list[int] | None:
-    """The sizes that the server would compile; None where requests can't share a batch."""
-    from trnrt.capacity.assumptions import DEFAULT_MOST
+def plan_command(
+    model: ModelFile,
+    rps: _RpsFlag,
+    p99: _P99Flag,
+    rows: _RowsFlag = 1,
+    most: _MostFlag = None,
+    buckets: _BucketsFlag = None,
+    burst: _BucketsFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--buckets",
+        metavar="1,8,32",
+        help="Only these sizes of a batch. By default 1, 2, 4 ... as the server has them.",
+        show_default=False,
+    ),
+]
+_BurstFlag = 1.0,
+    host_us: _HostFlag = None,
+    utilisation: _UtilisationFlag = None,
+    instance: _InstanceFlag = None,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
+    effort: EffortFlag = EFFORT,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Plan capacity: how many cores and instances answer a rate of requests in time, and with which batches, from
+    predicted latencies and a model of the server's queue (docs/scale.md); nothing is run. Exit 1 if none can."""
+    from trnrt.buckets import parse_buckets
+    from trnrt.commands.capacity import CapacityRequest, plan_capacity
+    from trnrt.commands.opening import SessionOptions
+    from trnrt.planner.sizes import parse_shape
 
-    fixed = fixed_batch(session)
-    if session.model.batch is None or session.mixing(session.random_inputs(max(2, fixed or 2))) is not None:
-        return None
-    if fixed is not None:
-        return [fixed]
-    if buckets is not None:
-        return [size for size in buckets if request.most is None or size <= request.most] or [min(buckets)]
-    most = request.most or DEFAULT_MOST
-    return [*(size for size in DEFAULT_BUCKETS if size < most), most]
-
-
-def _row_bytes(partition: Partition, rows: int) -> tuple[int, int]:
-    """Bytes that a row takes to the device and back; those between the parts of a model are in its crossings."""
-    from trnrt.nki.machine.dtypes import as_dtype
-
-    first, last = partition.plans[0].inputs, partition.plans[-1].results
-    taken, given = (sum(math.prod(t.shape) * as_dtype(t.dtype).numpy.itemsize for t in side) for side in (first, last))
-    return -(-taken // rows), -(-given // rows)
+    options = SessionOptions(
+        target,
+        dtype.value,
+        Backend.AUTO.value,
+        None if fallback is Fallback.NONE else fallback.value,
+        dict(parse_shape(text) for text in shape or []),
+        None if buckets is None else parse_buckets(buckets),
+        effort=effort,
+    )
+    reporting = Reporting(as_json, json_out)
+    request = CapacityRequest(rps, p99, rows, most, burst, host_us, utilisation, instance, reporting)
+    if not plan_capacity(model, options, request):
+        raise typer.Exit(1)

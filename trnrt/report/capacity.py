@@ -11,7 +11,6 @@ from rich.text import Text
 
 from trnrt.capacity.assumptions import WORKERS, assumptions
 from trnrt.capacity.queueing import FINAL_SAMPLES
-from trnrt.planner.crossing import host_link
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
 from trnrt.report.text import counted, shown
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from trnrt.capacity.assumptions import Host
     from trnrt.capacity.choosing import Candidate
     from trnrt.capacity.instances import Fleet
     from trnrt.capacity.planning import Answer
@@ -97,12 +97,13 @@ def verdict(answer: Answer) -> str:
     """The answer in one line."""
     chosen, demand = answer.chosen, answer.question.demand
     if chosen is None or chosen.waiting is None:
-        return f"not possible: a request that meets nobody takes {time_text(answer.least_us)} already"
+        return f"not possible: a request that meets nobody takes {time_text(answer.least_us)} already, and others wait"
     fleet = answer.fleets[0]
     return (
-        f"{counted(chosen.cores, 'core')} with --max-batch {chosen.max_batch}: expected p99 "
+        f"{counted(chosen.cores, 'core')}, batches of {chosen.max_batch} at most: expected p99 "
         f"{time_text(chosen.waiting.p99_us)}, load {100 * chosen.load(demand.rps):.0f} %; "
-        f"{fleet.count:,} x {fleet.instance.name}"
+        f"{fleet.count:,} x {fleet.instance.name}, each with `trnrt serve --workers {-(-chosen.cores // fleet.count)} "
+        f"--max-batch {chosen.max_batch}`"
     )
 
 
@@ -175,8 +176,8 @@ def curve_lines(answer: Answer) -> list[Text]:
 
 def assumed_lines(answer: Answer) -> list[str]:
     """What the answer rests on, a line each."""
-    question, host, demand = answer.question, answer.question.host, answer.question.demand
-    link = host_link(question.target)
+    host, demand = answer.question.host, answer.question.demand
+    link, told = host.link, _host_line(host)
     stream = "Poisson" if demand.burst == 1 else f"gaps that vary by {demand.burst:g} of their mean"
     return [
         f"arrivals at each core: {stream}. Workers of `trnrt serve` take up connections at random, and clients have "
@@ -185,13 +186,21 @@ def assumed_lines(answer: Answer) -> list[str]:
         "limit, padded to the next bucket. Clients' bodies come in one piece: --max-delay-ms makes nobody wait",
         f"the device: predicted. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} us each way, assumed "
         "(trnrt/planner/host_link.toml)",
-        f"the host: {host.request_us:g} us a request and {host.read_us_per_mb:g} us a MB of its input on the event loop, "
-        f"{host.batch_us:g} us a batch and {host.merge_us_per_mb:g} us a MB merged before the device: all on one vCPU a worker "
-        "(trnrt/capacity/assumptions.toml; --host-us)",
+        told,
         f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
         f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
         f"{FINAL_SAMPLES:,} simulated arrivals; +- is the standard error of p99. Not in it: the network, TLS, proxies",
     ]
+
+
+def _host_line(host: Host) -> str:
+    if not (host.batch_us or host.read_us_per_mb or host.merge_us_per_mb):
+        return f"the host: {host.request_us:g} us a request, as --host-us says, on one vCPU a worker"
+    return (
+        f"the host: {host.request_us:g} us a request, {host.read_us_per_mb:g} us a MB of its input, "
+        f"{host.batch_us:g} us a batch and {host.merge_us_per_mb:g} us a MB merged, on one vCPU a worker; "
+        "measured on another machine (trnrt/capacity/assumptions.toml; --host-us)"
+    )
 
 
 def doubts(target: str, *, parts: bool) -> list[str]:

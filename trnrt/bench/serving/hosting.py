@@ -8,12 +8,16 @@ large. The CPU time is nearly the same whatever else the machine does, as a rate
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,16 +46,16 @@ class Spent:
 def request(port: int, model: str, shape: tuple[int, ...], *, binary: bool) -> tuple[bytes, int]:
     """A row of the Open Inference Protocol as bytes, and the size of its body."""
     row = np.round(np.random.default_rng(0).random(shape, np.float32) * 16) / 16
-    size = [1, *shape]
+    tensor: dict[str, Any] = {"name": "image", "shape": [1, *shape], "datatype": "FP32"}
+    kind = "application/json"
     if binary:
-        text = f'{{"inputs":[{{"name":"image","shape":{size},"datatype":"FP32","parameters":{{"binary_data_size":{row.nbytes}}}}}],"parameters":{{"binary_data_output":true}}}}'
-        body, kind = text.encode() + row.tobytes(), f"application/octet-stream\r\n{_BINARY}: {len(text)}"
+        tensor["parameters"] = {"binary_data_size": row.nbytes}
+        text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+        body, kind = text + row.tobytes(), f"application/octet-stream\r\n{_BINARY}: {len(text)}"
     else:
-        values = ",".join(f"{value:g}" for value in row.ravel())
-        body = f'{{"inputs":[{{"name":"image","shape":{size},"datatype":"FP32","data":[{values}]}}]}}'.encode()
-        kind = "application/json"
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body, len(body)
+        body = json.dumps({"inputs": [tensor | {"data": row.ravel().tolist()}]}, separators=(",", ":")).encode()
+    lines = (f"POST /v2/models/{model}/infer HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Type: {kind}")
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}\r\n\r\n"]).encode() + body, len(body)
 
 
 async def answered(port: int, content: bytes, clients: int, seconds: float) -> int:
@@ -97,20 +101,32 @@ def spent(server: Server, model: str, shape: tuple[int, ...], clients: int, *, b
     return Spent(body, binary, clients, (cpu_seconds(server.process.pid) - before) / count * 1e6, count)
 
 
-def main() -> None:
-    """Print a line for each."""
+def measured() -> Iterator[Spent]:
+    """The CPU time of each kind of request; large rows only in binary, as JSON of them is nobody's choice."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for shape in SHAPES:
             model = zeros(folder, shape)
-            arguments, module = [str(model)], ("trnrt.bench.serving.instant",)
-            with serving(arguments, folder / "cache", module=module) as server:
-                for binary in (False, True):
+            module = ("trnrt.bench.serving.instant",)
+            with serving([str(model)], folder / "cache", module=module) as server:
+                for binary in (False, True) if shape == SHAPES[0] else (True,):
                     for clients in CLIENTS:
-                        if binary or np.prod(shape) < 1000:
-                            found = spent(server, model.stem, shape, clients, binary=binary)
-                            sys.stdout.write(f"{found}\n")
-                            sys.stdout.flush()
+                        yield spent(server, model.stem, shape, clients, binary=binary)
+
+
+def main() -> None:
+    """Print a line for each, and what they say of ``trnrt/capacity/assumptions.toml``."""
+    found = []
+    for one in measured():
+        sys.stdout.write(f"{one}\n")
+        sys.stdout.flush()
+        found.append(one.microseconds)
+    alone, merged, _, small, alone_large, merged_large = found
+    alone_small, size = found[2], math.prod(SHAPES[1]) * 4 / 1e6
+    read = (alone_large - alone_small) / size
+    told = {"request_us": merged, "batch_us": alone - merged, "read_us_per_mb": read}
+    told["merge_us_per_mb"] = (merged_large - small) / size - read
+    sys.stdout.write(json.dumps({name: round(value) for name, value in told.items()}) + "\n")
 
 
 if __name__ == "__main__":
