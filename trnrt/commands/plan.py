@@ -47,6 +47,15 @@ _BucketsFlag = Annotated[
         show_default=False,
     ),
 ]
+_BucketsFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--buckets",
+        metavar="1,8,32",
+        help="Only these sizes of a batch. By default 1, 2, 4 ... as the server has them.",
+        show_default=False,
+    ),
+]
 _BurstFlag = Annotated[
     float,
     typer.Option(
@@ -94,16 +103,7 @@ def plan_command(
     rows: _RowsFlag = 1,
     most: _MostFlag = None,
     buckets: _BucketsFlag = None,
-    burst: _BucketsFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--buckets",
-        metavar="1,8,32",
-        help="Only these sizes of a batch. By default 1, 2, 4 ... as the server has them.",
-        show_default=False,
-    ),
-]
-_BurstFlag = 1.0,
+    burst: _BurstFlag = 1.0,
     host_us: _HostFlag = None,
     utilisation: _UtilisationFlag = None,
     instance: _InstanceFlag = None,
