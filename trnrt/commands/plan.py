@@ -47,15 +47,6 @@ _BucketsFlag = Annotated[
         show_default=False,
     ),
 ]
-_BucketsFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--buckets",
-        metavar="1,8,32",
-        help="Only these sizes of a batch. By default 1, 2, 4 ... as the server has them.",
-        show_default=False,
-    ),
-]
 _BurstFlag = Annotated[
     float,
     typer.Option(
