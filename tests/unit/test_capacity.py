@@ -21,7 +21,7 @@ from trnrt.commands.capacity import read_duration
 from trnrt.errors import OptionError
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.planner.crossing import HostLink, host_link
-from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, doubts, time_text
+from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, doubt, time_text
 
 ROOT = Path(__file__).parents[2]
 CNN = str(ROOT / "models" / "digits_cnn.onnx")
@@ -192,7 +192,7 @@ def test_the_errors_that_are_told_are_those_of_the_timing_models_page() -> None:
     assert (float(worst), float(left_worst)) == (FITTED_ERROR, LEFT_OUT_ERROR)
     source = assumptions()["utilisation"][1]
     assert f"{LEFT_OUT_ERROR:g} %" in source and 1 / default_utilisation() == pytest.approx(1.16 * 1.23, rel=0.01)
-    assert "never compared" in doubts("trn3", parts=False)[0] and not get_target("trn3").timing.compared
+    assert "never compared" in doubt("trn3") and not get_target("trn3").timing.compared
 
 
 def test_every_assumption_has_a_source() -> None:
@@ -219,7 +219,7 @@ def test_plan_says_what_a_rate_needs_and_on_what_that_rests(tmp_path: Path) -> N
     assert f"{first['count']} x {first['name']}" in lines[1] and "--workers" in lines[1]
     assert len([line for line in lines if line.startswith("> ")]) == 2
     assert sum(line.endswith("planned") for line in lines) == 1
-    for told in ("Poisson", "assumptions.toml", "host_link.toml", "standard error"):
+    for told in ("Poisson", "assumptions.toml", "host_link.toml", "standard error", "--max-delay-ms"):
         assert told in outcome.out
     assert "nothing of this was ever run on a device" in outcome.err
 
@@ -240,8 +240,17 @@ def test_the_document_is_the_answer() -> None:
     assert {fleet["target"] for fleet in document["instances"]} == {"trn2"}
 
 
+def test_what_is_printed_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tables = trnrt(*plan("--rps", "500000")).out.partition("\n\n")[2].partition("Assumed:")[0]
+    wide = trnrt(*plan("--rps", "500000")).out
+    monkeypatch.setenv("COLUMNS", "300")
+    assert wide.count("\n") > 20 and tables in trnrt(*plan("--rps", "500000")).out
+
+
 def test_the_same_question_has_the_same_answer() -> None:
-    assert trnrt(*plan("--json")).out == trnrt(*plan("--json")).out
+    question = plan("--max-batch", "1", "--json")
+    assert trnrt(*question).out == trnrt(*question).out
 
 
 def test_what_can_not_be_in_time_is_an_answer_too() -> None:

@@ -60,7 +60,7 @@ def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest
     from trnrt.capacity.choosing import Demand
     from trnrt.capacity.instances import offered
     from trnrt.capacity.planning import Question, answer
-    from trnrt.report.capacity import capacity_document, capacity_parts, doubts
+    from trnrt.report.capacity import capacity_document, capacity_parts, doubt
 
     utilisation = default_utilisation() if request.utilisation is None else request.utilisation
     demand = Demand(request.rps, read_duration(request.p99), request.rows, request.burst, utilisation)
@@ -77,8 +77,7 @@ def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest
     say(document if request.reporting.as_json else render(capacity_parts(found)))
     if request.reporting.json_out is not None:
         write_text(request.reporting.json_out, document)
-    for text in doubts(session.target, parts=session.fallback is not None):
-        note(text)
+    note(doubt(session.target))
     return found.chosen is not None
 
 
@@ -87,6 +86,7 @@ def _served(
 ) -> tuple[Served, list[int]]:
     """What the timing model says of each bucket, and the limits of a batch that are worth a look."""
     from trnrt.capacity.workers import Served
+    from trnrt.planner.partition import fallback_notes
 
     rows = request.rows
     if session.model.batch is None and rows != 1:
@@ -94,13 +94,17 @@ def _served(
     sizes = _sizes(session, buckets, request)
     mergeable = sizes is not None
     predicted: dict[int, float] = {}
+    notes: list[str] = []
     for size in sizes or [rows]:
         with working(f"predicting a batch of {size}"):
             partition = session.planned_for(size)
+            notes += [text for text in fallback_notes(partition) if not predicted]
             predicted[size] = session.predicted(partition)
         served = Served(predicted, _row_sent(session, size), *_row_bytes(partition, size), mergeable)
         if size >= rows and served.device_us(size, size, host) + host.batch_us + host.request_us > p99_us:
             break  # a batch of that many would be late by itself: larger ones are none the better
+    for text in notes:
+        note(text)
     return served, [size for size in predicted if size >= min(rows, max(predicted))]
 
 

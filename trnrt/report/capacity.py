@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trnrt.capacity.planning import Answer
     from trnrt.capacity.queueing import Waiting
 
-_BAR = 40
+_BAR = 36
 FITTED_ERROR, LEFT_OUT_ERROR = 8.1, 16.0
 """Percent: the worst errors of docs/timing.md, of kernels that the timing model was fitted to and of such left out."""
 
@@ -99,44 +99,32 @@ def verdict(answer: Answer) -> str:
     if chosen is None or chosen.waiting is None:
         return f"not possible: a request that meets nobody takes {time_text(answer.least_us)} already, and others wait"
     fleet = answer.fleets[0]
+    workers = math.ceil(chosen.cores / fleet.count)
+    servers = math.ceil(workers / WORKERS)
+    several = f"{servers} x " if servers > 1 else ""
+    expected = f"{time_text(chosen.waiting.p99_us)} (+- {time_text(chosen.waiting.p99_error)})"
     return (
-        f"{counted(chosen.cores, 'core')}, batches of {chosen.max_batch} at most: expected p99 "
-        f"{time_text(chosen.waiting.p99_us)}, load {100 * chosen.load(demand.rps):.0f} %; "
-        f"{fleet.count:,} x {fleet.instance.name}, each with `trnrt serve --workers {-(-chosen.cores // fleet.count)} "
-        f"--max-batch {chosen.max_batch}`"
+        f"{counted(chosen.cores, 'core')}, batches of {chosen.max_batch} at most: expected p99 {expected}, load "
+        f"{100 * chosen.load(demand.rps):.0f} %; {fleet.count:,} x {fleet.instance.name}, each with "
+        f"{several}`trnrt serve --workers {math.ceil(workers / servers)} --max-batch {chosen.max_batch}`"
     )
 
 
 def candidates_table(answer: Answer) -> Table:
-    """A line for each limit of a batch; the chosen one is marked."""
-    rps = answer.question.demand.rps
-    columns = (
-        "",
-        "max batch",
-        "device",
-        "a core carries",
-        "limit",
-        "cores",
-        "load",
-        "batch",
-        "mean",
-        "p50",
-        "p99",
-        "+-",
-    )
+    """A line for each limit of a batch; the chosen one is marked. Narrow enough for 80 columns."""
+    rps, predicted = answer.question.demand.rps, answer.question.served.predicted_us
+    columns = ("", "max", "device us", "carries/s", "limit", "cores", "load", "batch", "mean ms", "p50", "p99")
     lines = []
     for candidate in answer.candidates:
-        mark = ">" if candidate is answer.chosen else ""
-        first = (mark, str(candidate.max_batch), time_text(answer.question.served.predicted_us[candidate.max_batch]))
-        waiting = candidate.waiting
+        waiting, most = candidate.waiting, candidate.max_batch
+        first = (">" if candidate is answer.chosen else "", str(most), f"{predicted[most]:,.1f}")
         if waiting is None:
-            lines.append((*first, "nothing", f"{time_text(candidate.worker.alone_us)} alone", *[""] * 7))
+            lines.append((*first, "0", f"{time_text(candidate.worker.alone_us)} alone", *[""] * 6))
             continue
-        times = (time_text(value) for value in (waiting.mean_us, waiting.p50_us, waiting.p99_us, waiting.p99_error))
-        load = f"{100 * candidate.load(rps):.0f} %"
-        carried = (f"{candidate.carries:,.0f}/s", candidate.limited_by, f"{candidate.cores:,}")
-        lines.append((*first, *carried, load, f"{waiting.batch:.1f}", *times))
-    return plain_table(columns, lines, right=(1, 2, 3, 5, 6, 7, 8, 9, 10, 11))
+        carried = (f"{candidate.carries:,.0f}", candidate.limited_by, f"{candidate.cores:,}")
+        times = (f"{value / 1e3:.3g}" for value in (waiting.mean_us, waiting.p50_us, waiting.p99_us))
+        lines.append((*first, *carried, f"{100 * candidate.load(rps):.0f} %", f"{waiting.batch:.1f}", *times))
+    return plain_table(columns, lines, right=(1, 2, 3, 5, 6, 7, 8, 9, 10))
 
 
 def instances_table(fleets: Sequence[Fleet]) -> Table:
@@ -154,7 +142,7 @@ def instances_table(fleets: Sequence[Fleet]) -> Table:
         )
         for number, fleet in enumerate(fleets)
     ]
-    columns = ("", "instances", "type", "cores each", "vCPUs each", "memory each", "limit", "cores in all")
+    columns = ("", "number", "type", "cores", "vCPUs", "memory", "limit", "cores in all")
     return plain_table(columns, lines, right=(1, 3, 4, 5, 7))
 
 
@@ -189,7 +177,7 @@ def assumed_lines(answer: Answer) -> list[str]:
         told,
         f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
         f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
-        f"{FINAL_SAMPLES:,} simulated arrivals; +- is the standard error of p99. Not in it: the network, TLS, proxies",
+        f"{FINAL_SAMPLES:,} simulated arrivals, hence the standard error of p99 (+-); no network, TLS or proxies",
     ]
 
 
@@ -203,17 +191,16 @@ def _host_line(host: Host) -> str:
     )
 
 
-def doubts(target: str, *, parts: bool) -> list[str]:
-    """Notes on how far the answer is to be trusted. ``parts``: some of the model may run on the CPU."""
+def doubt(target: str) -> str:
+    """How far the answer is to be trusted."""
     from trnrt.nki.machine.targets import get_target
 
-    told = [
+    if not get_target(target).timing.compared:
+        return f"nothing of this was ever run on a device, and {target}'s model was never compared with a measurement"
+    return (
         f"nothing of this was ever run on a device: the timing model is within {FITTED_ERROR:g} % of the published "
         f"kernels that it was fitted to, and {LEFT_OUT_ERROR:g} % where one was left out (docs/timing.md)"
-    ]
-    if not get_target(target).timing.compared:
-        told = [f"nothing of this was ever run on a device, and {target}'s model was never compared with a measurement"]
-    return told + ["what runs on the CPU is not predicted: it is not in this"] * parts
+    )
 
 
 def time_text(microseconds: float) -> str:
