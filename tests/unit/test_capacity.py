@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commanding import trnrt
 
-from trnrt.capacity.assumptions import Host, assumptions, default_utilisation, host
+from trnrt.capacity.assumptions import WORKERS, Host, assumptions, default_utilisation, host
 from trnrt.capacity.choosing import Demand, best, candidates
 from trnrt.capacity.instances import fleets, instances, offered
 from trnrt.capacity.queueing import stream, wait
@@ -240,6 +240,14 @@ def test_the_document_is_the_answer() -> None:
     assert {fleet["target"] for fleet in document["instances"]} == {"trn2"}
 
 
+def test_more_cores_than_a_server_has_workers_take_several_servers() -> None:
+    told = trnrt(*plan("--rps", "150000", "--instance", "trn2.48xlarge")).out.splitlines()[1]
+    cores, servers, workers = map(
+        int, re.findall(r"^(\d+) cores.*1 x trn2\.48xlarge.* (\d) x .*--workers (\d+)", told)[0]
+    )
+    assert cores > WORKERS >= workers and servers == 2 and servers * workers - cores in (0, 1)
+
+
 def test_what_is_printed_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     tables = trnrt(*plan("--rps", "500000")).out.partition("\n\n")[2].partition("Assumed:")[0]
@@ -314,3 +322,32 @@ def test_rows_that_depend_on_each_other_are_a_batch_by_themselves(tmp_path: Path
     document = trnrt("plan", path, "--rps", "100", "--p99", "10ms", "--rows", "6", "--json").document
     assert list(document["predicted_us"]) == ["6"]
     assert document["chosen"]["waiting"]["batch"] == 1
+
+
+def test_rows_that_come_together_only_are_asked_for_together(tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>\ng (float[4,3] x) => (float[4,3] y) { y = Softmax<axis=0>(x) }'
+    )
+    path = tmp_path / "fixed_mixing.onnx"
+    onnx.save(model, path)
+    question = ("plan", path, "--rps", "100", "--p99", "10ms")
+    outcome = trnrt(*question)
+    assert outcome.code == 2 and "takes 4 rows at a time" in outcome.err and "--rows 4" in outcome.err
+    assert trnrt(*question, "--rows", "4").code == 0
+
+
+def test_what_runs_on_the_cpu_is_told(tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>\ng (float[N,3] x) => (float[N,3] y) { a = Relu(x)  y = Hardmax(a) }'
+    )
+    path = tmp_path / "part.onnx"
+    onnx.save(model, path)
+    question = ("plan", path, "--rps", "100", "--p99", "10ms", "--max-batch", "1")
+    refused = trnrt(*question)
+    assert refused.code == 1 and "Hardmax" in refused.err
+    outcome = trnrt(*question, "--fallback", "onnxruntime")
+    assert outcome.code == 0 and "runs on the CPU" in outcome.err and "own time is not predicted" in outcome.err

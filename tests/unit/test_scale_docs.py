@@ -119,7 +119,7 @@ def test_the_latencies_are_those_that_are_predicted(network: dict[str, Any]) -> 
 def test_the_example_is_what_the_command_prints() -> None:
     outcome = trnrt(*COMMAND.replace("models/", f"{ROOT}/models/").split()[2:])
     assert outcome.code == 0
-    shown = outcome.out.partition("\nOne core's")[0].rstrip().splitlines()
+    shown = outcome.out.partition("\nAssumed:")[0].rstrip().splitlines()
     listing = "".join(f"    {line}".rstrip() + "\n" for line in shown)
     before, _, after = text().partition(COMMAND)
     kept, _, rest = after.partition("\nBelow that")

@@ -114,6 +114,9 @@ def _sizes(session: InferenceSession, buckets: Sequence[int] | None, request: Ca
 
     fixed = fixed_batch(session)
     if session.model.batch is None or session.mixing(session.random_inputs(max(2, fixed or 2))) is not None:
+        if fixed is not None and request.rows != fixed:
+            told = f"--rows {request.rows}: the model takes {fixed} rows at a time, which depend on each other"
+            raise OptionError(told, hint=f"say --rows {fixed}")
         return None
     if fixed is not None:
         if request.most is not None or buckets is not None:

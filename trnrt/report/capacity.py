@@ -167,6 +167,7 @@ def assumed_lines(answer: Answer) -> list[str]:
     host, demand = answer.question.host, answer.question.demand
     link, told = host.link, _host_line(host)
     stream = "Poisson" if demand.burst == 1 else f"gaps that vary by {demand.burst:g} of their mean"
+    fleet = [f"{best.instance.name}: {best.instance.source}" for best in answer.fleets[:1]]
     return [
         f"arrivals at each core: {stream}. Workers of `trnrt serve` take up connections at random, and clients have "
         "many; an uneven spread is not in it",
@@ -178,6 +179,7 @@ def assumed_lines(answer: Answer) -> list[str]:
         f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
         f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
         f"{FINAL_SAMPLES:,} simulated arrivals, hence the standard error of p99 (+-); no network, TLS or proxies",
+        *fleet,
     ]
 
 

@@ -28,7 +28,7 @@ from trnrt.bench.serving.wire import Answer, Connection
 SHAPES = ((1, 8, 8), (3, 224, 224))
 CLIENTS = (1, 64)
 SECONDS = 4.0
-_SETTLED_S = 1.0
+SETTLED_S = 1.0
 _BINARY = "Inference-Header-Content-Length"
 
 
@@ -95,7 +95,7 @@ def cpu_seconds(pid: int) -> float:
 def spent(server: Server, model: str, shape: tuple[int, ...], clients: int, *, binary: bool) -> Spent:
     """The CPU time of a request, with so many clients."""
     content, body = request(server.port, model, shape, binary=binary)
-    asyncio.run(answered(server.port, content, clients, _SETTLED_S))
+    asyncio.run(answered(server.port, content, clients, SETTLED_S))
     before = cpu_seconds(server.process.pid)
     count = asyncio.run(answered(server.port, content, clients, SECONDS))
     return Spent(body, binary, clients, (cpu_seconds(server.process.pid) - before) / count * 1e6, count)
