@@ -61,11 +61,13 @@ def candidates(served: Served, limits: Iterable[int], demand: Demand, host: Host
 
 
 def best(found: Sequence[Candidate]) -> Candidate | None:
-    """The candidate with the fewest cores; of those the one with the least p99 to two digits, then the least batch."""
+    """The candidate with the fewest cores; of those the one with the least p99, then the one that carries most (both
+    to two digits), then the one with the least batch."""
 
-    def cost(candidate: Candidate) -> tuple[int, float, int]:
+    def cost(candidate: Candidate) -> tuple[int, float, float, int]:
         assert candidate.waiting is not None
-        return candidate.cores, float(f"{candidate.waiting.p99_us:.1e}"), candidate.max_batch
+        p99, carries = float(f"{candidate.waiting.p99_us:.1e}"), float(f"{candidate.carries:.1e}")
+        return candidate.cores, p99, -carries, candidate.max_batch
 
     return min((candidate for candidate in found if candidate.waiting is not None), key=cost, default=None)
 
