@@ -75,6 +75,7 @@ from trnrt.commands.options import (
     TraceFlag,
     WhyFlag,
 )
+from trnrt.commands.plan import plan_command
 from trnrt.commands.serve import serve_command
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
@@ -381,6 +382,7 @@ def buckets_command(
     choose(model, options, expected, most, Reporting(as_json, json_out))
 
 
+app.command("plan", short_help="Say how many cores and instances a rate of requests needs.")(plan_command)
 app.command("serve", short_help="Serve predictions over HTTP.")(serve_command)
 
 

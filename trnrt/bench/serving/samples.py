@@ -74,6 +74,13 @@ def instant(folder: Path) -> Sample:
     return _sample(model, rows, folder)
 
 
+def zeros(folder: Path, shape: tuple[int, ...], outputs: int = 10) -> Path:
+    """A model of any number of rows of this shape, called ``image``, that gives zeros."""
+    path = folder / f"zeros_{math.prod(shape)}.onnx"
+    _write(path, "image", shape, [np.zeros((math.prod(shape), outputs), np.float32)])
+    return path
+
+
 def _write(path: Path, name: str, shape: tuple[int, ...], weights: list[Array]) -> None:
     """A model of dense layers with ReLU between them; its input has this name and shape, and any number of rows."""
     import onnx

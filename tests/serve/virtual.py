@@ -1,0 +1,190 @@
+"""The server's own batcher on a clock that is only counted: an event loop and a model's thread that never wait.
+
+What takes time says so (``Clock.spend``, ``VirtualThread.compute``), and time is what it adds up to. While the loop is
+busy the thread goes on, as it does in a server; but what the thread does in Python keeps the loop waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.capacity.queueing import Worker
+from trnrt.serve.batching import Batcher, Limits
+from trnrt.serve.metrics import Metrics
+from trnrt.serve.problems import Problem
+
+Array = NDArray[Any]
+
+
+class Clock:
+    """``now`` in seconds, the moment when the thread goes on, and the moments when requests arrive."""
+
+    def __init__(self, arrivals: Sequence[float]) -> None:
+        self.now = 0.0
+        self.wake = math.inf
+        self.resume: Callable[[], None] = lambda: None
+        self.arrive: Callable[[int], None] = lambda number: None
+        self._arrivals, self._came = arrivals, 0
+
+    def time(self) -> float:
+        """What ``time.perf_counter`` is for the batcher."""
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        """The loop is busy; the thread may wake meanwhile, and keeps it longer."""
+        end = self.now + seconds
+        while self.wake <= end:
+            self.now, self.wake = self.wake, math.inf
+            before = self.now
+            self.resume()
+            end += self.now - before
+        self.now = end
+
+    def look(self, seconds: float | None) -> None:
+        """The loop looks at the network; if nothing has come, it waits for so long, or until the thread wakes."""
+        self.now = max(self.now, min(math.inf if seconds is None else self.now + seconds, self.wake, self._next))
+        if math.isinf(self.now):
+            raise RuntimeError("everybody waits for ever")
+        if self.wake <= self.now:
+            self.now, self.wake = max(self.now, self.wake), math.inf
+            self.resume()
+        while self._next <= self.now:
+            self._came += 1
+            self.arrive(self._came - 1)
+
+    @property
+    def _next(self) -> float:
+        return self._arrivals[self._came] if self._came < len(self._arrivals) else math.inf
+
+
+class _Selector(selectors.SelectSelector):
+    """Instead of waiting for the network, let time pass. What comes is taken up at once, as uvloop does it."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._clock.look(timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """asyncio's loop with this clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(_Selector(clock))
+        self._clock = clock
+
+    def time(self) -> float:
+        return self._clock.now
+
+    def _write_to_self(self) -> None:
+        """It never sleeps, so nobody need wake it."""
+
+
+class VirtualThread:
+    """A ``ComputeThread`` that runs only while the loop's thread waits for it: one of both at any time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._baton, self._go = threading.Semaphore(0), threading.Semaphore(0)
+        clock.resume = self._resume
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Let it begin; back when it waits for the device."""
+
+        def work() -> None:
+            job()
+            self._baton.release()
+
+        threading.Thread(target=work, daemon=True).start()
+        self._baton.acquire()
+
+    def compute(self, host_s: float, device_s: float) -> None:
+        """On the thread: Python first, then the device."""
+        moment = self._clock.now
+        self._clock.now += host_s
+        self._clock.wake = moment + host_s + device_s
+        self._baton.release()
+        self._go.acquire()
+
+    def _resume(self) -> None:
+        self._go.release()
+        self._baton.acquire()
+
+
+class Timed:
+    """A model that takes for n rows what tables say, microseconds."""
+
+    mergeable = True
+    parameters: tuple[str, ...] = ()
+
+    def __init__(self, thread: VirtualThread, host_us: tuple[float, ...], device_us: tuple[float, ...]) -> None:
+        self._thread, self._host_us, self._device_us = thread, host_us, device_us
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The rows themselves, later."""
+        index = len(feeds["x"]) - 1
+        self._thread.compute(self._host_us[index] / 1e6, self._device_us[index] / 1e6)
+        return {"y": feeds["x"]}
+
+    def bucket(self, rows: int) -> int:
+        """It pads nothing."""
+        return rows
+
+    def predicted(self, rows: int) -> float | None:
+        """Nothing is predicted."""
+        return None
+
+
+def latencies(clock: Clock, worker: Worker, arrivals: Array) -> Array:
+    """What requests of one row see of the server's batcher that come at these moments, microseconds; NaN if refused.
+
+    ``clock`` has the same arrivals, in seconds, and ``trnrt.serve.batching`` must have it for its own.
+    """
+    loop = VirtualLoop(clock)
+    found = np.full(len(arrivals), np.nan)
+    row = {"x": np.zeros((1, 1), np.float32)}
+
+    async def ask(batcher: Batcher, number: int) -> None:
+        with batcher.arriving():
+            clock.spend(worker.in_us / 1e6)
+        try:
+            await batcher.infer(row, 1, (), 1e6)
+        except Problem as problem:
+            assert problem.status == 429
+            return
+        clock.spend(worker.out_us / 1e6)
+        found[number] = clock.now * 1e6 - arrivals[number]
+
+    async def work() -> None:
+        thread = VirtualThread(clock)
+        limits = Limits(worker.most, 0.002, worker.queue)
+        model = Timed(thread, worker.host_us, worker.device_us)
+        batcher = Batcher("timed", model, thread, limits, Metrics())  # type: ignore[arg-type]
+        tasks: list[asyncio.Task[None]] = []
+        come = asyncio.Event()
+
+        def arrive(number: int) -> None:
+            tasks.append(loop.create_task(ask(batcher, number)))
+            if len(tasks) == len(arrivals):
+                come.set()
+
+        clock.arrive = arrive
+        await come.wait()
+        await asyncio.gather(*tasks)
+
+    try:
+        loop.run_until_complete(work())
+    finally:
+        loop.close()
+    return found

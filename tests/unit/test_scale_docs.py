@@ -1,0 +1,135 @@
+"""docs/scale.md says what the code does: its tables and its example are generated.
+
+``UPDATE_DOCS=1 pytest tests/unit/test_scale_docs.py`` writes them anew, in two minutes, with the latencies that
+``tests/data/scale.json`` has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commanding import trnrt
+
+from trnrt.capacity.assumptions import DEFAULT_MOST, assumptions, default_utilisation, host
+from trnrt.capacity.choosing import Demand
+from trnrt.capacity.instances import instances, offered
+from trnrt.capacity.planning import Question, answer
+from trnrt.capacity.queueing import FINAL_SAMPLES, SAMPLES
+from trnrt.capacity.workers import Served
+from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, time_text
+from trnrt.session import InferenceSession
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "scale.md"
+COMMAND = "    $ trnrt plan models/digits_cnn.onnx --rps 5000 --p99 20ms --target trn2\n"
+RATES, HOSTS = (1000, 20_000), (None, 20.0)
+UPDATING = bool(os.environ.get("UPDATE_DOCS"))
+CHECKED = 4
+"""Of how many rows one is computed anew, unless all are written."""
+
+
+def text() -> str:
+    return PAGE.read_text(encoding="utf-8")
+
+
+def networks() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((ROOT / "tests" / "data" / "scale.json").read_text(encoding="utf-8"))
+    return found
+
+
+def table(header: str) -> tuple[str, list[str], str]:
+    """What comes before the rows of the table with this header, its rows, and what comes after."""
+    before, found, after = text().partition(f"{header}\n")
+    assert found, header
+    line, _, rest = after.partition("\n")
+    rows, _, end = rest.partition("\n\n") if not rest.startswith("\n") else ("", "", rest[1:])
+    return f"{before}{header}\n{line}\n", rows.splitlines(), f"\n\n{end}" if rows else f"\n{end}"
+
+
+def check(header: str, rows: list[str]) -> None:
+    before, kept, after = table(header)
+    if UPDATING:
+        PAGE.write_text(f"{before}{chr(10).join(rows)}\n\n{after.lstrip(chr(10))}", encoding="utf-8")
+    else:
+        assert kept == rows
+
+
+def test_the_assumptions_are_those_of_the_data() -> None:
+    rows = [f"| `{name}` | {value:g} | {source} |" for name, (value, source) in assumptions().items()]
+    check("| value | | source |", rows)
+
+
+def test_the_instances_are_those_of_the_data() -> None:
+    rows = [
+        f"| {i.name} | {i.target} | {i.chips} | {i.cores} | {i.vcpus} | {i.memory_gib:,} GiB | {i.source} |"
+        for i in instances().values()
+    ]
+    check("| type | target | chips | cores | vCPUs | memory | source |", rows)
+
+
+def cases() -> Iterator[tuple[dict[str, Any], int, float | None]]:
+    for network in networks():
+        for rate in RATES:
+            for host_us in HOSTS:
+                yield network, rate, host_us
+
+
+def row(network: dict[str, Any], rate: int, host_us: float | None) -> str:
+    predicted = {int(size): float(us) for size, us in network["predicted_us"].items()}
+    served = Served(predicted, network["row_sent"], network["row_in"], network["row_out"], mergeable=True)
+    demand = Demand(rate, 20_000.0, 1, 1.0, default_utilisation())
+    target = network["target"]
+    question = Question(network["model"], target, network["dtype"], demand, host(target, host_us), served)
+    found = answer(question, sorted(predicted), offered(target))
+    chosen = found.chosen
+    assert chosen is not None and chosen.waiting is not None
+    told = "assumed" if host_us is None else f"{host_us:g}"
+    needs = f"{found.fleets[0].count} x {found.fleets[0].instance.name}"
+    cells = [network["model"], network["dtype"], target, f"{rate:,}", told, chosen.max_batch, chosen.cores]
+    cells += [f"{100 * chosen.load(rate):.0f} %", time_text(chosen.waiting.p99_us), chosen.limited_by, needs]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def test_the_networks_need_what_the_page_says() -> None:
+    header = "| model | dtype | target | requests/s | host us | max batch | cores | load | p99 | limit | instances |"
+    _, kept, _ = table(header)
+    if UPDATING:
+        check(header, [row(*case) for case in cases()])
+        return
+    told = [line.split(" | ")[:5] for line in kept]
+    assert len(told) == len(list(cases())) == len({tuple(cells) for cells in told})
+    for number, case in enumerate(cases()):
+        if number % CHECKED == CHECKED - 1:
+            assert kept[number] == row(*case)
+
+
+@pytest.mark.parametrize("network", [n for n in networks() if n["model"] == "digits_cnn"], ids=lambda n: n["target"])
+def test_the_latencies_are_those_that_are_predicted(network: dict[str, Any]) -> None:
+    model, kind = ROOT / "models" / "digits_cnn.onnx", {"target": network["target"], "dtype": network["dtype"]}
+    session = InferenceSession(model, backend="simulator", effort=1, **kind)
+    for size in (1, DEFAULT_MOST):
+        assert session.predicted_for(size) == pytest.approx(network["predicted_us"][str(size)], abs=0.001)
+
+
+def test_the_example_is_what_the_command_prints() -> None:
+    outcome = trnrt(*COMMAND.replace("models/", f"{ROOT}/models/").split()[2:])
+    assert outcome.code == 0
+    shown = outcome.out.partition("\nAssumed:")[0].rstrip().splitlines()
+    listing = "".join(f"    {line}".rstrip() + "\n" for line in shown)
+    before, _, after = text().partition(COMMAND)
+    kept, _, rest = after.partition("\nBelow that")
+    if UPDATING:
+        PAGE.write_text(f"{before}{COMMAND}{listing}\nBelow that{rest}", encoding="utf-8")
+    else:
+        assert kept == listing
+
+
+def test_the_figures_in_the_prose_are_those_of_the_code() -> None:
+    page = " ".join(text().split())
+    assert f"{FINAL_SAMPLES:,} arrivals" in page and f"{SAMPLES:,} to search with" in page
+    assert f"within {FITTED_ERROR:g} % of" in page and f"within {LEFT_OUT_ERROR:g} % where" in page

@@ -1,0 +1,109 @@
+"""How many cores a rate needs: for each limit of a batch, what a core carries, and the limit that needs the fewest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trnrt.capacity.assumptions import Host
+from trnrt.capacity.queueing import FINAL_SAMPLES, Array, Waiting, Worker, stream, wait
+from trnrt.capacity.workers import Served
+
+LEAST_LOAD = 1e-4
+"""A core that carries less than this share of what it could do carries nothing."""
+_STEPS = 10
+_MORE = 1.02
+_LOADS = tuple(share / 10 for share in range(1, 10))
+
+Limit = Literal["device", "host", "p99"]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is asked for: requests a second of ``rows`` rows, of which 99 % are answered within ``p99_us``.
+
+    ``burst``: see ``queueing.stream``. ``utilisation`` is the most of what a core could do that is planned with.
+    """
+
+    rps: float
+    p99_us: float
+    rows: int
+    burst: float
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A limit of a batch (rows), what one core ``carries`` with it (requests a second), and why no more.
+
+    ``cores`` carry all that is asked for, and ``waiting`` is what requests then see; None where a core carries nothing
+    in time.
+    """
+
+    max_batch: int
+    worker: Worker
+    carries: float
+    limited_by: Limit
+    cores: int
+    waiting: Waiting | None
+
+    def load(self, rps: float) -> float:
+        """The share of what its cores could do."""
+        return rps / self.cores / self.worker.saturation
+
+
+def candidates(served: Served, limits: Iterable[int], demand: Demand, host: Host) -> list[Candidate]:
+    """One for each limit of a batch."""
+    search, final = stream(demand.burst), stream(demand.burst, FINAL_SAMPLES)
+    return [_candidate(most, served.worker(most, demand.rows, host), demand, search, final) for most in limits]
+
+
+def best(found: Sequence[Candidate]) -> Candidate | None:
+    """The candidate with the fewest cores; of those the one with the least p99, then the one that carries most (both
+    to two digits), then the one with the least batch."""
+
+    def cost(candidate: Candidate) -> tuple[int, float, float, int]:
+        assert candidate.waiting is not None
+        p99, carries = float(f"{candidate.waiting.p99_us:.1e}"), float(f"{candidate.carries:.1e}")
+        return candidate.cores, p99, -carries, candidate.max_batch
+
+    return min((candidate for candidate in found if candidate.waiting is not None), key=cost, default=None)
+
+
+def curve(worker: Worker, burst: float) -> list[tuple[float, Waiting]]:
+    """(rate, what requests see) of one core, at tenths of the rate from which on its queue would grow without end."""
+    moments = stream(burst)
+    return [(load * worker.saturation, wait(worker, load * worker.saturation, moments)) for load in _LOADS]
+
+
+def _candidate(most: int, worker: Worker, demand: Demand, search: Array, final: Array) -> Candidate:
+    carries, limited_by = _carried(worker, demand, search)
+    if not carries:
+        return Candidate(most, worker, 0.0, "p99", 0, None)
+    cores = max(1, math.ceil(demand.rps / carries * (1 - 1e-9)))
+    waiting = wait(worker, demand.rps / cores, final)
+    # The larger sample may see a little more than the one that was searched with.
+    while waiting.p99_us > demand.p99_us:
+        cores = max(cores + 1, round(cores * _MORE))
+        waiting = wait(worker, demand.rps / cores, final)
+    return Candidate(most, worker, carries, limited_by, cores, waiting)
+
+
+def _carried(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Limit]:
+    """The largest rate within the p99 and the utilisation, and which of them ends it."""
+
+    def in_time(rate: float) -> bool:
+        return wait(worker, rate, moments).p99_us <= demand.p99_us
+
+    most = demand.utilisation * worker.saturation
+    if worker.alone_us >= demand.p99_us:
+        return 0.0, "p99"
+    if in_time(most):
+        return most, "device" if worker.device_rate <= worker.host_rate else "host"
+    low, high = LEAST_LOAD * most, most
+    for _ in range(_STEPS):
+        middle = math.sqrt(low * high) if high > 4 * low else (low + high) / 2
+        low, high = (middle, high) if in_time(middle) else (low, middle)
+    return (low if low > LEAST_LOAD * most else 0.0), "p99"

@@ -1,0 +1,231 @@
+"""How long requests wait for a NeuronCore: a worker of ``trnrt serve``, simulated request by request.
+
+A worker is two servers that wait for each other: an event loop, which reads requests and writes answers one after the
+other, and a model's thread, which computes batches. They share Python's interpreter: what the thread does for a batch
+beside the device keeps the loop waiting. The rules by which they work together are those of
+``trnrt/serve/batching.py``, and no formula is known for them; so they are played through for a stream of arrivals that
+is drawn once, with a fixed seed. The same question always gets the same answer. ``docs/scale.md`` says what it was
+compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.errors import OptionError
+
+Array = NDArray[np.float64]
+
+SAMPLES = 20_000
+"""Arrivals that are played through to search with."""
+FINAL_SAMPLES = 100_000
+"""And for the figures that are shown."""
+_WARM = 0.05
+"""The share of the arrivals that meet a worker which is not yet as busy as it will be: they count for nothing."""
+_SEGMENTS = 10
+_SHARES = (0.5, 0.99)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One core with its process; microseconds.
+
+    A batch of n requests takes ``device_us[n - 1]`` on the device, there and back, after ``host_us[n - 1]`` of the
+    interpreter. ``in_us`` and ``out_us`` are what the event loop takes for a request before it is queued and after it
+    was computed. A request that finds ``queue`` others waiting is refused.
+    """
+
+    device_us: tuple[float, ...]
+    host_us: tuple[float, ...]
+    in_us: float
+    out_us: float
+    queue: int
+
+    @property
+    def most(self) -> int:
+        """Requests of a batch at most."""
+        return len(self.device_us)
+
+    @property
+    def alone_us(self) -> float:
+        """What a request takes that meets nobody."""
+        return self.in_us + self.host_us[0] + self.device_us[0] + self.out_us
+
+    @property
+    def device_rate(self) -> float:
+        """Requests a second that the model's thread could compute, in full batches."""
+        return 1e6 * self.most / (self.host_us[-1] + self.device_us[-1])
+
+    @property
+    def host_rate(self) -> float:
+        """Requests a second that the interpreter could read, put together in full batches, and answer."""
+        busy = self.in_us + self.out_us + self.host_us[-1] / self.most
+        return 1e6 / busy if busy else math.inf
+
+    @property
+    def saturation(self) -> float:
+        """Requests a second from which on the queue grows without end."""
+        return min(self.device_rate, self.host_rate)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What requests see of a worker at a rate: microseconds from arrival to answer, infinite for those refused.
+
+    ``p99_error`` is the standard error of ``p99_us``, from the tenths of the sample; ``batch`` the mean requests of a
+    batch, ``refused`` a share of all requests.
+    """
+
+    mean_us: float
+    p50_us: float
+    p99_us: float
+    p99_error: float
+    batch: float
+    refused: float
+
+
+def stream(burst: float = 1.0, samples: int = SAMPLES, seed: int = 0) -> Array:
+    """Moments of arrivals, on average 1 apart. (samples,)
+
+    ``burst`` is the coefficient of variation of the gaps between them, which are gamma distributed: 1 is a Poisson
+    stream, where everybody comes without regard to the others; more comes in bursts, 0 in step.
+    """
+    generator = np.random.default_rng(seed)
+    if burst == 0:
+        return np.arange(1.0, samples + 1)
+    gaps = generator.gamma(1 / burst**2, burst**2, samples)
+    # The sample has the very rate that was asked for, so that a rate's figures differ by its waiting alone.
+    return np.cumsum(gaps / gaps.mean())
+
+
+def wait(worker: Worker, rate: float, moments: Array) -> Waiting:
+    """What requests see that come to a worker at ``rate`` a second, at ``moments`` (see ``stream``)."""
+    if not rate > 0:
+        raise OptionError(f"a rate of {rate:g} requests a second", hint="it is a number above 0")
+    latencies, batches = play(worker, moments * (1e6 / rate))
+    counted = latencies[int(len(latencies) * _WARM) :]
+    answered = counted[np.isfinite(counted)]
+    p50, p99 = _quantiles(counted)
+    parts = [_quantiles(part)[1] for part in np.array_split(counted, _SEGMENTS)]
+    error = float(np.std(parts, ddof=1)) / math.sqrt(_SEGMENTS) if np.all(np.isfinite(parts)) else math.inf
+    return Waiting(
+        mean_us=float(answered.mean()) if len(answered) else math.inf,
+        p50_us=p50,
+        p99_us=p99,
+        p99_error=error,
+        batch=int(np.isfinite(latencies).sum()) / max(1, batches),
+        refused=1 - len(answered) / len(counted),
+    )
+
+
+def play(worker: Worker, arrivals: Array) -> tuple[Array, int]:
+    """The latency of each arrival (infinite where it was refused), and how many batches they became."""
+    played = _Play(worker, arrivals.tolist())
+    played.run()
+    return np.array(played.latencies), played.batches
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A batch that the thread has computed, and whether it went on with the next one at once."""
+
+    batch: list[int]
+    goes_on: bool
+
+
+class _Play:
+    """A worker and its clock.
+
+    The event loop goes round. At the start of a round it looks once at what has come, and then does what is ready by
+    then, in its order: read a request (its number), note that a batch is done, answer its requests (their list), or
+    see whether a batch can go (None). What becomes ready meanwhile is done in the next round. The thread has a batch
+    until ``done``; it is the only one to know until the loop has noted it (``computing``).
+    """
+
+    def __init__(self, worker: Worker, moments: list[float]) -> None:
+        self.worker, self.moments = worker, moments
+        self.latencies = [math.inf] * len(moments)
+        self.batches = 0
+        self.now, self.done = 0.0, math.inf
+        self.queue: deque[int] = deque()
+        self.ready: deque[int | list[int] | _Done | None] = deque()
+        self.batch: list[int] = []
+        self.computing = self.considering = False
+
+    def run(self) -> None:
+        """Until everybody is answered."""
+        moments, ready, came, last = self.moments, self.ready, 0, len(self.moments)
+        while came < last or ready or self.batch:
+            if not ready:
+                self.now = max(self.now, min(moments[came] if came < last else math.inf, self.done))
+            if self.done <= self.now:
+                self._finish()
+            while came < last and moments[came] <= self.now:
+                ready.append(came)
+                came += 1
+            for _ in range(len(ready)):
+                item = ready.popleft()
+                if item is None:
+                    self._consider()
+                elif isinstance(item, int):
+                    self._read(item)
+                elif isinstance(item, list):
+                    self._answer(item)
+                else:
+                    self.computing = item.goes_on
+                    ready.append(item.batch)
+                    self._soon()
+
+    def _consider(self) -> None:
+        self.considering = False
+        if self.queue and not self.computing:
+            self.computing = True
+            self._start(self.now)
+
+    def _read(self, number: int) -> None:
+        self.now += self.worker.in_us
+        # What the thread finishes meanwhile, it finishes with the queue as it was.
+        while self.done <= self.now:
+            self._finish()
+        if len(self.queue) < self.worker.queue:
+            self.queue.append(number)
+            self._soon()
+
+    def _answer(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.now += self.worker.out_us
+            while self.done <= self.now:
+                self._finish()
+            self.latencies[number] = self.now - self.moments[number]
+
+    def _soon(self) -> None:
+        if self.queue and not (self.computing or self.considering):
+            self.considering = True
+            self.ready.append(None)
+
+    def _start(self, moment: float) -> None:
+        self.batch = [self.queue.popleft() for _ in range(min(len(self.queue), self.worker.most))]
+        host = self.worker.host_us[len(self.batch) - 1]
+        self.now += host
+        self.done = moment + host + self.worker.device_us[len(self.batch) - 1]
+        self.batches += 1
+
+    def _finish(self) -> None:
+        """The thread goes on by itself where the queue holds a whole batch."""
+        finished, moment = self.batch, self.done
+        self.batch, self.done = [], math.inf
+        goes_on = len(self.queue) >= self.worker.most
+        self.ready.append(_Done(finished, goes_on))
+        if goes_on:
+            self._start(moment)
+
+
+def _quantiles(latencies: Array) -> tuple[float, float]:
+    """The median and the 99th percentile, each the latency of a request: between finite and infinite is nothing."""
+    p50, p99 = np.quantile(latencies, _SHARES, method="higher")
+    return float(p50), float(p99)

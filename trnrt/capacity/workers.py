@@ -1,0 +1,58 @@
+"""A worker of ``trnrt serve`` for a model: from predicted latencies, and what the host takes, to service times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trnrt.buckets import cover
+from trnrt.capacity.assumptions import QUEUE, Host
+from trnrt.capacity.queueing import Worker
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is known of a model: microseconds on the device by bucket, and bytes of a row.
+
+    ``row_sent`` are what a client sends, ``row_in`` and ``row_out`` what goes to the device and comes back.
+    ``mergeable``: whether requests may share a batch. One whose rows depend on each other is compiled for the rows of
+    a request, which is the only bucket then.
+    """
+
+    predicted_us: Mapping[int, float]
+    row_sent: int
+    row_in: int
+    row_out: int
+    mergeable: bool
+
+    def device_us(self, rows: int, most: int, host: Host) -> float:
+        """So many rows on the device, moved there and back, in the buckets up to ``most``."""
+        buckets = sorted(size for size in self.predicted_us if size <= most) or sorted(self.predicted_us)[:1]
+        return sum(
+            self.predicted_us[part.bucket]
+            + host.link.transfer_us(part.bucket * self.row_in)
+            + host.link.transfer_us(part.bucket * self.row_out)
+            for part in cover(rows, buckets)
+        )
+
+    def worker(self, most: int, rows: int, host: Host) -> Worker:
+        """The worker for requests of ``rows`` rows that are merged up to ``most`` rows.
+
+        Reading is before the queue; of the rest, one half. A request of more rows than ``most`` is a batch by itself.
+        """
+        megabytes = rows * self.row_sent / 1e6
+        count = max(1, most // rows) if self.mergeable else 1
+        merging = [0.0, *(n * megabytes * host.merge_us_per_mb for n in range(2, count + 1))]
+        return Worker(
+            tuple(self.device_us(n * rows, most, host) for n in range(1, count + 1)),
+            tuple(host.batch_us + merged for merged in merging),
+            in_us=host.request_us / 2 + megabytes * host.read_us_per_mb,
+            out_us=host.request_us / 2,
+            queue=QUEUE,
+        )
+
+    def cpu_us(self, rows: int, batch: float, host: Host) -> float:
+        """CPU time of a request of the host, in batches of so many requests on average."""
+        megabytes = rows * self.row_sent / 1e6
+        merging = megabytes * host.merge_us_per_mb if batch > 1 else 0.0
+        return host.request_us + megabytes * host.read_us_per_mb + host.batch_us / batch + merging

@@ -1,0 +1,128 @@
+"""``trnrt plan``: its flags. What it does is in ``trnrt.commands.capacity``, imported when it is called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trnrt.commands.options import (
+    EFFORT,
+    Backend,
+    DType,
+    DTypeFlag,
+    EffortFlag,
+    Fallback,
+    FallbackFlag,
+    JsonFlag,
+    JsonOutFlag,
+    ModelFile,
+    Reporting,
+    ShapeFlag,
+    TargetFlag,
+    check_finite,
+)
+
+_RpsFlag = Annotated[
+    float,
+    typer.Option("--rps", min=1e-3, metavar="R", help="Requests a second.", callback=check_finite, show_default=False),
+]
+_P99Flag = Annotated[
+    str,
+    typer.Option(
+        "--p99", metavar="20ms", help="The time within which 99 % are answered: 20ms, 0.02s.", show_default=False
+    ),
+]
+_RowsFlag = Annotated[int, typer.Option("--rows", min=1, max=1024, metavar="N", help="Rows of a request.")]
+_MostFlag = Annotated[
+    int | None,
+    typer.Option("--max-batch", min=1, max=1024, metavar="N", help="Rows of a batch at most: 32.", show_default=False),
+]
+_BucketsFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--buckets",
+        metavar="1,8,32",
+        help="Only these sizes of a batch. By default 1, 2, 4 ... as the server has them.",
+        show_default=False,
+    ),
+]
+_BurstFlag = Annotated[
+    float,
+    typer.Option(
+        "--burst",
+        min=0,
+        max=10,
+        metavar="F",
+        help="How much the gaps between requests vary, in means; 1 is Poisson.",
+        callback=check_finite,
+    ),
+]
+_HostFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--host-us",
+        min=0,
+        metavar="US",
+        help="All CPU time of a request on the host, microseconds; else as measured on another machine.",
+        callback=check_finite,
+        show_default=False,
+    ),
+]
+_UtilisationFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--utilisation",
+        min=0.01,
+        max=0.95,
+        metavar="F",
+        help="Load of a core at most: 0.7.",
+        callback=check_finite,
+        show_default=False,
+    ),
+]
+_InstanceFlag = Annotated[
+    str | None,
+    typer.Option("--instance", metavar="TYPE", help="Only these instances, such as trn2.48xlarge.", show_default=False),
+]
+
+
+def plan_command(
+    model: ModelFile,
+    rps: _RpsFlag,
+    p99: _P99Flag,
+    rows: _RowsFlag = 1,
+    most: _MostFlag = None,
+    buckets: _BucketsFlag = None,
+    burst: _BurstFlag = 1.0,
+    host_us: _HostFlag = None,
+    utilisation: _UtilisationFlag = None,
+    instance: _InstanceFlag = None,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
+    effort: EffortFlag = EFFORT,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Plan capacity: how many cores and instances answer a rate of requests in time, and with which batches, from
+    predicted latencies and a model of the server's queue (docs/scale.md); nothing is run. Exit 1 if none can."""
+    from trnrt.buckets import parse_buckets
+    from trnrt.commands.capacity import CapacityRequest, plan_capacity
+    from trnrt.commands.opening import SessionOptions
+    from trnrt.planner.sizes import parse_shape
+
+    options = SessionOptions(
+        target,
+        dtype.value,
+        Backend.AUTO.value,
+        None if fallback is Fallback.NONE else fallback.value,
+        dict(parse_shape(text) for text in shape or []),
+        None if buckets is None else parse_buckets(buckets),
+        effort=effort,
+    )
+    reporting = Reporting(as_json, json_out)
+    request = CapacityRequest(rps, p99, rows, most, burst, host_us, utilisation, instance, reporting)
+    if not plan_capacity(model, options, request):
+        raise typer.Exit(1)

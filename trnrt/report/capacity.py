@@ -1,0 +1,216 @@
+"""What ``trnrt plan`` shows: the tables of a terminal, and the JSON document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from trnrt.capacity.assumptions import WORKERS, assumptions
+from trnrt.capacity.queueing import FINAL_SAMPLES
+from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.tables import plain_table
+from trnrt.report.text import counted, shown
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from trnrt.capacity.assumptions import Host
+    from trnrt.capacity.choosing import Candidate
+    from trnrt.capacity.instances import Fleet
+    from trnrt.capacity.planning import Answer
+    from trnrt.capacity.queueing import Waiting
+
+_BAR = 36
+FITTED_ERROR, LEFT_OUT_ERROR = 8.1, 16.0
+"""Percent: the worst errors of docs/timing.md, of kernels that the timing model was fitted to and of such left out."""
+
+
+def capacity_document(answer: Answer) -> Document:
+    """``plan``: times in microseconds, rates in requests a second; ``chosen`` is null where nothing is in time.
+
+    A candidate's ``carries`` is for one core; its ``waiting`` is null where that is 0. ``curve`` is one core's.
+    """
+    question, chosen = answer.question, answer.chosen
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": question.model,
+        "target": question.target,
+        "dtype": question.dtype,
+        "asked": asdict(question.demand),
+        "predicted_us": {str(size): time for size, time in question.served.predicted_us.items()},
+        "least_us": answer.least_us,
+        "candidates": [_candidate(candidate, question.demand.rps) for candidate in answer.candidates],
+        "chosen": None if chosen is None else _candidate(chosen, question.demand.rps),
+        "instances": [_fleet(fleet) for fleet in answer.fleets],
+        "curve": [{"rate": rate} | _waiting(waiting) for rate, waiting in answer.curve],
+        "assumed": asdict(question.host) | {"samples": FINAL_SAMPLES},
+        "sources": {name: source for name, (_, source) in assumptions().items()},
+    }
+
+
+def _candidate(candidate: Candidate, rps: float) -> Document:
+    waiting = candidate.waiting
+    return {
+        "max_batch": candidate.max_batch,
+        "carries": candidate.carries,
+        "limited_by": candidate.limited_by,
+        "alone_us": candidate.worker.alone_us,
+        "device_rate": candidate.worker.device_rate,
+        "host_rate": candidate.worker.host_rate if math.isfinite(candidate.worker.host_rate) else None,
+        "cores": candidate.cores if waiting else None,
+        "load": candidate.load(rps) if waiting else None,
+        "waiting": None if waiting is None else _waiting(waiting),
+    }
+
+
+def _waiting(waiting: Waiting) -> Document:
+    return {name: value if math.isfinite(value) else None for name, value in asdict(waiting).items()}
+
+
+def _fleet(fleet: Fleet) -> Document:
+    return asdict(fleet.instance) | {
+        "count": fleet.count,
+        "for_cores": fleet.for_cores,
+        "for_host": fleet.for_host,
+        "limited_by": fleet.limited_by,
+    }
+
+
+def capacity_parts(answer: Answer) -> list[RenderableType]:
+    """All that a terminal shows: the answer first, then what it was chosen from, and what it rests on."""
+    demand, question = answer.question.demand, answer.question
+    asked = f"{shown(question.model)} in {question.dtype} on {question.target}: {demand.rps:,g} requests/s of "
+    asked += f"{counted(demand.rows, 'row')}, 99 % answered within {time_text(demand.p99_us)}"
+    parts: list[RenderableType] = [Text(asked, "bold"), Text(verdict(answer)), ""]
+    parts += [candidates_table(answer), ""]
+    if answer.chosen is not None:
+        parts += [instances_table(answer.fleets), "", *curve_lines(answer), ""]
+    return [*parts, "Assumed:", *(Text(f"  {line}") for line in assumed_lines(answer))]
+
+
+def verdict(answer: Answer) -> str:
+    """The answer in one line."""
+    chosen, demand = answer.chosen, answer.question.demand
+    if chosen is None or chosen.waiting is None:
+        return f"not possible: a request that meets nobody takes {time_text(answer.least_us)} already, and others wait"
+    fleet = answer.fleets[0]
+    workers = math.ceil(chosen.cores / fleet.count)
+    servers = math.ceil(workers / WORKERS)
+    several = f"{servers} x " if servers > 1 else ""
+    expected = f"{time_text(chosen.waiting.p99_us)} (+- {time_text(chosen.waiting.p99_error)})"
+    return (
+        f"{counted(chosen.cores, 'core')}, batches of {chosen.max_batch} at most: expected p99 {expected}, load "
+        f"{100 * chosen.load(demand.rps):.0f} %; {fleet.count:,} x {fleet.instance.name}, each with "
+        f"{several}`trnrt serve --workers {math.ceil(workers / servers)} --max-batch {chosen.max_batch}`"
+    )
+
+
+def candidates_table(answer: Answer) -> Table:
+    """A line for each limit of a batch; the chosen one is marked. Narrow enough for 80 columns."""
+    rps, predicted = answer.question.demand.rps, answer.question.served.predicted_us
+    columns = ("", "max", "device us", "carries/s", "limit", "cores", "load", "batch", "mean ms", "p50", "p99")
+    lines = []
+    for candidate in answer.candidates:
+        waiting, most = candidate.waiting, candidate.max_batch
+        first = (">" if candidate is answer.chosen else "", str(most), f"{predicted[most]:,.1f}")
+        if waiting is None:
+            lines.append((*first, "0", f"{time_text(candidate.worker.alone_us)} alone", *[""] * 6))
+            continue
+        carried = (f"{candidate.carries:,.0f}", candidate.limited_by, f"{candidate.cores:,}")
+        times = (f"{value / 1e3:.3g}" for value in (waiting.mean_us, waiting.p50_us, waiting.p99_us))
+        lines.append((*first, *carried, f"{100 * candidate.load(rps):.0f} %", f"{waiting.batch:.1f}", *times))
+    return plain_table(columns, lines, right=(1, 2, 3, 5, 6, 7, 8, 9, 10))
+
+
+def instances_table(fleets: Sequence[Fleet]) -> Table:
+    """A line for each type of instance; the one that rents the fewest cores is marked."""
+    lines = [
+        (
+            "" if number else ">",
+            f"{fleet.count:,}",
+            fleet.instance.name,
+            str(fleet.instance.cores),
+            str(fleet.instance.vcpus),
+            f"{fleet.instance.memory_gib:,} GiB",
+            fleet.limited_by,
+            f"{fleet.rented:,}",
+        )
+        for number, fleet in enumerate(fleets)
+    ]
+    columns = ("", "number", "type", "cores", "vCPUs", "memory", "limit", "cores in all")
+    return plain_table(columns, lines, right=(1, 3, 4, 5, 7))
+
+
+def curve_lines(answer: Answer) -> list[Text]:
+    """One core's p99 by its rate, as bars: a whole one is the p99 that was asked for."""
+    chosen, limit = answer.chosen, answer.question.demand.p99_us
+    if chosen is None or chosen.waiting is None:
+        return []
+    planned = (answer.question.demand.rps / chosen.cores, chosen.waiting)
+    lines = [Text(f"One core's p99 by its rate, with --max-batch {chosen.max_batch}:")]
+    for rate, waiting in sorted([*answer.curve, planned], key=lambda point: point[0]):
+        share = waiting.p99_us / limit
+        bar = "#" * max(1, round(_BAR * share)) if share <= 1 else "#" * _BAR + ">"
+        load = 100 * rate / chosen.worker.saturation
+        told = f"{rate:>10,.0f}/s {load:>4.0f} % {time_text(waiting.p99_us):>9}  {bar:<{_BAR + 1}}"
+        lines.append(Text(f"{told}{'  planned' if waiting is planned[1] else ''}".rstrip()))
+    return lines
+
+
+def assumed_lines(answer: Answer) -> list[str]:
+    """What the answer rests on, a line each."""
+    host, demand = answer.question.host, answer.question.demand
+    link, told = host.link, _host_line(host)
+    stream = "Poisson" if demand.burst == 1 else f"gaps that vary by {demand.burst:g} of their mean"
+    fleet = [f"{best.instance.name}: {best.instance.source}" for best in answer.fleets[:1]]
+    return [
+        f"arrivals at each core: {stream}. Workers of `trnrt serve` take up connections at random, and clients have "
+        "many; an uneven spread is not in it",
+        "a worker a core, with the server's rules: whatever waits goes as a batch once the core is free, up to the "
+        "limit, padded to the next bucket. Clients' bodies come in one piece: --max-delay-ms makes nobody wait",
+        f"the device: predicted. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} us each way, assumed "
+        "(trnrt/planner/host_link.toml)",
+        told,
+        f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
+        f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
+        f"{FINAL_SAMPLES:,} simulated arrivals, hence the standard error of p99 (+-); no network, TLS or proxies",
+        *fleet,
+    ]
+
+
+def _host_line(host: Host) -> str:
+    if not (host.batch_us or host.read_us_per_mb or host.merge_us_per_mb):
+        return f"the host: {host.request_us:g} us a request, as --host-us says, on one vCPU a worker"
+    return (
+        f"the host: {host.request_us:g} us a request, {host.read_us_per_mb:g} us a MB of its input, "
+        f"{host.batch_us:g} us a batch and {host.merge_us_per_mb:g} us a MB merged, on one vCPU a worker; "
+        "measured on another machine (trnrt/capacity/assumptions.toml; --host-us)"
+    )
+
+
+def doubt(target: str) -> str:
+    """How far the answer is to be trusted."""
+    from trnrt.nki.machine.targets import get_target
+
+    if not get_target(target).timing.compared:
+        return f"nothing of this was ever run on a device, and {target}'s model was never compared with a measurement"
+    return (
+        f"nothing of this was ever run on a device: the timing model is within {FITTED_ERROR:g} % of the published "
+        f"kernels that it was fitted to, and {LEFT_OUT_ERROR:g} % where one was left out (docs/timing.md)"
+    )
+
+
+def time_text(microseconds: float) -> str:
+    """A duration for a person: three digits and its unit."""
+    if not math.isfinite(microseconds):
+        return "never"
+    if microseconds < 999.5:
+        return f"{microseconds:.3g} us"
+    if microseconds < 999_500:
+        return f"{microseconds / 1e3:.3g} ms"
+    return f"{microseconds / 1e6:,.3g} s"
