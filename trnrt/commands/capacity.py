@@ -132,7 +132,7 @@ def _sizes(session: InferenceSession, buckets: Sequence[int] | None, request: Ca
 
 def _row_sent(session: InferenceSession, rows: int) -> int:
     """Bytes of a row as a client sends them, in the model's own dtypes."""
-    from trnrt.session import as_numpy
+    from trnrt.feeds import as_numpy
 
     shapes = session.shapes_for(rows)
     sizes = [math.prod(shapes[info.name]) * as_numpy(info.dtype).itemsize for info in session.model.inputs]
