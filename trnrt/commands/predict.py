@@ -37,7 +37,7 @@ from trnrt.commands.options import (
     StdFlag,
     TargetFlag,
 )
-from trnrt.errors import OptionError, TrnrtError
+from trnrt.errors import OptionError, TooManyBadError, TrnrtError
 from trnrt.report.console import counting, note, say, working
 
 if TYPE_CHECKING:
@@ -231,8 +231,9 @@ def _run(opened: Opened, output: Output, notes: list[str]) -> Outcome:
     except StoppedError as error:
         note(f"stopped; {_kept(output)}")
         raise typer.Exit(128 + error.signal) from None
-    except TrnrtError:
-        note(_kept(output))
+    except TrnrtError as error:
+        if output.done and not isinstance(error, TooManyBadError):  # which says so itself
+            note(_kept(output))
         raise
     outcome.seconds, outcome.notes = time.perf_counter() - start, [*notes, *told]
     return outcome

@@ -151,6 +151,10 @@ def open_output(
         with _writing(directory):
             _clear(directory) if overwrite else _sweep(directory)
             found = _read_manifest(directory)
+            if found is not None and found["state"] == "running" and not any(_noted(directory, found)):
+                # Nothing would be lost: a first try that ended before its first part binds nobody.
+                _clear(directory)
+                found = None
             if found is not None:
                 _check_same(job, found, directory)
             elif others := _others(directory):

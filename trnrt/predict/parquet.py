@@ -6,8 +6,8 @@ Which column is which input is said (``--columns``), or follows from the names:
    ``--columns INPUT=A,B,C`` for columns of one number each, in this order. ``INPUT=`` may be left out where there is
    one input.
 2. A column that is called like the input; for a model's only input also one called as ``DATA_NAMES`` say.
-3. For a model's only input, where a row is a vector of n numbers: the file's number columns, in the file's order, but
-   the ids, if there are n.
+3. For a model's only input, where a row is a vector of n numbers: the file's number columns, in the file's order, if
+   there are n; but not the ids, nor a column called as ``LABEL_NAMES`` say.
 
 Anything else is refused: which column is meant is not guessed.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnrt.errors import BackendError, InputError, OptionError
-from trnrt.inputs import DATA_NAMES
+from trnrt.inputs import DATA_NAMES, LABEL_NAMES
 from trnrt.predict.columns import contents, id_dtype, id_values, is_picture, leaf_of, row_shape, tensor, titled
 from trnrt.predict.pictures import Decoder
 from trnrt.predict.rows import Array, Columns, Wanted
@@ -269,9 +269,7 @@ def _found(schema: pa.Schema, file: str, wanted: Wanted, *, alone: bool, id_: st
         usual = [name for name in names if name.lower() in DATA_NAMES]
         if len(usual) == 1:
             return usual
-        numbers = (
-            [name for name in names if _is_number(schema.field(name).type)] if len(set(names)) == len(names) else []
-        )
+        numbers = [name for name in names if name.lower() not in LABEL_NAMES and _is_number(schema, name)]
         if len(wanted.shape) == 1 and len(numbers) > 1 and wanted.shape[0] in (None, len(numbers)):
             return numbers
     raise InputError(
@@ -321,8 +319,9 @@ def _notes(binding: Binding, path: Path, schema: pa.Schema) -> list[str]:
     return [f"{quoted(name)} is from {titled(columns[0], path.name)}"] if columns[0] != name else []
 
 
-def _is_number(type_: pa.DataType) -> bool:
-    leaf = leaf_of(type_)
+def _is_number(schema: pa.Schema, name: str) -> bool:
+    found = schema.get_all_field_indices(name)
+    leaf = leaf_of(schema.field(found[0]).type)
     return leaf is not None and not leaf.lengths and leaf.kind in "biuf"
 
 

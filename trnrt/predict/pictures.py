@@ -54,8 +54,10 @@ class Decoder:
         shape = (how.height, how.width, channels) if LAYOUTS[how.layout] == 3 else (channels, how.height, how.width)
         return Decoder(wanted, how, shape)
 
-    def read(self, pictures: Sequence[Path | bytes | None]) -> tuple[Array, dict[int, str]]:
-        """The pictures, (rows, *shape), and why some are none."""
+    def read(
+        self, pictures: Sequence[Path | bytes | None], names: Sequence[str] | None = None
+    ) -> tuple[Array, dict[int, str]]:
+        """The pictures, (rows, *shape), and why some are none, where files are called by these ``names``."""
         made = np.zeros((len(pictures), *self.shape), self.wanted.dtype)
         bad: dict[int, str] = {}
         for row, picture in enumerate(pictures):
@@ -66,7 +68,8 @@ class Decoder:
             try:
                 made[row] = read_images([named], self.how, largest=_LARGEST_PICTURE)[0][0]
             except InputError as error:
-                bad[row] = str(error)
+                # By its id: how the folder was named is no part of a prediction.
+                bad[row] = str(error) if names is None else str(error).replace(str(picture), names[row])
         return made, bad
 
     def told(self, files: str) -> str:
@@ -106,7 +109,7 @@ class PictureRows:
         names = [self._name(row) for row in range(start, stop)]
         paths = [self._path(row, name) for row, name in zip(range(start, stop), names, strict=True)]
         columns = Columns(stop - start, ids=np.array(names, object))
-        columns.put(self.decoder.wanted.name, *self.decoder.read(paths))
+        columns.put(self.decoder.wanted.name, *self.decoder.read(paths, names))
         return columns
 
     def close(self) -> None:
@@ -125,6 +128,8 @@ class PictureRows:
 
 def open_pictures(paths: Sequence[Path], asked: Asked, wanted: Wanted, metadata: Mapping[str, str]) -> PictureRows:
     """The pictures at these paths, files or folders; InputError where there are none, or the input takes none."""
+    if paths[0].is_dir() and len(wanted.info.shape) != 4:
+        raise InputError(f"{quoted(str(paths[0]))} has no Parquet files, and {wanted.told()} takes no pictures")
     decoder = Decoder.make(wanted, metadata, asked.images)
     names, ends, roots = bytearray(), [], []
     digest = hashlib.sha256()
@@ -145,7 +150,7 @@ def open_pictures(paths: Sequence[Path], asked: Asked, wanted: Wanted, metadata:
         )
     identity = f"{counted(len(ends), 'picture')}, {digest.hexdigest()[:32]}"
     notes = [decoder.told(counted(len(ends), "picture"))]
-    notes += [f"{counted(others, 'file')} in the folder are called like no picture, and are left alone"] * bool(others)
+    notes += [f"called like no picture, and left alone: {counted(others, 'file')}"] * bool(others)
     at = np.array(roots, np.int32)
     return PictureRows(paths, at, bytes(names), np.array(ends, np.int64), decoder, identity, notes)
 
