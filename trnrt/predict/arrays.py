@@ -26,12 +26,12 @@ _LOCAL_HEADER = 30  # the fixed part of a zip member's own header: section 4.3.7
 
 @dataclass
 class StoredArray:
-    """An array whose bytes stand in a file as they are: in C's order, or in Fortran's."""
+    """An array whose bytes stand in a file as they are: in C's order, or in Fortran's. It is opened when it is read."""
 
     path: Path
-    file: IO[bytes]
     offset: int
     header: NpyHeader
+    file: IO[bytes] | None = None
 
     def read(self, start: int, stop: int) -> Array:
         """The rows from ``start`` to ``stop``."""
@@ -47,6 +47,7 @@ class StoredArray:
     def _run(self, first: int, count: int) -> Array:
         dtype = self.header.dtype
         found = np.empty(count, dtype)
+        self.file = self.file or self.path.open("rb")
         self.file.seek(self.offset + first * dtype.itemsize)
         if self.file.readinto(found.view(np.uint8).data) != found.nbytes:  # type: ignore[attr-defined]
             raise EOFError("it ends before its rows do")
@@ -54,17 +55,19 @@ class StoredArray:
 
     def close(self) -> None:
         """Close the file."""
-        self.file.close()
+        if self.file is not None:
+            self.file.close()
+        self.file = None
 
 
 @dataclass
 class StreamedArray:
-    """An array in a deflated member of an .npz; ``position`` is the row that comes next."""
+    """An array in a deflated member of an .npz, opened when it is read; ``position`` is the row that comes next."""
 
     path: Path
-    archive: zipfile.ZipFile
-    member: zipfile.ZipInfo
+    member: str
     header: NpyHeader
+    archive: zipfile.ZipFile | None = None
     stream: IO[bytes] | None = None
     position: int = 0
 
@@ -83,9 +86,10 @@ class StreamedArray:
 
     def _at(self, start: int, width: int) -> IO[bytes]:
         if self.stream is None or start < self.position:
-            self.close_stream()
+            self.close()
+            self.archive = zipfile.ZipFile(self.path)
             self.stream = self.archive.open(self.member)
-            npy_header(self.stream, self.path, self.member.file_size)
+            npy_header(self.stream, self.path, self.archive.getinfo(self.member).file_size)
             self.position = 0
         rest = (start - self.position) * width
         while rest:
@@ -96,16 +100,12 @@ class StreamedArray:
         self.position = start
         return self.stream
 
-    def close_stream(self) -> None:
-        """Forget where reading stands."""
-        if self.stream is not None:
-            self.stream.close()
-        self.stream = None
-
     def close(self) -> None:
         """Close the file."""
-        self.close_stream()
-        self.archive.close()
+        for opened in (self.stream, self.archive):
+            if opened is not None:
+                opened.close()
+        self.stream = self.archive = None
 
 
 @dataclass
@@ -171,13 +171,12 @@ def open_arrays(path: Path, name: str | None, id_name: str | None, wanted: Seque
 
 
 def _open_npy(path: Path) -> StoredArray:
-    with reading_file(path):
-        file = path.open("rb")
-        header = npy_header(file, path, path.stat().st_size)
-        offset = file.tell()
-        if offset + header.size > path.stat().st_size:
+    with reading_file(path), path.open("rb") as file:
+        size = path.stat().st_size
+        header = npy_header(file, path, size)
+        if file.tell() + header.size > size:
             raise EOFError("it ends before its rows do")
-        return StoredArray(path, file, offset, header)
+        return StoredArray(path, file.tell(), header)
 
 
 def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
@@ -186,22 +185,19 @@ def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
 
 
 def _open_member(path: Path, member: zipfile.ZipInfo) -> StoredArray | StreamedArray:
-    with reading_file(path):
-        archive = zipfile.ZipFile(path)
+    with reading_file(path), zipfile.ZipFile(path) as archive, path.open("rb") as file:
         with archive.open(member) as stream:
             header = npy_header(stream, path, member.file_size)
             length = stream.tell()
         if member.compress_type == zipfile.ZIP_STORED:
-            archive.close()
-            file = path.open("rb")
-            return StoredArray(path, file, _data_offset(file, member) + length, header)
+            return StoredArray(path, _data_offset(file, member) + length, header)
         if header.fortran and len(header.shape) > 1:
             raise InputError(
                 f"{quoted(member.filename)} in {quoted(str(path))} is compressed and in Fortran's order, whose rows "
                 "can't be streamed",
                 hint="save it anew: numpy.savez(FILE, NAME=numpy.ascontiguousarray(array))",
             )
-        return StreamedArray(path, archive, member, header)
+        return StreamedArray(path, member.filename, header)
 
 
 def _data_offset(file: IO[bytes], member: zipfile.ZipInfo) -> int:

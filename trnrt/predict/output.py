@@ -70,6 +70,7 @@ class Output:
     """A directory that this process alone writes to, from ``open_output`` until ``close``.
 
     ``done``: parts that are there and have the digests that were noted. ``notes``: what was found, for the user.
+    ``finished``: all was done before.
     """
 
     job: Job
@@ -77,6 +78,7 @@ class Output:
     lock: IO[bytes]
     done: dict[int, PartDone] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    finished: bool = False
 
     @property
     def directory(self) -> Path:
@@ -117,13 +119,15 @@ class Output:
 
     def finish(self) -> None:
         """Say in the manifest that all is done."""
+        if self.finished:
+            return
         parts = [self.done[number] for number in range(self.job.parts)]
         document = _manifest(self.job, "finished") | {
             "predicted": sum(part.predicted for part in parts),
             "bad": sum(part.bad for part in parts),
             "parts": [asdict(part) for part in parts],
         }
-        write_text(self.directory / MANIFEST, json.dumps(document, indent=1) + "\n", durable=True)
+        write_text(self.directory / MANIFEST, _text(document), durable=True)
         (self.directory / PROGRESS).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -186,14 +190,23 @@ def _take_over(output: Output, found: dict[str, Any] | None, checked: Callable[[
     if broken:
         output.notes.append(f"not as they were written, and made again: {listed(broken)}")
     if found is not None and found["state"] == "finished" and not output.missing:
+        output.finished = True
+        (directory / PROGRESS).unlink(missing_ok=True)
         return
+    if found is None:  # before anything else, so that the directory is known to be ours from the first file on
+        write_text(directory / MANIFEST, _text(_manifest(job, "running")), durable=True)
+    # Before the manifest, where that had the parts: at no moment has neither of them.
     lines = "".join(f"{json.dumps(asdict(part))}\n" for _, part in sorted(output.done.items()))
     write_text(directory / PROGRESS, lines, durable=True)
-    write_text(directory / MANIFEST, json.dumps(_manifest(job, "running"), indent=1) + "\n", durable=True)
+    write_text(directory / MANIFEST, _text(_manifest(job, "running")), durable=True)
 
 
 def _manifest(job: Job, state: str) -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "state": state, "job": dict(job.identity), "rows": job.rows}
+
+
+def _text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
 
 
 def _read_manifest(directory: Path) -> dict[str, Any] | None:

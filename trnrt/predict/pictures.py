@@ -40,11 +40,10 @@ class Decoder:
     @staticmethod
     def make(wanted: Wanted, metadata: Mapping[str, str], said: ImageOptions) -> Decoder:
         """For an input that takes pictures; InputError where it takes none, or a setting or its size is not known."""
-        # With the sizes that --shape says, so that pictures are resized to them.
-        sizes = (None, *(wanted.shape if len(wanted.shape) == 3 else wanted.info.shape[1:]))
-        how = recipe(
-            replace(wanted.info, shape=sizes if len(wanted.info.shape) == 4 else wanted.info.shape), metadata, said
-        )
+        how = recipe(wanted.info, metadata, said)
+        if len(wanted.shape) == 3:  # pictures are resized to what --shape says; the layout is what the model says
+            height, width = (size for dim, size in enumerate(wanted.shape, 1) if dim != LAYOUTS[how.layout])
+            how = replace(how, height=height, width=width)
         if how.height is None or how.width is None:
             raise InputError(
                 f"{wanted.told()} has no fixed size, and all rows need one",
@@ -159,17 +158,21 @@ def _listed(folder: Path) -> Iterator[tuple[bytes, os.stat_result | None]]:
     """(path from the folder, status) of each picture in order; the status of another file is None."""
     root = os.fsencode(folder)
     for name in sorted(_walked(root)):
-        path = os.path.join(root, name)  # noqa: PTH118  (names are bytes, in whatever encoding)
-        yield (
-            name,
-            Path(os.fsdecode(path)).stat() if name.lower().endswith(tuple(e.encode() for e in _ENDINGS)) else None,
-        )
+        path = Path(os.fsdecode(os.path.join(root, name)))  # noqa: PTH118  (names are bytes, in whatever encoding)
+        picture = path.suffix.lower() in _ENDINGS
+        # A link that leads nowhere is a row, too: a bad one.
+        yield name, None if not picture else path.stat() if path.exists() else path.lstat()
 
 
 def _walked(root: bytes) -> Iterator[bytes]:
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(b".")]
         below = os.path.relpath(folder, root)
         for name in files:
             if not name.startswith(b"."):
                 yield name if below == b"." else os.path.join(below, name)  # noqa: PTH118
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that can't be listed must not be left out in silence."""
+    raise InputError(f"can't list {quoted(str(error.filename))}: {error.strerror}")
