@@ -264,7 +264,7 @@ def folder(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         colour = (len(name) * 10, 20, 30)
         Image.new("RGB", (6, 4), colour).save(root / name)
-    (root / "bad.png").write_bytes((root / "b.png").read_bytes()[:60])
+    (root / "bad.png").write_bytes((root / "b.png").read_bytes()[:50])
     (root / "notes.txt").write_text("none", "utf-8")
     (root / "gone.png").symlink_to(root / "nowhere.png")
     (root / "round").symlink_to(root)

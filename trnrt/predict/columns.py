@@ -75,11 +75,13 @@ def row_shape(type_: pa.DataType, wanted: Wanted, place: str) -> tuple[int, ...]
     if len(lengths) == len(shape):
         shape = tuple(have if want is None else want for want, have in zip(shape, lengths, strict=True))
     known = _known(shape, wanted, place)
-    flat = lengths if len(lengths) == len(known) else (math.prod(known),)
-    if len(lengths) != len(flat) and not (not lengths and math.prod(known) == 1):
+    expected = known
+    if len(lengths) != len(known):
+        expected = (math.prod(known),) if len(lengths) == 1 else ()
+    if len(lengths) != len(expected) or (not lengths and math.prod(known) != 1):
         depth = f"{counted(len(lengths), 'level')} of lists" if lengths else "one value a row"
         raise InputError(f"{place} has {depth}, and {wanted.told()} takes {_ways(known)}")
-    for have, want in zip(lengths, known if lengths == flat else flat, strict=False):
+    for have, want in zip(lengths, expected, strict=True):
         if have is not None and have != want:
             raise InputError(f"{place} is {shown(str(type_))}, and {wanted.told()} takes {_ways(known)}")
     return known

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnrt.errors import InputError
-from trnrt.images import LAYOUTS, ImageOptions, NamedPicture, Recipe, read_images, recipe, told_of
+from trnrt.images import CHANNELS, LAYOUTS, ImageOptions, NamedPicture, Recipe, read_images, recipe, told_of
 from trnrt.inputs import LARGEST_INPUT
 from trnrt.predict.rows import Array, Columns, Wanted
 from trnrt.report.text import counted, quoted, shown
@@ -49,7 +49,7 @@ class Decoder:
                 f"{wanted.told()} has no fixed size, and all rows need one",
                 hint=f"say --shape {shown(wanted.name)}=3x224x224, or what it is; pictures are resized to it",
             )
-        channels = {"L": 1, "RGB": 3, "BGR": 3}.get(how.color, 4)
+        channels = CHANNELS[how.color]
         shape = (how.height, how.width, channels) if LAYOUTS[how.layout] == 3 else (channels, how.height, how.width)
         return Decoder(wanted, how, shape)
 
@@ -63,12 +63,13 @@ class Decoder:
             if picture is None:
                 bad[row] = "null"
                 continue
-            named = NamedPicture("the picture", picture) if isinstance(picture, bytes) else picture
+            named = NamedPicture("picture", picture) if isinstance(picture, bytes) else picture
             try:
                 made[row] = read_images([named], self.how, largest=_LARGEST_PICTURE)[0][0]
             except InputError as error:
                 # By its id: how the folder was named is no part of a prediction.
-                bad[row] = str(error) if names is None else str(error).replace(str(picture), names[row])
+                told, own = str(error), "the picture" if names is None else quoted(names[row])
+                bad[row] = told.replace(quoted(str(named)), own)
         return made, bad
 
     def told(self, files: str) -> str:
