@@ -6,12 +6,14 @@ import json
 import pickle
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
@@ -20,10 +22,12 @@ from onnx import TensorProto, helper
 from predicting import FFNN, MODELS, digests, linear, parts, quarantine, save_model
 
 from trnrt import InferenceSession
+from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.errors import DeviceError, InputError, OptionError
 from trnrt.predict import parquet as parquet_room
-from trnrt.predict.job import Opened, Request, open_job, prepare
-from trnrt.predict.part import make_part
+from trnrt.predict.job import BYTES_PER_PART, ROWS_PER_PART, Opened, Request, open_job, prepare
+from trnrt.predict.output import MANIFEST, PROGRESS, MostBad, parse_most_bad
+from trnrt.predict.part import QUARANTINE, make_part, part_file
 from trnrt.predict.source import Asked
 
 SKLEARN = Path(__file__).parents[1] / "data" / "sklearn"
@@ -187,7 +191,9 @@ def test_a_row_at_which_the_session_fails_is_found_and_set_aside(tmp_path: Path)
     assert all(row["y"] == row["id"] for row in rows)
     bad = quarantine(tmp_path / "out")
     assert [row["row"] for row in bad] == [3, 4, 200]
-    assert bad[0]["reason"].startswith("the model fails for this row: onnxruntime can't run")
+    assert bad[0]["input"] is None and bad[0]["reason"].startswith(
+        "the model fails for this row: onnxruntime can't run"
+    )
 
 
 def opened_rows(tmp_path: Path, rows: int = 8) -> Opened:
@@ -239,6 +245,8 @@ def test_too_many_bad_rows_stop_the_run_and_a_higher_limit_goes_on(tmp_path: Pat
     options: tuple[str | Path, ...] = ("--input", tmp_path / "x.parquet", "--rows-per-part", "4")
     complaint = predict(model, *options, out=out, code=1)
     assert "3 of 8 rows so far are bad, and --max-bad 10% allows 2: row 5: 1 value, not 3" in complaint
+    document = trnrt("predict", model, *options, "--output", out, "--json").document
+    assert (document["state"], document["bad"], document["parts_kept"]) == ("too many bad rows", 3, 2)
     assert "part-00002.parquet" not in {path.name for path in out.iterdir()}
     assert "3 of 8 rows" in predict(model, *options, "--max-bad", "2", out=out, code=1)
     document = predict(model, *options, "--max-bad", "25%", out=out)
@@ -249,6 +257,14 @@ def test_too_many_bad_rows_stop_the_run_and_a_higher_limit_goes_on(tmp_path: Pat
 @pytest.mark.parametrize("text", ["many", "-1", "101%", "1.5", "nan", ""])
 def test_a_limit_that_is_none_is_refused(tmp_path: Path, images: Path, text: str) -> None:
     assert "--max-bad" in predict(FFNN, "--input", images, "--max-bad", text, out=tmp_path / "out", code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "limit"),
+    [("0", 50, 0), ("20", 50, 20), ("7%", 100, 7), ("0.07", 100, 7), ("10%", 11, 2), ("0%", 9, 0), ("100 %", 9, 9)],
+)
+def test_a_limit_is_a_number_or_a_share_rounded_up(text: str, rows: int, limit: int) -> None:
+    assert parse_most_bad(text).limit(rows) == limit
 
 
 # ---- other processes
@@ -319,6 +335,34 @@ def test_settings_for_something_else_are_refused(
     assert told in predict(FFNN, "--input", images, *arguments, out=tmp_path / "out", code=2)
 
 
+def test_output_within_the_input_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([[1.0, 2.0, 3.0]])}), tmp_path / "x.parquet")
+    model = linear(tmp_path / "m.onnx")
+    for out in (tmp_path / "out", tmp_path):
+        assert "is in the folder of the input" in predict(model, "--input", tmp_path, out=out, code=2)
+
+
+def test_a_csv_file_is_refused_with_what_converts_it(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b,c\n1,2,3\n", "utf-8")
+    model = linear(tmp_path / "m.onnx")
+    complaint = predict(model, "--input", tmp_path / "x.csv", out=tmp_path / "out", code=2)
+    (code,) = [line.removeprefix("hint: ") for line in complaint.splitlines() if line.startswith("hint: ")]
+    exec(
+        code.replace("'data.parquet'", repr(str(tmp_path / "x.parquet"))), {"pyarrow": pa, "pq": pq, "csv": pyarrow.csv}
+    )
+    predict(model, "--input", tmp_path / "x.parquet", out=tmp_path / "out")
+    assert parts(tmp_path / "out") == [{"id": 0, "y": [1.0, 2.0, 3.0]}]
+
+
+def test_parts_are_in_order_by_name_however_many_there_are(tmp_path: Path) -> None:
+    job = opened_rows(tmp_path).job
+    for count in (1, 100_000, 100_001):
+        many = replace(job, rows=count, rows_per_part=1)
+        names = [part_file(many, number).name for number in {0, count // 2, count - 1}]
+        assert len({len(name) for name in names}) == 1
+    assert part_file(job, 1).name == "part-00001.parquet"
+
+
 def test_outputs_that_have_no_row_for_each_row_are_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["w"], ["z"])]
     outputs: Any = [("y", TensorProto.FLOAT, ["N", 3]), ("z", TensorProto.FLOAT, [5])]
@@ -333,3 +377,27 @@ def test_outputs_that_have_no_row_for_each_row_are_refused(tmp_path: Path) -> No
     with pytest.raises(OptionError, match=r"output 'z' has the shape \(5,\) for 1 row"):
         make_part(opened, 0)
     opened.close()
+
+
+# ---- the page
+
+
+def test_the_page_says_what_the_code_does(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (MODELS.parent / "docs" / "predict.md").read_text("utf-8")
+    numbers = (
+        f"Parts of {ROWS_PER_PART:,} rows",
+        f"more than {BYTES_PER_PART >> 20} MiB",
+        f"or {DEFAULT_BUCKETS[-1]}, or",
+    )
+    assert [text for text in (*numbers, f"{MostBad()} if you say nothing") if text not in page] == []
+    assert [name for name in (MANIFEST, PROGRESS, QUARANTINE) if f"`{name}" not in page] == []
+    # Its program runs, on fewer rows.
+    pixels = np.load(images).reshape(700, 64)
+    table = pa.table({"key": [f"k{row}" for row in range(700)], "image": pixels.tolist()})
+    pq.write_table(table, tmp_path / "data.parquet")
+    (tmp_path / "models").symlink_to(MODELS)
+    monkeypatch.chdir(tmp_path)
+    program = page.partition("## In Python\n\n")[2].partition("\n\n`opened.job`")[0]
+    exec(textwrap.dedent(program), {})
+    assert [row["id"] for row in parts(tmp_path / "out")] == table["key"].to_pylist()
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text("utf-8"))["state"] == "finished"

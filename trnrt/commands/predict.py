@@ -7,6 +7,7 @@ for nothing heavy.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -196,17 +197,15 @@ def predict(request: Request, most_bad: MostBad, reporting: Reporting, *, overwr
     check_form(request.form)
     with working(f"reading {request.model}"):
         opened = prepare(request)
-    notes = [f"runs on the {opened.session.backend}: {opened.session.backend_reason}"] * (request.backend == "auto")
-    notes += opened.source.notes
-    for text in notes:
-        note(text)
-    with counting("checking what is there", opened.job.rows) as checked:
-        output = open_output(opened.job, most_bad, overwrite=overwrite, checked=checked)
-    try:
-        outcome = _run(opened, output, notes)
-    finally:
-        output.close()
-        opened.close()
+    with closing(opened):
+        notes = [f"runs on the {opened.session.backend}: {opened.session.backend_reason}"] * (request.backend == "auto")
+        notes += opened.source.notes
+        for text in notes:
+            note(text)
+        with counting("checking what is there", opened.job.rows) as checked:
+            output = open_output(opened.job, most_bad, overwrite=overwrite, checked=checked)
+        with closing(output):
+            outcome = _run(opened, output, notes)
     _report(opened, output, outcome, reporting)
 
 
@@ -215,27 +214,31 @@ def _run(opened: Opened, output: Output, notes: list[str]) -> Outcome:
     from trnrt.predict.running import StoppedError, run_parts, stopping
     from trnrt.predict.summary import Outcome
 
-    outcome = Outcome(len(output.done), sum(part.rows for part in output.done.values()))
     told = list(output.notes)
     if output.done:
         what = "resuming" if output.missing else "nothing to do"
         told.append(f"{what}: {len(output.done):,} of {opened.job.parts:,} parts are there")
     for text in told:
         note(text)
+    rows = sum(part.rows for part in output.done.values())
+    outcome = Outcome(parts_kept=len(output.done), rows_kept=rows, notes=[*notes, *told])
     start = time.perf_counter()
     try:
+        output.check_bad()
         if output.missing:
-            with stopping() as stop, counting("predicting", opened.job.rows, outcome.rows_kept) as advance:
+            with stopping() as stop, counting("predicting", opened.job.rows, rows) as advance:
                 run_parts(opened, output, stop, advance)
         output.finish()
     except StoppedError as error:
         note(f"stopped; {_kept(output)}")
         raise typer.Exit(128 + error.signal) from None
-    except TrnrtError as error:
-        if output.done and not isinstance(error, TooManyBadError):  # which says so itself
+    except TooManyBadError as error:
+        outcome.stopped = error
+    except TrnrtError:
+        if output.done:
             note(_kept(output))
         raise
-    outcome.seconds, outcome.notes = time.perf_counter() - start, [*notes, *told]
+    outcome.seconds = time.perf_counter() - start
     return outcome
 
 
@@ -249,9 +252,14 @@ def _report(opened: Opened, output: Output, outcome: Outcome, reporting: Reporti
     from trnrt.report.files import write_text
 
     document = predict_document(opened, output, outcome)
-    say(as_text(document) if reporting.as_json else _text(opened, output, outcome))
+    if reporting.as_json:
+        say(as_text(document))
+    elif outcome.stopped is None:
+        say(_text(opened, output, outcome))
     if reporting.json_out is not None:
         write_text(reporting.json_out, as_text(document))
+    if outcome.stopped is not None:
+        raise outcome.stopped
 
 
 def _text(opened: Opened, output: Output, outcome: Outcome) -> str:

@@ -9,9 +9,10 @@ beside it (docs/batches.md), and a bad row that is left out changes no other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.cache.plans import version
 from trnrt.errors import InputError, OptionError
+from trnrt.inputs import split_argument
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source, open_source
@@ -174,6 +176,7 @@ def prepare(request: Request) -> Opened:
         device=request.device,
     )
     wanted = _wanted(session, dict(request.shapes))
+    _check_outside(request, wanted)
     source = open_source(request.asked, wanted, session.metadata)
     rows = source.rows if request.limit is None else min(request.limit, source.rows)
     width = sum(_bytes(one, source.shapes[one.name]) for one in wanted)
@@ -233,6 +236,18 @@ def _row_sizes(model: ImportedModel, info: TensorInfo, shapes: Mapping[str, tupl
     if said:
         return default_shapes(replace(model, inputs=(info,)), 1, said)[info.name][1:]
     return tuple(dim if isinstance(dim, int) else None for dim in info.shape[1:])
+
+
+def _check_outside(request: Request, wanted: Sequence[Wanted]) -> None:
+    """OptionError where the parts would be written into a folder of the input, and be rows of it the next time."""
+    names = {one.name: one.info for one in wanted}
+    for argument in request.asked.files:
+        folder = split_argument(argument, names)[1]
+        if folder.is_dir() and Path(request.directory).resolve().is_relative_to(folder.resolve()):
+            raise OptionError(
+                f"--output {quoted(request.directory)} is in the folder of the input, {quoted(str(folder))}",
+                hint="name a directory outside of it",
+            )
 
 
 def _batch(session: InferenceSession, asked: int | None, rows: int, width: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +44,8 @@ class MostBad:
 
     def limit(self, rows: int) -> int:
         """The number of rows, of so many."""
-        return self.count if self.count is not None else -int(-self.share * rows // 1)
+        # Rounded first: 7 % of 100 rows are 7.000000000000001 in floats.
+        return self.count if self.count is not None else math.ceil(round(self.share * rows, 6))
 
     def __str__(self) -> str:
         return f"{self.count:,}" if self.count is not None else f"{self.share * 100:.6g}%"
@@ -70,7 +72,7 @@ class Output:
     """A directory that this process alone writes to, from ``open_output`` until ``close``.
 
     ``done``: parts that are there and have the digests that were noted. ``notes``: what was found, for the user.
-    ``finished``: all was done before.
+    ``finished``: all was done before. ``bad``: rows set aside so far.
     """
 
     job: Job
@@ -79,6 +81,7 @@ class Output:
     done: dict[int, PartDone] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     finished: bool = False
+    bad: int = 0
 
     @property
     def directory(self) -> Path:
@@ -90,11 +93,6 @@ class Output:
         """The parts that are still to be made, in order."""
         return [number for number in range(self.job.parts) if number not in self.done]
 
-    @property
-    def bad(self) -> int:
-        """Bad rows so far."""
-        return sum(part.bad for part in self.done.values())
-
     def add(self, part: PartDone) -> None:
         """Note that a part is there. TooManyBadError where there are too many bad rows now; the part is kept."""
         with _writing(self.directory / PROGRESS), (self.directory / PROGRESS).open("ab") as file:
@@ -102,6 +100,7 @@ class Output:
             file.flush()
             os.fsync(file.fileno())
         self.done[part.number] = part
+        self.bad += part.bad
         self.check_bad()
 
     def check_bad(self) -> None:
@@ -167,7 +166,6 @@ def open_output(
                     hint="name a new or an empty directory",
                 )
             _take_over(output, found, checked or (lambda rows: None))
-        output.check_bad()
     except BaseException:
         output.close()
         raise
@@ -187,6 +185,7 @@ def _take_over(output: Output, found: dict[str, Any] | None, checked: Callable[[
         else:
             broken.append(part_file(job, part.number).name)
         checked(part.rows)
+    output.bad = sum(part.bad for part in output.done.values())
     if broken:
         output.notes.append(f"not as they were written, and made again: {listed(broken)}")
     if found is not None and found["state"] == "finished" and not output.missing:

@@ -60,12 +60,17 @@ class _Collected:
 
 def part_file(job: Job, number: int) -> Path:
     """Where a part is written."""
-    return Path(job.request.directory) / f"part-{number:05d}.{job.request.form}"
+    return Path(job.request.directory) / f"{_stem(job, number)}.{job.request.form}"
 
 
 def bad_file(job: Job, number: int) -> Path:
     """Where the bad rows of a part are written."""
-    return Path(job.request.directory) / QUARANTINE / f"part-{number:05d}.jsonl"
+    return Path(job.request.directory) / QUARANTINE / f"{_stem(job, number)}.jsonl"
+
+
+def _stem(job: Job, number: int) -> str:
+    """The names in alphabetical order are the parts in order."""
+    return f"part-{number:0{max(5, len(str(job.parts - 1)))}d}"
 
 
 def make_part(opened: Opened, number: int, after_batch: Callable[[int], None] | None = None) -> PartDone:
@@ -127,7 +132,7 @@ def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: C
         collected.ids.append(rows.ids[start:stop][kept] if failed else rows.ids[start:stop])
         for row, reason in failed.items():
             at = start + row
-            collected.bad.append(Bad(int(rows.numbers[at]), plain(rows.ids[at]), "", reason))
+            collected.bad.append(Bad(int(rows.numbers[at]), plain(rows.ids[at]), None, reason))
         after_batch(stop - start)
 
 

@@ -46,11 +46,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Bad:
-    """A row that is set aside: its number in the input, its id, the input that it does not fit, and why."""
+    """A row that is set aside: its number in the input, its id, the input that it does not fit, and why.
+
+    ``input`` is None where the model itself fails for the row."""
 
     row: int
     id: int | str | None
-    input: str
+    input: str | None
     reason: str
 
 

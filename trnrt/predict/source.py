@@ -155,6 +155,9 @@ def _kind(path: Path) -> str:
         with reading_file(path), path.open("rb") as file:
             if file.read(4) == b"PAR1":
                 return "parquet"
+        if path.suffix.lower() == ".csv":
+            convert = f"pyarrow.parquet.write_table(pyarrow.csv.read_csv({str(path)!r}), 'data.parquet')"
+            raise InputError(f"{quoted(str(path))} is a CSV file, whose columns have no types", hint=convert)
         if path.suffix.lower() == ".parquet":
             raise InputError(f"{quoted(str(path))} is no Parquet file, by its first bytes")
     return kind_of(path)

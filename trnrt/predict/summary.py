@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from trnrt.errors import TooManyBadError
 from trnrt.predict.job import Opened
 from trnrt.predict.output import Output
 from trnrt.report.documents import Document, header
@@ -14,8 +15,12 @@ REASONS_SHOWN = 100
 
 @dataclass
 class Outcome:
-    """What a run added: the parts and rows that were there before it, how long it took, and what it told."""
+    """What a run added: the parts and rows that were there before it, how long it took, and what it told.
 
+    ``stopped``: why it ended before all was done.
+    """
+
+    stopped: TooManyBadError | None = None
     parts_kept: int = 0
     rows_kept: int = 0
     seconds: float = 0.0
@@ -23,7 +28,7 @@ class Outcome:
 
 
 def predict_document(opened: Opened, output: Output, outcome: Outcome) -> Document:
-    """``predict``: what the directory holds when all is done.
+    """``predict``: what the directory holds; ``state`` is "finished", or "too many bad rows".
 
     ``parts_kept`` were there before this run, which made the other ``rows_run`` rows in ``seconds``. ``first_bad`` has
     the first bad rows, told.
@@ -31,6 +36,7 @@ def predict_document(opened: Opened, output: Output, outcome: Outcome) -> Docume
     job, parts = opened.job, [part for _, part in sorted(output.done.items())]
     return header(opened.session) | {
         "directory": job.request.directory,
+        "state": "finished" if outcome.stopped is None else "too many bad rows",
         "format": job.request.form,
         "batch": job.batch,
         "rows": job.rows,
