@@ -76,6 +76,7 @@ from trnrt.commands.options import (
     WhyFlag,
 )
 from trnrt.commands.plan import plan_command
+from trnrt.commands.predict import predict_command
 from trnrt.commands.serve import serve_command
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
@@ -214,6 +215,9 @@ def run_command(
         target, dtype, backend, fallback, shape, buckets, cache, no_fuse, plan, effort=effort, device=device
     )
     run(model, options, request)
+
+
+app.command("predict", short_help="Predict any number of rows into files, in parts; resumable.")(predict_command)
 
 
 @app.command("validate", short_help="Compare with onnxruntime on the same inputs.")

@@ -32,6 +32,12 @@ class OptionError(TrnrtError):
     """A flag or argument has a value that trnrt does not take."""
 
 
+class TooManyBadError(TrnrtError):
+    """A batch prediction met more bad rows than it was told to accept; what it made before is kept."""
+
+    exit_code = 1
+
+
 class CacheError(TrnrtError):
     """A file of the cache is not what was put there, or the cache is open to other users."""
 

@@ -386,6 +386,11 @@ def _size_text(pixels: npt.NDArray[np.uint8]) -> str:
 def _told(paths: Sequence[Path | NamedPicture], batch: npt.NDArray[Any], how: Recipe, steps: Mapping[str, None]) -> str:
     """One line that tells everything that was done to the pictures, and who said so."""
     files = quoted(paths[0].name) if len(paths) == 1 else f"{len(paths)} images"
+    return told_of(files, how, batch.shape, list(steps))
+
+
+def told_of(files: str, how: Recipe, shape: Sequence[int | str | None], steps: Sequence[str] = ()) -> str:
+    """One line that tells what a recipe does to ``files``, and who said so; ``steps`` were needed for some of them."""
     if how.dtype == "uint8":
         formula = "pixels as they are"
     else:
@@ -394,11 +399,11 @@ def _told(paths: Sequence[Path | NamedPicture], batch: npt.NDArray[Any], how: Re
     for name, source in how.sources.items():
         by.setdefault(source, []).append(name)
     origins = "; ".join(f"{', '.join(names)}: {source}" for source, names in by.items())
-    parts = [*_some(list(steps)), f"colour {how.color}", f"layout {how.layout}", formula]
-    return f"{files} as {quoted(how.name)} {how.dtype} {shape_text(batch.shape)}: {', '.join(parts)} ({origins})"
+    parts = [*_some(steps), f"colour {how.color}", f"layout {how.layout}", formula]
+    return f"{files} as {quoted(how.name)} {how.dtype} {shape_text(shape)}: {', '.join(parts)} ({origins})"
 
 
-def _some(steps: list[str]) -> list[str]:
+def _some(steps: Sequence[str]) -> list[str]:
     return [listed(steps, 4)] if steps else []
 
 

@@ -94,8 +94,8 @@ def read_inputs(
     """
     reading = _Reading({tensor.name: tensor for tensor in wanted})
     for argument in arguments:
-        name, path = _split(argument, reading.wanted)
-        _READERS[_kind(path)](reading, name, path)
+        name, path = split_argument(argument, reading.wanted)
+        _READERS[kind_of(path)](reading, name, path)
     for name, paths in reading.pictures.items():
         how = recipe(reading.wanted[name], metadata, images)
         reading.inputs.feeds[name], told = read_images(paths, how, largest=LARGEST_INPUT)
@@ -119,9 +119,9 @@ def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt
         InputError: for a file that can't be read, without labels, or without an input.
     """
     reading = _Reading({tensor.name: tensor for tensor in wanted})
-    if _kind(_checked(path)) != "npz":
+    if kind_of(path) != "npz":
         raise InputError(f"{_file(path)} is no .npz, which holds inputs and labels together", hint=_SAVE)
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with reading_file(path), zipfile.ZipFile(path) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         inputs, label = _matched(list(members), reading.wanted, path)
         reading.spare += [key for key in members if key not in inputs and key != label]
@@ -172,16 +172,16 @@ def _label_column(labels: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
     return whole
 
 
-def _split(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str | None, Path]:
+def split_argument(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str | None, Path]:
     """``NAME=FILE`` or ``FILE``. Both may hold a "="; a prefix that is an input's name is one."""
     for name in sorted(wanted, key=len, reverse=True):
         if argument.startswith(f"{name}="):
-            return name, _checked(Path(argument[len(name) + 1 :]))
+            return name, Path(argument[len(name) + 1 :])
     path = Path(argument)
     if "=" in argument and not path.exists():
         name = argument.split("=")[0]
         raise InputError(f"the model has no input {quoted(name)}", hint=f"its inputs are {_inputs(wanted)}")
-    return None, _checked(path)
+    return None, path
 
 
 def _checked(path: Path) -> Path:
@@ -194,8 +194,9 @@ def _checked(path: Path) -> Path:
     raise InputError(f"can't read {_file(path)}: {escaped(reason)}")
 
 
-def _kind(path: Path) -> str:
-    with _reading(path), path.open("rb") as file:
+def kind_of(path: Path) -> str:
+    """What a file is, by its first bytes: "npy", "npz" or "image"; InputError for anything else."""
+    with reading_file(_checked(path)), path.open("rb") as file:
         start = file.read(8)
     for magic, kind in _KINDS + _IMAGES:
         if start.startswith(magic):
@@ -213,14 +214,14 @@ _SAVE = "numpy.savez(FILE, NAME=array) writes a file that trnrt reads"
 def _read_npy(reading: _Reading, name: str | None, path: Path) -> None:
     name = name or _only_input(reading, path)
     reading.claim(name, path)
-    with _reading(path), path.open("rb") as file:
+    with reading_file(path), path.open("rb") as file:
         reading.inputs.feeds[name] = _read_array(reading, file, path, path.stat().st_size)
 
 
 def _read_npz(reading: _Reading, name: str | None, path: Path) -> None:
     if name is not None:
         raise InputError(f"{_file(path)} names its arrays itself", hint=f"give it without {shown(name)}=")
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    with reading_file(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             key = member.filename.removesuffix(".npy")
             if key not in reading.wanted:
@@ -245,31 +246,53 @@ _READERS: dict[str, Callable[[_Reading, str | None, Path], None]] = {
 }
 
 
+@dataclass(frozen=True)
+class NpyHeader:
+    """What an .npy file says that it holds; ``fortran``: the first dimension varies fastest."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def npy_header(file: IO[bytes], path: Path, available: int) -> NpyHeader:
+    """The header of an open .npy file of ``available`` bytes, checked; the array's bytes come next in the file.
+
+    InputError for an array that is no tensor, or of which a part is missing.
+    """
+    header = _read_header(file)
+    if header.dtype.hasobject:
+        raise InputError(f"{_file(path)} holds an array of Python objects, which only pickle can read", hint=_SAVE)
+    if header.dtype.kind not in "biufcSU" or header.dtype.itemsize == 0:
+        told = f"an array of {escaped(str(header.dtype))}, which is no tensor"
+        raise InputError(f"{_file(path)} holds {told}", hint=_SAVE)
+    if header.size > available:
+        raise InputError(f"{_file(path)} is truncated: it says {size_text(header.size)} and has {size_text(available)}")
+    return header
+
+
 def _read_array(reading: _Reading, file: IO[bytes], path: Path, available: int) -> npt.NDArray[Any]:
     """The array in an open .npy file of ``available`` bytes, in the machine's byte order."""
-    shape, dtype = _read_header(file)
-    if dtype.hasobject:
-        raise InputError(f"{_file(path)} holds an array of Python objects, which only pickle can read", hint=_SAVE)
-    if dtype.kind not in "biufcSU" or dtype.itemsize == 0:
-        raise InputError(f"{_file(path)} holds an array of {escaped(str(dtype))}, which is no tensor", hint=_SAVE)
-    size = math.prod(shape) * dtype.itemsize
-    if size > available:
-        raise InputError(f"{_file(path)} is truncated: it says {size_text(size)} and has {size_text(available)}")
-    reading.reserve(size, path)
+    header = npy_header(file, path, available)
+    reading.reserve(header.size, path)
     file.seek(0)
     array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    return array.astype(dtype.newbyteorder("="), copy=False)
+    return array.astype(header.dtype.newbyteorder("="), copy=False)
 
 
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _read_header(file: IO[bytes]) -> NpyHeader:
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    else:  # 3.0 is for fields with names that are not ASCII
-        raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain arrays")
-    return shape, dtype
+        return NpyHeader(*np.lib.format.read_array_header_1_0(file))
+    if version == (2, 0):
+        return NpyHeader(*np.lib.format.read_array_header_2_0(file))
+    # 3.0 is for fields with names that are not ASCII
+    raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain arrays")
 
 
 _DAMAGE = (
@@ -289,7 +312,7 @@ _DAMAGE = (
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading_file(path: Path) -> Iterator[None]:
     """Turn what numpy and zipfile raise for a bad file into InputError."""
     try:
         yield

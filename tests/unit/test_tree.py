@@ -53,6 +53,18 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.backends": ("trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.captured": ("trnrt.backends", "trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.doctor": ("trnrt.backends", "trnrt.cache", "trnrt.errors"),
+    "trnrt.predict": (
+        "trnrt.backends",
+        "trnrt.buckets",
+        "trnrt.cache",
+        "trnrt.errors",
+        "trnrt.images",
+        "trnrt.importer",
+        "trnrt.inputs",
+        "trnrt.planner",
+        "trnrt.report",
+        "trnrt.session",
+    ),
     "trnrt.selftest": (
         "trnrt.backends",
         "trnrt.cache",

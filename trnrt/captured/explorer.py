@@ -116,7 +116,7 @@ class Tables:
             self._broken = (OSError, ValueError, importlib.import_module("pyarrow").ArrowException)
         except ImportError:
             told = "reading a device's profile needs pyarrow, which is not installed"
-            raise OptionError(told, hint="pip install 'trnrt[profile]'") from None
+            raise OptionError(told, hint="pip install 'trnrt[parquet]'") from None
         self.folder = folder
 
     def rows(self, name: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -68,3 +68,31 @@ def working(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(Text(escaped(what))):
         yield
+
+
+@contextmanager
+def counting(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Show how many of ``total`` rows are done, how fast, and how long the rest takes, where somebody watches.
+
+    Yields what is to be called with the rows that came next.
+    """
+    if not sys.stderr.isatty():
+        yield lambda rows: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} rows, {task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*bar, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(escaped(what), total=total, completed=done, rate="")
+
+        def advance(rows: int) -> None:
+            speed = progress.tasks[0].speed
+            progress.update(task, advance=rows, rate=f"{speed:,.0f} rows/s" if speed else "")
+
+        yield advance

@@ -51,11 +51,12 @@ def write_or_keep(path: Path, text: str) -> str | None:
     return None
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, durable: bool = False) -> None:
     """Call ``write`` with a new file beside ``path``, then put that file in its place.
 
     Whoever reads ``path`` sees the old file or the whole new one. A device or a pipe is written to
-    directly, as it must not be replaced.
+    directly, as it must not be replaced. ``durable``: it is on the disk when this returns, whatever
+    becomes of the machine then.
 
     Raises:
         OptionError: if the file can't be written; nothing is left behind.
@@ -67,16 +68,21 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
             with path.open("wb") as file:
                 write(file)
         else:
-            _replace(Path(os.path.realpath(path)), write)
+            _replace(Path(os.path.realpath(path)), write, durable)
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
         raise _refused(path, error) from error
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Write a text file in UTF-8, whole or not at all; OptionError if it can't be."""
-    write_whole(path, lambda file: _write_all(file, text.encode()))
+    write_whole(path, lambda file: _write_all(file, text.encode()), durable=durable)
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write what ``write_arrays`` does into an open file; equal arrays give equal bytes."""
+    _write_npz(file, {name: _storable(array) for name, array in arrays.items()})
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
@@ -95,15 +101,29 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str
     ]
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def _replace(path: Path, write: Callable[[IO[bytes]], None], durable: bool) -> None:
     # Not tempfile: its files are the owner's alone, and a report gets the permissions of any other new file.
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
     try:
         with beside.open("xb") as file:
             write(file)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         beside.replace(path)
+        if durable:
+            sync_directory(path.parent)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in a directory on the disk: a file that was renamed is there after a power cut, too."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _probe(path: Path) -> None:

@@ -22,6 +22,7 @@ from trnrt.errors import OptionError
 from trnrt.report.text import listed, quoted, shape_text
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
     from trnrt.importer import ImportedModel, TensorInfo
@@ -93,19 +94,26 @@ def best_classes(name: str, output: npt.NDArray[Any], count: int, *, labels: Seq
     Equal numbers rank by class, NaN comes last. ``labels`` are used if there is one for each class.
     ``softmax`` turns the row's numbers into shares of 1 first, in float64.
     """
+    classes, numbers = ranked(output, count, softmax=softmax)
+    named = labels if len(labels) == output.shape[1] else None
+    rows = tuple(
+        tuple(Choice(int(i), float(number), named[i] if named else None) for i, number in zip(*row, strict=True))
+        for row in zip(classes, numbers, strict=True)
+    )
+    return Top(name, softmax, rows)
+
+
+def ranked(
+    output: npt.NDArray[Any], count: int, *, softmax: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The ``count`` best classes of each row, best first, and their numbers: see ``best_classes``."""
     import numpy as np
 
-    count_rows, classes = output.shape[:2]
-    numbers = output.reshape(count_rows, classes).astype(np.float64)
+    numbers = output.reshape(output.shape[:2]).astype(np.float64)
     if softmax:
         numbers = _softmax(numbers)
     best = np.argsort(-numbers, axis=1, kind="stable")[:, :count]
-    named = labels if len(labels) == classes else None
-    rows = tuple(
-        tuple(Choice(int(i), float(row[i]), named[i] if named else None) for i in order)
-        for row, order in zip(numbers, best, strict=True)
-    )
-    return Top(name, softmax, rows)
+    return best, np.take_along_axis(numbers, best, axis=1)
 
 
 def _one_number_a_class(output: TensorInfo) -> bool:

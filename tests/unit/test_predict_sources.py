@@ -1,0 +1,368 @@
+"""The rows of .npy and .npz files and of folders: read in pieces, in any order, and made to fit or set aside."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from predicting import averages, linear
+
+from trnrt.errors import InputError, OptionError
+from trnrt.feeds import as_numpy
+from trnrt.images import ImageOptions
+from trnrt.importer import TensorInfo
+from trnrt.predict.rows import Wanted, check_kind, fit
+from trnrt.predict.source import Asked, Source, open_source
+from trnrt.session import InferenceSession
+
+Array = np.ndarray[Any, Any]
+HERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+
+def want(dtype: str = "float32", *shape: int | None, name: str = "x") -> Wanted:
+    """An input of the model, with rows of this shape."""
+    return Wanted(TensorInfo(name, dtype, ("N", *shape)), shape, as_numpy(dtype))
+
+
+def opened(*files: str | Path, wanted: list[Wanted], **asked: Any) -> Source:
+    """These files as rows for these inputs."""
+    return open_source(Asked(tuple(map(str, files)), **asked), wanted, {})
+
+
+# ---- values
+
+
+def fitted(values: Any, dtype: str) -> tuple[list[Any], dict[int, str]]:
+    """One value a row, in a dtype."""
+    array = np.asarray(values)
+    made, bad = fit(array, want(dtype))
+    return [value for row, value in enumerate(made.tolist()) if row not in bad], bad
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "good", "bad"),
+    [
+        ([1.5, -0.0, np.nan, np.inf], "float32", [1.5, -0.0, np.nan, np.inf], []),
+        (np.array([1e300, 1.0, np.inf]), "float32", [1.0, np.inf], [0]),
+        (np.array([70000.0, 65504.0]), "float16", [65504.0], [0]),
+        (np.array([1e39, 3e38]), "bfloat16", [float(ml_dtypes.bfloat16(3e38))], [0]),
+        (np.array([1, 2, 2**40]), "float32", [1.0, 2.0, float(2**40)], []),
+        ([3.0, 3.5, np.nan, np.inf, -(2.0**63), 2.0**63], "int64", [3, -(2**63)], [1, 2, 3, 5]),
+        (np.array([0, 255, 256, -1]), "uint8", [0, 255], [2, 3]),
+        (np.array([0, 2**64 - 1], np.uint64), "int64", [0], [1]),
+        (np.array([-1, 5]), "uint64", [5], [0]),
+        ([0.0, 255.0, 255.5, 256.0], "uint8", [0, 255], [2, 3]),
+        ([True, False], "float32", [1.0, 0.0], []),
+        ([True, False], "int32", [1, 0], []),
+        ([0, 1, 2], "bool", [False, True], [2]),
+        ([0.0, 1.0, np.nan], "bool", [False, True], [2]),
+        (["1.5", " -2 ", "x", "1_0", "nan", ""], "float32", [1.5, -2.0, np.nan], [2, 3, 5]),
+        (["9007199254740993", "1.0", "1.5", "99999999999999999999"], "int64", [9007199254740993, 1], [2, 3]),
+        ([b"7", b"\xff"], "int64", [7], [1]),
+        (["a", "b"], "str", ["a", "b"], []),
+        ([b"a", b"\xff"], "str", ["a", "\ufffd"], []),
+    ],
+)
+def test_what_fits_a_dtype(values: Any, dtype: str, good: list[Any], bad: list[int]) -> None:
+    made, reasons = fitted(values, dtype)
+    np.testing.assert_array_equal(made, good)
+    assert list(reasons) == bad
+
+
+@HERE
+@given(
+    st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=8),
+    st.sampled_from(["int8", "uint8", "int32", "uint32", "int64", "uint64", "bool"]),
+    st.sampled_from(["int64", "uint64", "int16"]),
+)
+def test_integers_that_fit_stay_what_they_are(numbers: list[int], dtype: str, source: str) -> None:
+    held = [n for n in numbers if np.iinfo(source).min <= n <= np.iinfo(source).max]
+    made, bad = fit(np.array(held, source), want(dtype))
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for row, number in enumerate(held):
+        assert (row in bad) == (not low <= number <= high)
+        assert row in bad or int(made[row]) == number
+
+
+@HERE
+@given(st.lists(st.floats(width=64), min_size=1, max_size=8), st.sampled_from(["int8", "uint8", "int64", "uint64"]))
+def test_floats_fit_integers_where_they_are_whole_and_in_range(numbers: list[float], dtype: str) -> None:
+    made, bad = fit(np.array(numbers), want(dtype))
+    for row, number in enumerate(numbers):
+        whole = np.isfinite(number) and number == int(number)
+        fits = whole and np.iinfo(dtype).min <= int(number) <= np.iinfo(dtype).max
+        assert (row in bad) == (not fits)
+        assert row in bad or int(made[row]) == int(number)
+
+
+def test_a_reason_names_the_value_and_its_place() -> None:
+    values = np.zeros((2, 2, 3))
+    values[1, 1, 2] = 1e300
+    assert fit(values, want("float32", 2, 3))[1] == {1: "1e+300 at [1, 2] does not fit float32"}
+    assert fit(np.array([["1", "no"]]), want("float32", 2))[1] == {0: "'no' is no number"}
+
+
+@pytest.mark.parametrize(("kind", "dtype", "told"), [("c", "float32", "complex numbers"), ("f", "str", "numbers")])
+def test_kinds_of_which_no_value_fits_are_refused(kind: str, dtype: str, told: str) -> None:
+    with pytest.raises(InputError, match=f"the file holds {told}"):
+        check_kind(kind, want(dtype), "the file")
+
+
+# ---- arrays
+
+
+def saved(path: Path, array: Array, form: str) -> Path:
+    """An array as a file of this form."""
+    if form == "npy":
+        np.save(path.with_suffix(".npy"), array)
+        return path.with_suffix(".npy")
+    save: Any = np.savez if form == "npz" else np.savez_compressed
+    save(path.with_suffix(".npz"), x=array, first=np.zeros(3))
+    return path.with_suffix(".npz")
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "deflated"])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", "<i2", "?"])
+def test_pieces_of_an_array_are_what_numpy_reads(tmp_path: Path, form: str, dtype: str) -> None:
+    array = (np.random.default_rng(0).random((50, 2, 3)) * 9).astype(dtype)
+    source = opened(saved(tmp_path / "x", array, form), wanted=[want("float32", 2, 3)])
+    assert (source.rows, source.shapes) == (50, {"x": (2, 3)})
+    for start, stop in ((0, 7), (7, 20), (30, 31), (3, 50), (49, 50), (0, 50)):
+        rows = source.read(start, stop)
+        assert rows.ids.tolist() == rows.numbers.tolist() == list(range(start, stop))
+        np.testing.assert_array_equal(rows.feeds["x"], array[start:stop].astype("f4"))
+        assert rows.feeds["x"].dtype == np.float32 and rows.bad == ()
+    source.close()
+
+
+@pytest.mark.parametrize("form", ["npy", "npz"])
+def test_arrays_in_fortrans_order_are_read_by_rows(tmp_path: Path, form: str) -> None:
+    array = np.asfortranarray(np.random.default_rng(0).random((20, 3, 4), dtype=np.float32))
+    source = opened(saved(tmp_path / "x", array, form), wanted=[want("float32", 3, 4)])
+    np.testing.assert_array_equal(source.read(5, 17).feeds["x"], array[5:17])
+    source.close()
+
+
+def test_a_compressed_array_in_fortrans_order_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x", np.asfortranarray(np.ones((20, 3))), "deflated")
+    with pytest.raises(InputError, match="compressed and in Fortran's order"):
+        opened(path, wanted=[want("float32", 3)])
+
+
+def test_several_inputs_come_from_one_archive_or_from_a_file_each(tmp_path: Path) -> None:
+    a, b = np.arange(12.0).reshape(4, 3), np.arange(4)
+    np.savez(tmp_path / "both.npz", a=a, b=b, key=np.array(["p", "q", "r", "s"]))
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    wanted = [want("float32", 3, name="a"), want("int64", name="b")]
+    one = opened(tmp_path / "both.npz", wanted=wanted, id="key")
+    two = opened(f"a={tmp_path / 'a.npy'}", f"b={tmp_path / 'b.npy'}", wanted=wanted)
+    for source in (one, two):
+        rows = source.read(1, 3)
+        assert (rows.feeds["a"].tolist(), rows.feeds["b"].tolist()) == ([[3, 4, 5], [6, 7, 8]], [1, 2])
+        source.close()
+    assert one.read(1, 3).ids.tolist() == ["q", "r"]
+    one.close()
+    assert one.identity != two.identity
+
+
+def test_bad_rows_of_any_input_are_left_out_of_all(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.array([1.0, 1e300, 3.0, 1e300]), b=np.array([1, 2, 300, 300]))
+    source = opened(tmp_path / "x.npz", wanted=[want(name="a"), want("uint8", name="b")])
+    rows = source.read(0, 4)
+    assert {name: values.tolist() for name, values in rows.feeds.items()} == {"a": [1.0], "b": [1]}
+    assert [(bad.row, bad.input) for bad in rows.bad] == [(1, "a"), (2, "b"), (3, "a")]
+    assert rows.bad[1].reason == "300 does not fit uint8"
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "wanted", "told"),
+    [
+        ({"z": np.ones((4, 3))}, [want("float32", 3)], "which no input is called"),
+        ({"x": np.ones((4, 2))}, [want("float32", 3)], r"float64 \[4, 2\], is not what input 'x'"),
+        ({"x": np.ones(3)}, [want("float32", 3)], "is not what"),
+        ({"x": np.ones((0, 3))}, [want("float32", 3)], "has no rows"),
+        ({"x": np.ones((4, 0))}, [want("float32", None)], "is not what"),
+        ({"x": np.ones(())}, [want("float32")], "is not what"),
+        ({"x": np.ones((4, 3), complex)}, [want("float32", 3)], "holds complex numbers"),
+        ({"x": np.ones(3), "y": np.ones(4)}, [want(), want(name="y")], "different numbers of rows"),
+        ({"x": np.ones(3)}, [want(), want(name="y")], "no rows for input 'y'"),
+    ],
+)
+def test_arrays_that_can_not_fit_are_refused_at_once(
+    tmp_path: Path, arrays: dict[str, Array], wanted: list[Wanted], told: str
+) -> None:
+    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=told):
+        opened(tmp_path / "x.npz", wanted=wanted)
+
+
+def test_pickles_and_text_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(InputError, match="only pickle can read"):
+        opened(tmp_path / "x.npy", wanted=[want()])
+    (tmp_path / "x.csv").write_text("1,2\n", "utf-8")
+    with pytest.raises(InputError, match=r"none of .npz, .npy"):
+        opened(tmp_path / "x.csv", wanted=[want()])
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "deflated"])
+def test_a_file_that_breaks_in_the_middle_is_no_bad_row(tmp_path: Path, form: str) -> None:
+    path = saved(tmp_path / "x", np.random.default_rng(0).random((50_000, 3)), form)
+    content = bytearray(path.read_bytes())
+    if form == "deflated":  # damaged: its directory, at the end, is whole
+        content[len(content) // 2 : len(content) // 2 + 200] = bytes(200)
+    source = opened(path, wanted=[want("float64", 3)])
+    path.write_bytes(content if form == "deflated" else content[: len(content) // 2])
+    source.read(0, 10)
+    with pytest.raises(InputError, match="can't read"):
+        source.read(10, 50_000)
+    source.close()
+
+
+def test_a_truncated_file_is_refused_before_anything_is_run(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x", np.ones((50, 3)), "npy")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match="it ends before its rows do"):
+        opened(path, wanted=[want("float64", 3)])
+
+
+@pytest.mark.parametrize("at", [0, 26, 28])
+def test_an_archive_whose_members_are_elsewhere_is_refused(tmp_path: Path, at: int) -> None:
+    """The header of a member says where its bytes begin: it must not lead outside."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        member = io.BytesIO()
+        np.save(member, np.ones((4, 3), np.float32))
+        archive.writestr("x.npy", member.getvalue())
+    content = bytearray(buffer.getvalue())
+    content[at : at + 2] = b"\xff\xff"
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(InputError):
+        opened(tmp_path / "x.npz", wanted=[want("float32", 3)]).read(0, 4)
+
+
+# ---- pictures
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Pictures in a folder and below, one of them broken, and what is none."""
+    root = tmp_path / "pictures"
+    for name in ("b.png", "a.jpg", "c/z.PNG", "c/a.png", ".hidden/x.png", "c.png"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        colour = (len(name) * 10, 20, 30)
+        Image.new("RGB", (6, 4), colour).save(root / name)
+    (root / "bad.png").write_bytes((root / "b.png").read_bytes()[:50])
+    (root / "notes.txt").write_text("none", "utf-8")
+    (root / "gone.png").symlink_to(root / "nowhere.png")
+    (root / "round").symlink_to(root)
+    return root
+
+
+def picture(size: int = 4) -> Wanted:
+    """An input that takes RGB pictures."""
+    return Wanted(TensorInfo("image", "float32", ("N", 3, "H", "W")), (3, size, size), np.dtype("float32"))
+
+
+def test_a_folder_gives_its_pictures_in_the_order_of_their_names(folder: Path) -> None:
+    source = opened(folder, wanted=[picture()], images=ImageOptions(scale=1.0))
+    names = ["a.jpg", "b.png", "bad.png", "c.png", "c/a.png", "c/z.PNG", "gone.png"]
+    assert source.rows == len(names)
+    rows = source.read(0, source.rows)
+    assert rows.ids.tolist() == ["a.jpg", "b.png", "c.png", "c/a.png", "c/z.PNG"]
+    assert [(bad.row, bad.id) for bad in rows.bad] == [(2, "bad.png"), (6, "gone.png")]
+    assert "can't read the image 'bad.png'" in rows.bad[0].reason and str(folder) not in rows.bad[0].reason
+    assert rows.feeds["image"].shape == (5, 3, 4, 4)
+    assert rows.feeds["image"][4, :, 0, 0].tolist() == [70, 20, 30]
+    np.testing.assert_array_equal(source.read(3, 5).feeds["image"], rows.feeds["image"][2:4])
+    assert source.notes[1] == "called like no picture, and left alone: 1 file"
+
+
+def test_single_pictures_are_rows_in_the_order_given(folder: Path) -> None:
+    source = opened(folder / "b.png", folder / "a.jpg", wanted=[picture()], images=ImageOptions(scale=1.0))
+    assert source.read(0, 2).ids.tolist() == ["b.png", "a.jpg"]
+
+
+def test_names_that_are_no_text_are_ids_all_the_same(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "PNG")
+    (tmp_path / "pictures").mkdir()
+    path = os.path.join(os.fsencode(tmp_path / "pictures"), b"\xff\n.png")  # noqa: PTH118
+    Path(os.fsdecode(path)).write_bytes(buffer.getvalue())
+    rows = opened(tmp_path / "pictures", wanted=[picture()], images=ImageOptions(scale=1.0)).read(0, 1)
+    assert rows.ids.tolist() == ["\\xff\n.png"] and rows.bad == ()
+
+
+def test_pictures_of_no_fixed_size_need_one(folder: Path) -> None:
+    wanted = Wanted(TensorInfo("image", "float32", ("N", 3, "H", "W")), (3, None, None), np.dtype("float32"))
+    with pytest.raises(InputError, match="has no fixed size") as caught:
+        opened(folder, wanted=[wanted], images=ImageOptions(scale=1.0))
+    assert caught.value.hint is not None and "--shape image=3x224x224" in caught.value.hint
+
+
+def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no pictures"):
+        opened(tmp_path, wanted=[picture()], images=ImageOptions(scale=1.0))
+    with pytest.raises(InputError, match="takes no pictures"):
+        opened(tmp_path, wanted=[want("float32", 3)])
+
+
+def test_a_folder_that_can_not_be_listed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture must not be missing in silence."""
+
+    def walk(root: bytes, **options: Any) -> Any:
+        options["onerror"](PermissionError(13, "permission denied", root))
+        yield root, [], []
+
+    monkeypatch.setattr(os, "walk", walk)
+    with pytest.raises(InputError, match="permission denied"):
+        opened(folder, wanted=[picture()], images=ImageOptions(scale=1.0))
+
+
+def test_ids_of_pictures_are_their_paths(folder: Path) -> None:
+    with pytest.raises(OptionError, match="--id names a column"):
+        opened(folder, wanted=[picture()], images=ImageOptions(scale=1.0), id="name")
+
+
+def test_pictures_are_predicted_as_run_does(tmp_path: Path, folder: Path) -> None:
+    model = averages(tmp_path / "m.onnx")
+    source = opened(folder, wanted=[picture()], images=ImageOptions(scale=1 / 255))
+    rows = source.read(0, source.rows)
+    (means,) = InferenceSession(model).run(None, dict(rows.feeds))
+    assert means[1] == pytest.approx(np.array([50, 20, 30]) / 255)
+
+
+# ---- memory
+
+
+def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
+    """Of a file of 1 GiB (a sparse one) a part is read, in a process of less than a quarter of it beyond its start."""
+    linear(tmp_path / "m.onnx", width=1 << 16)
+    with (tmp_path / "x.npy").open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (4096, 1 << 16)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + (1 << 30))
+    script = (
+        "import resource, sys; from trnrt.predict.job import Request, prepare; from trnrt.predict.source import Asked\n"
+        "opened = prepare(Request(sys.argv[1], '', Asked((sys.argv[2],))))\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before, block = peak(), opened.block\n"
+        "for start in range(0, 4096, block): opened.source.read(start, min(start + block, 4096))\n"
+        "print(before, peak() - before)"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "m.onnx"), str(tmp_path / "x.npy")]
+    start, grown = map(int, subprocess.check_output(arguments, text=True).split())
+    assert grown < 128 << 10, f"{start} KiB grew by {grown} KiB"

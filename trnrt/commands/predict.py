@@ -1,0 +1,277 @@
+"""``trnrt predict``: batch prediction, offline.
+
+The flags are declared here; the work is in ``trnrt.predict``, imported when the verb is called: ``trnrt --help`` waits
+for nothing heavy.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trnrt.commands.options import (
+    Backend,
+    BackendFlag,
+    CacheFlag,
+    ColorFlag,
+    CompiledFlag,
+    CoresFlag,
+    DType,
+    DTypeFlag,
+    Fallback,
+    FallbackFlag,
+    JsonFlag,
+    JsonOutFlag,
+    LayoutFlag,
+    LncFlag,
+    LogitsFlag,
+    MeanFlag,
+    ModelFile,
+    Reporting,
+    ScaleFlag,
+    ShapeFlag,
+    StdFlag,
+    TargetFlag,
+)
+from trnrt.errors import OptionError, TooManyBadError, TrnrtError
+from trnrt.report.console import counting, note, say, working
+
+if TYPE_CHECKING:
+    from trnrt.predict.job import Opened, Request
+    from trnrt.predict.output import MostBad, Output
+    from trnrt.predict.summary import Outcome
+
+
+class Form(StrEnum):
+    """What parts are written as."""
+
+    PARQUET = "parquet"
+    NPZ = "npz"
+
+
+PredictInput = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="[NAME=]PATH",
+        help="The rows, repeatable: Parquet files or a folder of them, FILE.npz, NAME=FILE.npy, a folder of pictures. "
+        "NAME= may be left out for a model of one input.",
+        show_default=False,
+    ),
+]
+DirectoryFlag = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
+]
+FormFlag = Annotated[Form, typer.Option("--format", help="What parts are written as.")]
+IdFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="COLUMN",
+        help="The column of a Parquet file, or array of an .npz, with the ids. Without: row numbers, "
+        "from 0; of pictures their paths.",
+        show_default=False,
+    ),
+]
+ColumnsFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="[INPUT=]COLUMN,...",
+        help="Parquet: the column of an input, or its columns of one number each; repeatable. Without: by their names.",
+        show_default=False,
+    ),
+]
+PartFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--rows-per-part",
+        min=1,
+        metavar="N",
+        help="Rows of a part: 16384, or fewer where outputs are large.",
+        show_default=False,
+    ),
+]
+BatchFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--batch",
+        min=1,
+        metavar="N",
+        help="Rows that are run at once: the model's fixed batch, or 128, or fewer where inputs are large or few.",
+        show_default=False,
+    ),
+]
+LimitFlag = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, metavar="N", help="Only the first N rows of the input.", show_default=False),
+]
+MaxBadFlag = Annotated[
+    str,
+    typer.Option(
+        "--max-bad",
+        metavar="N|SHARE",
+        help="Bad rows that are accepted, a number or a share as 5%; with more it stops with exit code 1.",
+    ),
+]
+TopFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        min=1,
+        metavar="K",
+        help="Also write the best K classes of the output that holds one number a class.",
+        show_default=False,
+    ),
+]
+OverwriteFlag = Annotated[
+    bool, typer.Option("--overwrite", help="Delete the prediction that is in the directory, and begin anew.")
+]
+
+
+def predict_command(
+    model: ModelFile,
+    inputs: PredictInput,
+    directory: DirectoryFlag,
+    form: FormFlag = Form.PARQUET,
+    id_column: IdFlag = None,
+    columns: ColumnsFlag = None,
+    top: TopFlag = None,
+    logits: LogitsFlag = False,
+    batch: BatchFlag = None,
+    rows_per_part: PartFlag = None,
+    limit: LimitFlag = None,
+    max_bad: MaxBadFlag = "10%",
+    overwrite: OverwriteFlag = False,
+    dtype: DTypeFlag = DType.FLOAT32,
+    target: TargetFlag = None,
+    backend: BackendFlag = Backend.AUTO,
+    lnc: LncFlag = None,
+    cores: CoresFlag = 1,
+    compiled: CompiledFlag = None,
+    fallback: FallbackFlag = Fallback.NONE,
+    shape: ShapeFlag = None,
+    cache: CacheFlag = True,
+    layout: LayoutFlag = None,
+    color: ColorFlag = None,
+    scale: ScaleFlag = None,
+    mean: MeanFlag = None,
+    std: StdFlag = None,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict any number of rows into a directory, in parts; the same command again goes on after an interruption."""
+    if logits and top is None:
+        raise OptionError("--logits says how to show classes", hint="add --top K")
+    from trnrt.backends import DeviceOptions
+    from trnrt.commands.opening import image_options
+    from trnrt.planner.sizes import parse_shape
+    from trnrt.predict.job import Request
+    from trnrt.predict.output import parse_most_bad
+    from trnrt.predict.source import Asked
+
+    used = None if fallback is Fallback.NONE else fallback.value
+    asked = Asked(tuple(inputs), id_column, tuple(columns or ()), image_options(layout, color, scale, mean, std))
+    shapes = tuple(parse_shape(text) for text in shape or ())
+    device = DeviceOptions(lnc, cores, compiled)
+    settings = (target, dtype.value, backend.value, used, shapes, device, cache)
+    request = Request(
+        str(model), str(directory), asked, *settings, form.value, top, logits, batch, rows_per_part, limit
+    )
+    predict(request, parse_most_bad(max_bad), Reporting(as_json, json_out), overwrite=overwrite)
+
+
+def predict(request: Request, most_bad: MostBad, reporting: Reporting, *, overwrite: bool) -> None:
+    """Predict what is asked for, and say what came of it."""
+    with working("loading the runtime"):
+        from trnrt.predict.job import prepare
+        from trnrt.predict.output import open_output
+        from trnrt.predict.writing import check_form
+
+    check_form(request.form)
+    with working(f"reading {request.model}"):
+        opened = prepare(request)
+    with closing(opened):
+        notes = [f"runs on the {opened.session.backend}: {opened.session.backend_reason}"] * (request.backend == "auto")
+        notes += opened.source.notes
+        for text in notes:
+            note(text)
+        with counting("checking what is there", opened.job.rows) as checked:
+            output = open_output(opened.job, most_bad, overwrite=overwrite, checked=checked)
+        with closing(output):
+            outcome = _run(opened, output, notes)
+    _report(opened, output, outcome, reporting)
+
+
+def _run(opened: Opened, output: Output, notes: list[str]) -> Outcome:
+    """Make what is missing; say what stays where it ends before that."""
+    from trnrt.predict.running import StoppedError, run_parts, stopping
+    from trnrt.predict.summary import Outcome
+
+    told = list(output.notes)
+    if output.done:
+        what = "resuming" if output.missing else "nothing to do"
+        told.append(f"{what}: {len(output.done):,} of {opened.job.parts:,} parts are there")
+    for text in told:
+        note(text)
+    rows = sum(part.rows for part in output.done.values())
+    outcome = Outcome(parts_kept=len(output.done), rows_kept=rows, notes=[*notes, *told])
+    start = time.perf_counter()
+    try:
+        output.check_bad()
+        if output.missing:
+            with stopping() as stop, counting("predicting", opened.job.rows, rows) as advance:
+                run_parts(opened, output, stop, advance)
+        output.finish()
+    except StoppedError as error:
+        note(f"stopped; {_kept(output)}")
+        raise typer.Exit(128 + error.signal) from None
+    except TooManyBadError as error:
+        outcome.stopped = error
+    except TrnrtError:
+        if output.done:
+            note(_kept(output))
+        raise
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def _kept(output: Output) -> str:
+    return f"{len(output.done):,} of {output.job.parts:,} parts are done and kept: the same command goes on from there"
+
+
+def _report(opened: Opened, output: Output, outcome: Outcome, reporting: Reporting) -> None:
+    from trnrt.predict.summary import predict_document
+    from trnrt.report.documents import as_text
+    from trnrt.report.files import write_text
+
+    document = predict_document(opened, output, outcome)
+    if reporting.as_json:
+        say(as_text(document))
+    elif outcome.stopped is None:
+        say(_text(opened, output, outcome))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, as_text(document))
+    if outcome.stopped is not None:
+        raise outcome.stopped
+
+
+def _text(opened: Opened, output: Output, outcome: Outcome) -> str:
+    from trnrt.predict.part import QUARANTINE
+    from trnrt.report.text import counted, quoted
+
+    job, session, bad = opened.job, opened.session, output.bad
+    aside = f", {bad:,} set aside, with reasons in {quoted(str(output.directory / QUARANTINE))}" if bad else ""
+    run = job.rows - outcome.rows_kept
+    took = f"; {counted(run, 'row')} in {outcome.seconds:,.1f} s on this machine, compiling included" if run else ""
+    return (
+        f"{session.backend}, target {session.target}, {session.dtype}, batches of {job.batch}: "
+        f"{counted(job.rows - bad, 'row')} predicted{aside}; "
+        f"{counted(job.parts, 'part')} in {quoted(str(output.directory))}{took}"
+    )

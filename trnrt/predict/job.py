@@ -1,0 +1,327 @@
+"""What a batch prediction is: all that its numbers depend on, as plain values that can be sent to another process.
+
+A job is cut into parts of ``rows_per_part`` consecutive rows of the input. A part depends on the job and on its number,
+and on nothing else: whoever makes it, whenever, and after however many failures, it has the same bytes. So every run of
+the session has the job's one batch size: within one bucket a row's answer is the same bit for bit whatever stands
+beside it (docs/batches.md), and a bad row that is left out changes no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trnrt.buckets import DEFAULT_BUCKETS
+from trnrt.cache.plans import version
+from trnrt.errors import InputError, OptionError
+from trnrt.feeds import as_numpy
+from trnrt.inputs import split_argument
+from trnrt.planner.sizes import default_shapes
+from trnrt.predict.rows import Array, Wanted
+from trnrt.predict.source import Asked, Source, open_source
+from trnrt.report.text import counted, listed, quoted, shown
+from trnrt.report.top import choose_output, labels_of, looked_up_labels
+from trnrt.session import InferenceSession, as_matrix
+
+if TYPE_CHECKING:
+    from trnrt.backends import DeviceOptions
+    from trnrt.importer import ImportedModel, TensorInfo
+
+ROWS_PER_PART = 16384
+"""Rows of a part, where their outputs are not too large: a file that is quick to write, and not much work to lose."""
+BYTES_PER_PART = 64 << 20
+"""Bytes that the outputs of a part may take: they are in memory until it is written."""
+BYTES_PER_BATCH = 32 << 20
+"""Bytes that the inputs of a batch may take, where nobody says ``--batch``."""
+BYTES_PER_READ = 16 << 20
+"""Bytes of input that are read at once; two such pieces are in memory."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for. ``target`` None: the device that is present, else trn2; ``form``: "parquet" or "npz".
+
+    ``top``: the best classes of each row, beside the outputs. ``batch`` and ``rows_per_part`` None: as fits. ``limit``:
+    only the input's first rows.
+    """
+
+    model: str
+    directory: str
+    asked: Asked
+    target: str | None = None
+    dtype: str = "float32"
+    backend: str = "auto"
+    fallback: str | None = None
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    device: DeviceOptions | None = None
+    cache: bool = True
+    form: str = "parquet"
+    top: int | None = None
+    logits: bool = False
+    batch: int | None = None
+    rows_per_part: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request, settled: parts 0 to ``parts`` - 1, of ``rows_per_part`` rows each, the last one of the rest.
+
+    ``batch``: rows of every run of the session. ``identity``: (what, its value) of all that the bytes of the parts
+    depend on; a directory holds the parts of one identity.
+    """
+
+    request: Request
+    rows: int
+    rows_per_part: int
+    batch: int
+    identity: tuple[tuple[str, str], ...]
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return -(-self.rows // self.rows_per_part)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """The rows of a part, from and up to."""
+        return number * self.rows_per_part, min((number + 1) * self.rows_per_part, self.rows)
+
+
+@dataclass
+class Opened:
+    """A job in this process: its session, which was made or compiled nothing yet, and its open input.
+
+    ``step``: rows that are run together, one batch for each of the cores.
+    """
+
+    job: Job
+    session: InferenceSession
+    source: Source
+    step: int
+
+    @property
+    def block(self) -> int:
+        """Rows that are read at once: whole steps."""
+        width = sum(_bytes(one, self.source.shapes[one.name]) for one in self.source.wanted)
+        steps = max(1, BYTES_PER_READ // max(width * self.step, 1))
+        return min(steps * self.step, -(-self.job.rows_per_part // self.step) * self.step)
+
+    @cached_property
+    def classifier(self) -> str | None:
+        """The output that --top is for."""
+        request = self.job.request
+        model = self.session.model
+        return None if request.top is None else choose_output(model.outputs, self.session.metadata, request.logits)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The names of the classes, where the model has them."""
+        return labels_of(self.session.metadata) or looked_up_labels(self.session.model)
+
+    def run(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
+        """The outputs of ``rows`` rows, in whole batches: the last one is filled with copies of its last row.
+
+        Raises what the session does, and OptionError for an output that has no row for each row.
+        """
+        whole = -(-rows // self.job.batch) * self.job.batch
+        missing = whole - rows
+        padded = {
+            name: np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array
+            for name, array in feeds.items()
+        }
+        names = [output.name for output in self.session.model.outputs]
+        outputs = dict(zip(names, map(as_matrix, self.session.run(None, padded)), strict=True))
+        for name, output in outputs.items():
+            if output.shape[:1] != (whole,):
+                raise OptionError(  # no InputError, which would say that a row is bad
+                    f"output {quoted(name)} has the shape {output.shape} for {counted(whole, 'row')}: it is not one "
+                    "answer a row, which batch prediction needs",
+                    hint="run it with trnrt run",
+                )
+        return {name: output[:rows] for name, output in outputs.items()}
+
+    def zeros(self, rows: int) -> dict[str, Array]:
+        """Rows of zeros, or of empty texts."""
+        return {
+            one.name: np.full((rows, *self.source.shapes[one.name]), "" if one.info.dtype == "str" else 0, one.dtype)
+            for one in self.source.wanted
+        }
+
+    def close(self) -> None:
+        """Close the files, and let go of the device."""
+        self.source.close()
+        self.session.close()
+
+
+def prepare(request: Request) -> Opened:
+    """Open the model and the input, and settle the job. Nothing is compiled or run, and only headers are read.
+
+    Raises:
+        InputError: for an input that can't be read, or doesn't fit the model; for a model whose inputs are no rows.
+        OptionError: for settings that the model or the input doesn't have.
+    """
+    session = InferenceSession(
+        request.model,
+        target=request.target,
+        dtype=request.dtype,
+        backend=request.backend,
+        fallback=request.fallback,
+        shapes=dict(request.shapes),
+        cache=request.cache,
+        device=request.device,
+    )
+    wanted = _wanted(session, dict(request.shapes))
+    _check_outside(request, wanted)
+    source = open_source(request.asked, wanted, session.metadata)
+    rows = source.rows if request.limit is None else min(request.limit, source.rows)
+    width = sum(_bytes(one, source.shapes[one.name]) for one in wanted)
+    batch = _batch(session, request.batch, rows, width)
+    session.buckets = (batch,)
+    settled = replace(request, target=session.target, backend=session.backend)
+    per_part = request.rows_per_part or _rows_per_part(_output_bytes(session, source), batch)
+    job = Job(settled, rows, per_part, batch, ())
+    opened = Opened(job, session, source, batch * max(1, session.runner.parallel))
+    if (reason := _mixing(opened)) is not None:
+        _refuse_mixing(session, batch, reason)
+        opened.step = 1
+    _ = opened.classifier  # whether there is such an output is known already
+    opened.job = replace(job, identity=_identity(opened))
+    return opened
+
+
+def open_job(job: Job) -> Opened:
+    """The job in this process. InputError where model or input are not what they were when it was settled."""
+    opened = prepare(job.request)
+    if changed := changes(dict(job.identity), dict(opened.job.identity)):
+        opened.close()
+        raise InputError(f"the job is not what it was: {listed(changed)}")
+    return opened
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What is not the same, in words."""
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    return [f"{key} {shown(before.get(key, 'none'))} -> {shown(now.get(key, 'none'))}" for key in keys]
+
+
+def _wanted(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[Wanted]:
+    """The inputs, with what the model or --shape says of a row's sizes."""
+    model = session.model
+    if model.batch is None:
+        raise InputError("the model has no batch, so its inputs are no rows", hint="run it with trnrt run")
+    if model.parameters:
+        raise InputError(
+            f"input {quoted(model.parameters[0])} says what an operator does (a shape, axes, a count), and is no row",
+            hint="export the model with it as a constant",
+        )
+    strange = [info for info in model.inputs if info.dtype.endswith(")") or not info.shape]
+    if strange:
+        what = "one value for all rows" if not strange[0].shape and not strange[0].dtype.endswith(")") else "no tensor"
+        raise InputError(
+            f"input {quoted(strange[0].name)} ({strange[0].dtype}) is {what}", hint="run it with trnrt run"
+        )
+    if ("" in shapes and len(model.inputs) > 1) or any(shapes.keys() - {"", *(info.name for info in model.inputs)}):
+        default_shapes(model, 1, shapes)  # which says what is wrong with the name
+    return [Wanted(info, _row_sizes(model, info, shapes), as_numpy(info.dtype)) for info in model.inputs]
+
+
+def _row_sizes(model: ImportedModel, info: TensorInfo, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, ...]:
+    """A row's sizes, as the model or --shape says; None where neither does, and the input files may."""
+    said = {name: sizes for name, sizes in shapes.items() if name in ("", info.name)}
+    if said:
+        return default_shapes(replace(model, inputs=(info,)), 1, said)[info.name][1:]
+    return tuple(dim if isinstance(dim, int) else None for dim in info.shape[1:])
+
+
+def _check_outside(request: Request, wanted: Sequence[Wanted]) -> None:
+    """OptionError where the parts would be written into a folder of the input, and be rows of it the next time."""
+    names = {one.name: one.info for one in wanted}
+    for argument in request.asked.files:
+        folder = split_argument(argument, names)[1]
+        if folder.is_dir() and Path(request.directory).resolve().is_relative_to(folder.resolve()):
+            raise OptionError(
+                f"--output {quoted(request.directory)} is in the folder of the input, {quoted(str(folder))}",
+                hint="name a directory outside of it",
+            )
+
+
+def _batch(session: InferenceSession, asked: int | None, rows: int, width: int) -> int:
+    """Rows of every run: as asked, or the model's own, or the largest default bucket that is of use."""
+    fixed = session.model.batch
+    if isinstance(fixed, int):
+        if asked not in (None, fixed):
+            raise OptionError(f"--batch {asked}, and the model's batch is fixed at {fixed}", hint="leave --batch out")
+        return fixed
+    if asked is not None:
+        return asked
+    fitting = [size for size in DEFAULT_BUCKETS if size * width <= BYTES_PER_BATCH] or [DEFAULT_BUCKETS[0]]
+    return next((size for size in fitting if size >= rows), fitting[-1])
+
+
+def _rows_per_part(width: int, batch: int) -> int:
+    """Whole batches, as many as their outputs allow."""
+    rows = min(ROWS_PER_PART, BYTES_PER_PART // max(width, 1))
+    return max(1, rows // batch) * batch
+
+
+def _output_bytes(session: InferenceSession, source: Source) -> int:
+    """Bytes of a row's outputs, as far as their shapes are known before a run."""
+    sizes: dict[Any, int] = {}
+    for one in source.wanted:
+        sizes |= dict(zip(one.info.shape[1:], source.shapes[one.name], strict=True))
+    return sum(
+        math.prod(dim if isinstance(dim, int) else int(sizes.get(dim, 1)) for dim in output.shape[1:])
+        * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
+        for output in session.model.outputs
+    )
+
+
+def _bytes(wanted: Wanted, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * wanted.dtype.itemsize
+
+
+def _mixing(opened: Opened) -> str | None:
+    """Why the rows of a batch are not independent; None if they are."""
+    batch = opened.session.model.batch
+    return opened.session.mixing(opened.zeros(max(2, batch if isinstance(batch, int) else 2)))
+
+
+def _refuse_mixing(session: InferenceSession, batch: int, reason: str) -> None:
+    if batch > 1:
+        fixed = isinstance(session.model.batch, int)
+        raise OptionError(
+            f"the rows of a batch are not independent: {reason}; an answer would depend on what else is in its batch",
+            hint="export the model with an open batch or a batch of 1" if fixed else "--batch 1 runs each row alone",
+        )
+
+
+def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
+    """All that the bytes of the parts depend on."""
+    job, request, asked = opened.job, opened.job.request, opened.job.request.asked
+    images = {name: value for name, value in vars(asked.images).items() if value is not None}
+    found: dict[str, object] = {
+        "model": opened.session.model.digest,
+        **opened.source.identity,
+        "rows": job.rows,
+        "rows per part": job.rows_per_part,
+        "batch": job.batch,
+        "target": request.target,
+        "dtype": request.dtype,
+        "backend": request.backend,
+        "fallback": request.fallback or "none",
+        "shapes": ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in opened.source.shapes.items()),
+        "format": request.form,
+        "top": request.top or "none",
+        "logits": request.logits,
+        "id": asked.id or "none",
+        "columns": "; ".join(asked.columns) or "none",
+        "image options": ", ".join(f"{name} {value}" for name, value in images.items()) or "none",
+        "trnrt": version(),
+    }
+    return tuple((name, str(value)) for name, value in found.items())

@@ -1,0 +1,222 @@
+"""One part of a job: its rows are read, the bad ones set aside, the others run in batches, and its file is written.
+
+The file appears whole, under its own name, or not at all; the bad rows stand in another, which is there before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trnrt.errors import BackendError, DeviceError, InputError, OptionError, TrnrtError
+from trnrt.predict.job import Job, Opened
+from trnrt.predict.rows import Array, Bad, Rows
+from trnrt.predict.source import plain
+from trnrt.predict.writing import write_part
+from trnrt.report.files import write_text
+from trnrt.report.text import shown
+from trnrt.report.top import ranked
+
+QUARANTINE = "_quarantine"
+"""The folder of the bad rows, one file a part that has any. Readers of Parquet folders leave "_" and "." alone."""
+_REASONS_KEPT = 3
+_LONGEST_REASON = 300
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """A part that was written: its rows, those predicted and those set aside, and its files' digests (SHA-256).
+
+    ``size``: bytes of the part's file. ``bad_sha256``: of the file of bad rows; None where there are none.
+    ``reasons``: of the first bad rows, for messages.
+    """
+
+    number: int
+    rows: int
+    predicted: int
+    bad: int
+    size: int
+    sha256: str
+    bad_sha256: str | None
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass
+class _Collected:
+    """What a part has so far."""
+
+    ids: list[Array] = field(default_factory=list)
+    outputs: list[Mapping[str, Array]] = field(default_factory=list)
+    bad: list[Bad] = field(default_factory=list)
+
+
+def part_file(job: Job, number: int) -> Path:
+    """Where a part is written."""
+    return Path(job.request.directory) / f"{_stem(job, number)}.{job.request.form}"
+
+
+def bad_file(job: Job, number: int) -> Path:
+    """Where the bad rows of a part are written."""
+    return Path(job.request.directory) / QUARANTINE / f"{_stem(job, number)}.jsonl"
+
+
+def _stem(job: Job, number: int) -> str:
+    """The names in alphabetical order are the parts in order."""
+    return f"part-{number:0{max(5, len(str(job.parts - 1)))}d}"
+
+
+def make_part(opened: Opened, number: int, after_batch: Callable[[int], None] | None = None) -> PartDone:
+    """Make part ``number``, and write its files, which are on the disk when this returns.
+
+    ``after_batch`` is called with the rows that are done, bad ones counted, after each batch; what it raises ends the
+    part, of which nothing is left then. Another call makes the same bytes.
+
+    Raises:
+        InputError: for an input file that breaks in the middle.
+        OptionError: for files that can't be written, on a full disk, say.
+        TrnrtError: what the session raises that is not one row's fault.
+    """
+    job, collected = opened.job, _Collected()
+    with closing(_ahead(opened, *job.span(number))) as blocks:
+        for rows in blocks:
+            collected.bad += rows.bad
+            _run_block(opened, rows, collected, after_batch or (lambda rows: None))
+    bad = sorted(collected.bad, key=lambda row: row.row)
+    bad_sha256 = _write_bad(bad_file(job, number), bad)
+    path = part_file(job, number)
+    write_part(path, job.request.form, _columns(opened, collected))
+    rows_made = sum(map(len, collected.ids))
+    start, stop = job.span(number)
+    told = tuple(f"row {row.row}: {row.reason}" for row in bad[:_REASONS_KEPT])
+    return PartDone(number, stop - start, rows_made, len(bad), path.stat().st_size, digest_of(path), bad_sha256, told)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _ahead(opened: Opened, start: int, stop: int) -> Generator[Rows]:
+    """The rows in blocks; while one is run, the next is read."""
+    starts = range(start, stop, opened.block)
+    spans = [(first, min(first + opened.block, stop)) for first in starts]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(opened.source.read, *spans[0])
+        for span in spans[1:]:
+            rows = waiting.result()
+            waiting = pool.submit(opened.source.read, *span)
+            yield rows
+        yield waiting.result()
+
+
+def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: Callable[[int], None]) -> None:
+    good = len(rows.numbers)
+    if rows.rows > good:
+        after_batch(rows.rows - good)
+    for start in range(0, good, opened.step):
+        stop = min(start + opened.step, good)
+        feeds = {name: array[start:stop] for name, array in rows.feeds.items()}
+        outputs, failed = _isolated(opened, feeds, stop - start)
+        kept = np.array([row for row in range(stop - start) if row not in failed], np.int64)
+        if outputs is not None:
+            collected.outputs.append(outputs)
+        collected.ids.append(rows.ids[start:stop][kept] if failed else rows.ids[start:stop])
+        for row, reason in failed.items():
+            at = start + row
+            collected.bad.append(Bad(int(rows.numbers[at]), plain(rows.ids[at]), None, reason))
+        after_batch(stop - start)
+
+
+def _isolated(opened: Opened, feeds: Mapping[str, Array], rows: int) -> tuple[dict[str, Array] | None, dict[int, str]]:
+    """The outputs of the rows that run, in order, and why the others do not: in halves, to the one that is at fault.
+
+    Where none runs it may be nobody's fault: then rows of zeros tell whether the session works at all.
+    """
+    try:
+        return opened.run(feeds, rows), {}
+    except (InputError, BackendError) as error:
+        if isinstance(error, DeviceError):
+            raise
+        whole, failed = _halved(opened, feeds, rows, error)
+        if not whole:
+            opened.run(opened.zeros(rows), rows)
+        return _joined(whole), failed
+
+
+def _halved(
+    opened: Opened, feeds: Mapping[str, Array], rows: int, error: TrnrtError
+) -> tuple[list[dict[str, Array]], dict[int, str]]:
+    if rows == 1:
+        return [], {0: f"the model fails for this row: {' '.join(str(error).split())}"}
+    whole: list[dict[str, Array]] = []
+    failed: dict[int, str] = {}
+    for start, stop in ((0, rows // 2), (rows // 2, rows)):
+        half = {name: array[start:stop] for name, array in feeds.items()}
+        try:
+            whole.append(opened.run(half, stop - start))
+        except (InputError, BackendError) as again:
+            if isinstance(again, DeviceError):
+                raise
+            more, reasons = _halved(opened, half, stop - start, again)
+            whole += more
+            failed |= {start + row: reason for row, reason in reasons.items()}
+    return whole, failed
+
+
+def _joined(outputs: list[dict[str, Array]]) -> dict[str, Array] | None:
+    return {name: np.concatenate([one[name] for one in outputs]) for name in outputs[0]} if outputs else None
+
+
+def _columns(opened: Opened, collected: _Collected) -> dict[str, Array]:
+    """The part's columns: ids, outputs, and the best classes."""
+    if collected.outputs:
+        names = list(collected.outputs[0])
+        outputs = {name: np.concatenate([one[name] for one in collected.outputs]) for name in names}
+    else:  # of no rows, but with the columns and types that all parts have
+        outputs = {name: array[:0] for name, array in opened.run(opened.zeros(1), 1).items()}
+    ids = np.concatenate([np.empty(0, opened.source.id_dtype), *collected.ids])
+    extra = _top(opened, outputs)
+    taken = {"id", *extra}
+    return {"id": ids, **{f"output_{name}" if name in taken else name: a for name, a in outputs.items()}, **extra}
+
+
+def _top(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The best classes of each row, their numbers, and their labels where the model has them."""
+    request, name = opened.job.request, opened.classifier
+    if name is None or request.top is None:
+        return {}
+    output = outputs[name]
+    classes, numbers = ranked(output, request.top, softmax=request.logits)
+    found: dict[str, Any] = {"top_class": classes, "top_number": numbers}
+    if len(opened.labels) == output.shape[1]:
+        found["top_label"] = np.array(opened.labels, object)[classes]
+    return found
+
+
+def _write_bad(path: Path, bad: list[Bad]) -> str | None:
+    """Write the bad rows as JSON lines, or none where there are none; the file's digest."""
+    try:
+        if not bad:
+            path.unlink(missing_ok=True)
+            return None
+        path.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"can't write {path}: {error.strerror}") from error
+    lines = [
+        json.dumps({"row": one.row, "id": one.id, "input": one.input, "reason": _short(one.reason)}) for one in bad
+    ]
+    write_text(path, "".join(f"{line}\n" for line in lines), durable=True)
+    return digest_of(path)
+
+
+def _short(reason: str) -> str:
+    return shown(reason) if len(reason) <= 120 else reason[:_LONGEST_REASON]

@@ -1,0 +1,75 @@
+"""All parts of a job, one after the other in this process, until they are done or somebody stops it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import Any
+
+from trnrt.predict.job import Opened
+from trnrt.predict.output import Output
+from trnrt.predict.part import make_part
+
+
+class StoppedError(KeyboardInterrupt):
+    """Somebody asked for an end; ``signal`` is how. No Exception, which what runs a model may catch."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+@dataclass
+class Stopping:
+    """Whether somebody asked for an end, with Ctrl-C or SIGTERM: it comes between two batches.
+
+    Before the first batch is done, which may take a compilation, and the second time one asks, it comes at once.
+    """
+
+    asked: list[int] = field(default_factory=list)
+    running: bool = False
+
+    def between(self) -> None:
+        """Call this between two batches; StoppedError if it shall end."""
+        self.running = True
+        if self.asked:
+            raise StoppedError(self.asked[0])
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The handler of the signals."""
+        self.asked.append(number)
+        if not self.running or len(self.asked) > 1:
+            raise StoppedError(number)
+
+
+@contextmanager
+def stopping() -> Iterator[Stopping]:
+    """Handle SIGINT and SIGTERM while this is entered."""
+    state = Stopping()
+    if current_thread() is not main_thread():  # which alone may have handlers
+        yield state
+        return
+    before: dict[int, Any] = {number: signal.signal(number, state.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield state
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_parts(opened: Opened, output: Output, stop: Stopping, advance: Callable[[int], None]) -> None:
+    """Make the missing parts, in order; ``advance`` is called with the rows that are done.
+
+    Raises what ``make_part`` and ``Output.add`` raise, and StoppedError; the parts made before are kept.
+    """
+
+    def after_batch(rows: int) -> None:
+        advance(rows)
+        stop.between()
+
+    for number in output.missing:
+        output.add(make_part(opened, number, after_batch))

@@ -1,0 +1,228 @@
+"""What ``--input`` names, as one sequence of rows for all inputs of a model.
+
+    DATA.parquet, or a folder of them    a column an input (trnrt.predict.parquet); several follow each other
+    FILE.npz                             the arrays that are named like inputs
+    NAME=FILE.npy                        one array; NAME= may be left out for a model of one input
+    NAME=FOLDER, NAME=FILE.png           pictures, in the order of their names; several files follow each other
+
+What comes from several places must have as many rows in each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trnrt.errors import InputError, OptionError
+from trnrt.images import ImageOptions
+from trnrt.inputs import kind_of, reading_file, split_argument
+from trnrt.predict.rows import Array, Bad, Reader, Rows, Wanted
+from trnrt.report.text import counted, listed, quoted
+
+_ENDS = 1 << 20
+"""Bytes at a file's beginning and at its end that its identity covers, beside its size and time."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user says about the input; ``columns`` are ``[INPUT=]COLUMN[,COLUMN...]``, ``id`` a column or array."""
+
+    files: tuple[str, ...]
+    id: str | None = None
+    columns: tuple[str, ...] = ()
+    images: ImageOptions = field(default_factory=ImageOptions)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of the input: what several readers have of each, side by side."""
+
+    wanted: Sequence[Wanted]
+    readers: Sequence[Reader]
+    rows: int
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What must not change between two runs of one job."""
+        return {f"input {', '.join(sorted(reader.shapes))}": reader.identity for reader in self.readers}
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about how the files are understood."""
+        return [note for reader in self.readers for note in reader.notes]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of a row, by input."""
+        return {name: shape for reader in self.readers for name, shape in reader.shapes.items()}
+
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """Of the ids: integers, or object for texts."""
+        return next((reader.id_dtype for reader in self.readers if reader.id_dtype is not None), np.dtype(np.int64))
+
+    def read(self, start: int, stop: int) -> Rows:
+        """The rows from ``start`` to ``stop``."""
+        found = [reader.read(start, stop) for reader in self.readers]
+        count = stop - start
+        ids: Array = np.arange(start, stop)
+        for columns in found:
+            ids = ids if columns.ids is None else columns.ids
+        aside: dict[int, tuple[str, str]] = {}
+        for columns in found:
+            aside = columns.bad | aside
+        bad = [Bad(start + row, plain(ids[row]), *aside[row]) for row in sorted(aside)]
+        good = np.ones(count, bool)
+        good[list(aside)] = False
+        values = {name: array for columns in found for name, array in columns.values.items()}
+        if aside:
+            values = {name: array[good] for name, array in values.items()}
+        return Rows(count, np.arange(start, stop)[good], ids[good].astype(self.id_dtype), values, tuple(bad))
+
+    def close(self) -> None:
+        """Close the files."""
+        for reader in self.readers:
+            reader.close()
+
+
+def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, str]) -> Source:
+    """Find out what the files hold; nothing but headers is read.
+
+    Raises:
+        InputError: for files that can't be read, or don't fit the model.
+        OptionError: for settings that are for other files than those given.
+    """
+    places = _places(asked.files, wanted)
+    kinds = {kind for kind, _, _ in places}
+    if "parquet" in kinds and len(kinds) > 1:
+        raise InputError("Parquet files have all inputs in their columns, and can't be combined with other files")
+    if asked.columns and "parquet" not in kinds:
+        raise OptionError("--columns is for Parquet files, and no --input is one", hint="leave it out")
+    if asked.images != ImageOptions() and kinds <= {"npy", "npz"}:
+        raise OptionError("--layout, --color, --scale, --mean and --std are for images, and no --input is one")
+    if asked.id is not None and not kinds & {"parquet", "npz"}:
+        raise OptionError(
+            "--id names a column of a Parquet file or an array of an .npz, and no --input is one",
+            hint="the ids of pictures are their paths, those of other rows their numbers, from 0",
+        )
+    readers = _readers(places, asked, wanted, metadata)
+    return _joined(readers, wanted)
+
+
+def file_identity(paths: Iterable[Path], names: Iterable[str]) -> str:
+    """Files in a few words that change when they do: how many, bytes, and a digest.
+
+    The digest is of each one's name, size, time of change, and of a MiB at either end: reading all of a file that is
+    larger than memory only to know it again would take as long as reading it.
+    """
+    digest, size, count = hashlib.sha256(), 0, 0
+    for path, name in zip(paths, names, strict=True):
+        with reading_file(path), path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+            digest.update(file.read(_ENDS))
+            file.seek(max(status.st_size - _ENDS, 0))
+            digest.update(file.read(_ENDS))
+        size, count = size + status.st_size, count + 1
+    return f"{counted(count, 'file')}, {counted(size, 'byte')}, {digest.hexdigest()[:32]}"
+
+
+def _places(files: Sequence[str], wanted: Sequence[Wanted]) -> list[tuple[str, str | None, Path]]:
+    """(kind, input or None, path) of each argument."""
+    if not files:
+        raise OptionError("no --input", hint="name the rows to predict: --input data.parquet, an .npz, or a folder")
+    by_name = {one.name: one.info for one in wanted}
+    places = []
+    for argument in files:
+        name, path = split_argument(argument, by_name)
+        places.append((_kind(path), name, path))
+    return places
+
+
+def _kind(path: Path) -> str:
+    """What an argument is: "parquet", "npy", "npz", "image", or "images" for a folder of them."""
+    if path.is_dir():
+        from trnrt.predict.parquet import parquet_files
+
+        return "parquet" if parquet_files(path) else "images"
+    if path.is_file():
+        with reading_file(path), path.open("rb") as file:
+            if file.read(4) == b"PAR1":
+                return "parquet"
+        if path.suffix.lower() == ".csv":
+            convert = f"pyarrow.parquet.write_table(pyarrow.csv.read_csv({str(path)!r}), 'data.parquet')"
+            raise InputError(f"{quoted(str(path))} is a CSV file, whose columns have no types", hint=convert)
+        if path.suffix.lower() == ".parquet":
+            raise InputError(f"{quoted(str(path))} is no Parquet file, by its first bytes")
+    return kind_of(path)
+
+
+def _readers(
+    places: Sequence[tuple[str, str | None, Path]],
+    asked: Asked,
+    wanted: Sequence[Wanted],
+    metadata: Mapping[str, str],
+) -> list[Reader]:
+    from trnrt.predict.arrays import open_arrays
+    from trnrt.predict.pictures import open_pictures
+
+    if places[0][0] == "parquet":
+        from trnrt.predict.parquet import open_parquet
+
+        named = [name for _, name, _ in places if name is not None]
+        if named:
+            raise InputError(
+                f"a Parquet file has all inputs in its columns, and {quoted(named[0])}= was said",
+                hint=f"say --columns {named[0]}=COLUMN for the column of an input",
+            )
+        return [open_parquet([path for _, _, path in places], asked, wanted, metadata)]
+    pictures: dict[str, list[Path]] = {}
+    readers: list[Reader] = []
+    for kind, name, path in places:
+        if kind in ("image", "images"):
+            pictures.setdefault(name or _only(wanted, path), []).append(path)
+        elif kind == "npz" and name is not None:
+            raise InputError(f"{quoted(str(path))} names its arrays itself", hint=f"give it without {name}=")
+        else:
+            known = name or _only(wanted, path) if kind == "npy" else None
+            readers.append(open_arrays(path, known, asked.id, wanted))
+    by_name = {one.name: one for one in wanted}
+    return readers + [open_pictures(paths, asked, by_name[name], metadata) for name, paths in pictures.items()]
+
+
+def _only(wanted: Sequence[Wanted], path: Path) -> str:
+    if len(wanted) == 1:
+        return wanted[0].name
+    raise InputError(
+        f"the model has {len(wanted)} inputs, and {quoted(str(path))} doesn't say which it is for",
+        hint=f"say NAME={path}; the inputs are {listed([one.told() for one in wanted])}",
+    )
+
+
+def _joined(readers: Sequence[Reader], wanted: Sequence[Wanted]) -> Source:
+    given = [name for reader in readers for name in reader.shapes]
+    if twice := [name for name in given if given.count(name) > 1]:
+        raise InputError(f"input {quoted(twice[0])} is given twice")
+    if missing := [one for one in wanted if one.name not in given]:
+        raise InputError(f"no rows for {listed([one.told() for one in missing])}; given were {listed(given) or 'none'}")
+    counts = {reader.rows: next(iter(reader.shapes), "") for reader in readers}
+    if len(counts) > 1:
+        told = ", ".join(f"{counted(rows, 'row')} for {quoted(name)}" for rows, name in counts.items())
+        raise InputError(f"the inputs have different numbers of rows: {told}")
+    rows = next(iter(counts))
+    if rows == 0:
+        raise InputError("the input has no rows: there is nothing to predict")
+    return Source(wanted, readers, rows)
+
+
+def plain(value: object) -> int | str | None:
+    """An id as JSON has it."""
+    if value is None:
+        return None
+    return int(value) if isinstance(value, (int, np.integer)) else str(value)
