@@ -59,6 +59,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.cache",
         "trnrt.errors",
         "trnrt.images",
+        "trnrt.feeds",
         "trnrt.importer",
         "trnrt.inputs",
         "trnrt.planner",
