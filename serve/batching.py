@@ -313,15 +313,15 @@ class Batcher:
         return [self._answers([member], free_since)[0] for member in alone]
 
     def _run(self, batch: list[_Member], free_since: float) -> list[Inference]:
-        """The answers of a batch. Outputs are copied: a small answer must not hold a large batch in memory."""
+        """The answers of a batch."""
         rows = sum(member.rows for member in batch)
-        merged = batch[0].feeds if len(batch) == 1 else _merged(batch, self._runnable.parameters)
+        merged = merge([member.feeds for member in batch], self._runnable.parameters)
         start = time.perf_counter()
         outputs = self._runnable.run(merged)
         took = time.perf_counter() - start
         self._row_s = took / rows if not self._row_s else _REMEMBERED * self._row_s + (1 - _REMEMBERED) * took / rows
         self._metrics.batch(rows, took, self._runnable.predicted(rows))
-        parts = [outputs] if len(batch) == 1 else _split(outputs, [member.rows for member in batch], rows)
+        parts = split(outputs, [member.rows for member in batch])
         bucket = self._runnable.bucket(rows)
         made = []
         for member, part in zip(batch, parts, strict=True):
@@ -357,11 +357,13 @@ class Batcher:
         return [(member, _failed(lost, member.request)) for member in waiting]
 
 
-def _merged(batch: Sequence[_Member], parameters: tuple[str, ...]) -> dict[str, Array]:
-    """The rows of all members; parameters are the same in all."""
-    first = batch[0].feeds
+def merge(batch: Sequence[Feeds], parameters: tuple[str, ...]) -> Feeds:
+    """The rows of all requests of a batch; parameters are the same in all."""
+    first = batch[0]
+    if len(batch) == 1:
+        return first
     return {
-        name: first[name] if name in parameters or not first[name].ndim else _joined([m.feeds[name] for m in batch])
+        name: first[name] if name in parameters or not first[name].ndim else _joined([feeds[name] for feeds in batch])
         for name in first
     }
 
@@ -370,8 +372,11 @@ def _joined(parts: list[Array]) -> Array:
     return np.concatenate(parts)
 
 
-def _split(outputs: Mapping[str, Array], counts: Sequence[int], rows: int) -> list[dict[str, Array]]:
-    """Each member's rows of each output."""
+def split(outputs: dict[str, Array], counts: Sequence[int]) -> list[dict[str, Array]]:
+    """Each request's rows of each output. Copied: a small answer must not hold a large batch in memory."""
+    if len(counts) == 1:
+        return [outputs]
+    rows = sum(counts)
     for name, output in outputs.items():
         if output.shape[:1] != (rows,):
             raise RuntimeError(f"output {name!r} has shape {output.shape} for a batch of {rows} rows")

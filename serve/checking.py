@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from trnrt.feeds import as_numpy
-from trnrt.serve.loading import LoadedModel, TensorMeta
+from trnrt.serve.loading import TensorMeta
 from trnrt.serve.problems import Problem
 
 Array = NDArray[Any]
@@ -24,11 +24,24 @@ class _Wanted:
     is_parameter: bool
 
 
+class Takes(Protocol):
+    """What a model takes: see ``LoadedModel``."""
+
+    @property
+    def inputs(self) -> tuple[TensorMeta, ...]: ...
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+    @property
+    def mixing(self) -> str | None: ...
+    @property
+    def batch(self) -> int | str | None: ...
+
+
 class Checker:
     """What a model takes; made once, as every request passes it."""
 
-    def __init__(self, loaded: LoadedModel, most_elements: int) -> None:
-        batch = loaded.session.model.batch
+    def __init__(self, loaded: Takes, most_elements: int) -> None:
+        batch = loaded.batch
         self._has_batch = batch is not None
         self._exact = batch if isinstance(batch, int) and loaded.mixing is not None else None
         self._mixing = loaded.mixing

@@ -8,13 +8,14 @@ from typing import Any
 from trnrt.errors import InputError
 from trnrt.images import ImageOptions, Recipe, recipe
 from trnrt.importer import TensorInfo
-from trnrt.serve.models import ServedModel, TensorMeta
+from trnrt.serve.models import TensorMeta
+from trnrt.serve.served import Model
 
 MOST_FIELDS = 1024
 """A row with more numbers is no form that somebody fills in."""
 
 
-def form_of(model: ServedModel) -> dict[str, Any]:
+def form_of(model: Model) -> dict[str, Any]:
     """What the page offers for a model: ``kind`` is "image", "table" or "json"."""
     inputs = model.inputs
     if len(inputs) == 1 and len(inputs[0].shape) == 4:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +40,35 @@ def golden_feeds(session: InferenceSession, model: Path, rows: int) -> dict[str,
         raise InputError(f"no golden input: {error}", hint=hint) from None
 
 
-def check_golden(
-    session: InferenceSession, reference: Any, feeds: Mapping[str, Array], outputs: Mapping[str, Array]
-) -> None:
-    """BackendError where an output is further from onnxruntime's than ``trnrt validate`` allows.
+@dataclass(frozen=True)
+class Golden:
+    """An input, what onnxruntime answers (by output), and how far an answer may be away from that."""
 
-    ``reference`` is onnxruntime's session.
-    """
+    feeds: dict[str, Array]
+    expected: dict[str, Array]
+    rtol: float
+    atol: float
+
+    def check(self, outputs: Mapping[str, Array]) -> None:
+        """BackendError where an output is further from onnxruntime's than ``trnrt validate`` allows."""
+        for name, expected in self.expected.items():
+            found = compare(name, outputs[name], expected, self.rtol, self.atol)
+            if not found.passed:
+                raise BackendError(
+                    f"output {name!r} of the golden input is {found.max_abs:.3g} away from onnxruntime's, beyond rtol "
+                    f"{self.rtol:g} and atol {self.atol:g}",
+                    hint="trnrt validate --layers tells where they part",
+                )
+
+
+def answered(session: InferenceSession, reference: Any, feeds: dict[str, Array]) -> Golden:
+    """The input with onnxruntime's answer; ``reference`` is its session. BackendError where it has none."""
     try:
-        expected = run_onnxruntime(session, feeds, reference=reference)
+        expected = map(as_matrix, run_onnxruntime(session, feeds, reference=reference))
     except Exception as error:  # onnxruntime's errors share no base class
         raise BackendError(f"onnxruntime can't run the golden input: {' '.join(str(error).split())}") from None
-    rtol, atol = default_tolerances(session.dtype)
-    for name, reference in zip(outputs, expected, strict=True):
-        found = compare(name, outputs[name], as_matrix(reference), rtol, atol)
-        if not found.passed:
-            raise BackendError(
-                f"output {name!r} of the golden input is {found.max_abs:.3g} away from onnxruntime's, beyond rtol "
-                f"{rtol:g} and atol {atol:g}",
-                hint="trnrt validate --layers tells where they part",
-            )
+    names = [info.name for info in session.model.outputs]
+    return Golden(feeds, dict(zip(names, expected, strict=True)), *default_tolerances(session.dtype))
 
 
 def _read(path: Path) -> dict[str, Array]:

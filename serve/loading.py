@@ -13,7 +13,7 @@ from trnrt.buckets import DEFAULT_BUCKETS, cover
 from trnrt.importer import TensorInfo, import_model
 from trnrt.planner.sizes import parse_shape
 from trnrt.serve.devices import device_options
-from trnrt.serve.golden import check_golden, golden_feeds
+from trnrt.serve.golden import Golden, answered, golden_feeds
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession, as_matrix
 from trnrt.validate import open_onnxruntime
@@ -40,12 +40,15 @@ class LoadedModel:
     they can. ``predicted_us`` has the device's time by bucket (or for 1 row), where there is a prediction.
     """
 
+    golden: Golden
+    """That of the smallest bucket, for whoever wants to see again that the model computes what it did."""
+
     def __init__(self, path: Path, settings: ServeSettings) -> None:
         self.path = path
         self.session = open_session(path, settings)
         model = self.session.model
         self.inputs = tuple(_meta(info) for info in model.inputs)
-        self.parameters = model.parameters
+        self.parameters, self.batch = model.parameters, model.batch
         self.metadata = dict(model.metadata)
         self.buckets = _buckets(model.batch, settings)
         self.predicted_us: dict[int, float] = {}
@@ -127,10 +130,12 @@ class LoadedModel:
 
     def _prepare(self, rows: int, reference: Any) -> dict[str, Array]:
         """Compile a bucket, and compare what it gives with onnxruntime."""
-        feeds = golden_feeds(self.session, self.path, rows)
-        outputs = _run(self.session, feeds)
-        check_golden(self.session, reference, feeds, outputs)
-        self._prepared.add(self.kind(feeds))
+        golden = answered(self.session, reference, golden_feeds(self.session, self.path, rows))
+        outputs = _run(self.session, golden.feeds)
+        golden.check(outputs)
+        if not self._prepared:
+            self.golden = golden
+        self._prepared.add(self.kind(golden.feeds))
         if (predicted := self.session.predicted_us) is not None:
             self.predicted_us[rows] = predicted
         return outputs

@@ -13,6 +13,7 @@ from trnrt.serve.logs import log
 from trnrt.serve.metrics import Metrics
 from trnrt.serve.models import ServedModel
 from trnrt.serve.problems import Problem
+from trnrt.serve.served import Model
 from trnrt.serve.settings import ServeSettings
 
 Action = Literal["load", "unload"]
@@ -54,13 +55,13 @@ class Repository:
         """Whether other workers still load their models: who asks one of them asks all."""
         self._broadcast, self._unloaded = broadcast, unloaded
         known = model_files(settings) if files is None else files
-        self.models = {name: self._made(name, path) for name, path in known.items()}
+        self.models: dict[str, Model] = {name: self._made(name, path) for name, path in known.items()}
 
-    def _made(self, name: str, path: Path) -> ServedModel:
-        """A model that is not loaded yet."""
+    def _made(self, name: str, path: Path) -> Model:
+        """A model that is not loaded yet; where something else computes its batches, another one."""
         return ServedModel(name, path, self.settings, self.metrics, self.core_lost)
 
-    def get(self, name: str) -> ServedModel:
+    def get(self, name: str) -> Model:
         """The model called ``name``, in whatever state; Problem(404) where there is none."""
         model = self.models.get(name)
         if model is None:

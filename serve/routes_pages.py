@@ -15,9 +15,10 @@ from fastapi.responses import JSONResponse
 
 from trnrt import __version__
 from trnrt.serve.forms import form_of
-from trnrt.serve.models import ServedModel, TensorMeta
+from trnrt.serve.models import TensorMeta
 from trnrt.serve.problems import Problem
 from trnrt.serve.repository import Repository
+from trnrt.serve.served import Model
 
 POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -83,7 +84,7 @@ def described(repository: Repository) -> dict[str, Any]:
     return {"server": server, "models": [_model(model) for model in repository.models.values()]}
 
 
-def _model(model: ServedModel) -> dict[str, Any]:
+def _model(model: Model) -> dict[str, Any]:
     ready = model.state == "ready"
     return {
         "name": model.name,

@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trnrt.serve import schemas
-from trnrt.serve.models import ServedModel
 from trnrt.serve.predicting import feeds_of, pictures_of, predictions_of
 from trnrt.serve.problems import Problem
 from trnrt.serve.protocol import JSON, RequestError, loads
 from trnrt.serve.repository import Repository
 from trnrt.serve.routes import JSONAnswer, add_route, media_type
 from trnrt.serve.routes_protocol import check_ready, timing
+from trnrt.serve.served import Model
 from trnrt.serve.tensors import TensorError, shown
 
 Array = NDArray[Any]
@@ -67,7 +67,7 @@ def add_predict(app: FastAPI, repository: Repository) -> None:
     add_route(app, "POST", "/predict", predict, tag="Predict", responses=answers, extra=schemas.PREDICT)
 
 
-def _chosen(repository: Repository, request: Request) -> ServedModel:
+def _chosen(repository: Repository, request: Request) -> Model:
     """The model that the query names, or the only one."""
     named = request.query_params.getlist("model")
     if len(named) > 1:
@@ -75,12 +75,12 @@ def _chosen(repository: Repository, request: Request) -> ServedModel:
     if named:
         return repository.get(named[0])
     if len(repository.models) == 1:
-        return next(iter(repository.models.values()))
+        return repository.get(next(iter(repository.models)))
     names = ", ".join(shown(name) for name in repository.models) or "none"
     raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
 
 
-async def _feeds(request: Request, kind: str, model: ServedModel, most_elements: int) -> dict[str, Array]:
+async def _feeds(request: Request, kind: str, model: Model, most_elements: int) -> dict[str, Array]:
     if kind == FORM:
         return await _from_pictures(await _uploaded(request), model, most_elements)
     body = await request.body()
@@ -93,7 +93,7 @@ async def _feeds(request: Request, kind: str, model: ServedModel, most_elements:
     return feeds_of(given["instances"], model.inputs, most_elements)
 
 
-async def _from_pictures(files: list[tuple[str, bytes]], model: ServedModel, most_elements: int) -> dict[str, Array]:
+async def _from_pictures(files: list[tuple[str, bytes]], model: Model, most_elements: int) -> dict[str, Array]:
     largest = most_elements * _BYTES_A_VALUE
     model.admit()  # it may have gone while they came
     return await asyncio.to_thread(pictures_of, files, model.inputs, model.metadata, largest)

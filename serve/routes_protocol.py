@@ -9,7 +9,7 @@ from starlette.responses import Response
 from trnrt import __version__
 from trnrt.serve import schemas
 from trnrt.serve.limits import header
-from trnrt.serve.models import Inference, ServedModel
+from trnrt.serve.models import Inference
 from trnrt.serve.problems import Problem
 from trnrt.serve.protocol import (
     BINARY,
@@ -25,6 +25,7 @@ from trnrt.serve.protocol import (
 )
 from trnrt.serve.repository import Repository
 from trnrt.serve.routes import Handler, JSONAnswer, add_route, media_type
+from trnrt.serve.served import Model
 from trnrt.serve.tensors import TensorError, shown
 
 PLATFORM = "trnrt_onnx"
@@ -94,7 +95,7 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
     add_route(app, "GET", "/v2/", server_metadata, tag=tag, responses=answers, hidden=True)
 
 
-def found(repository: Repository, request: Request) -> ServedModel:
+def found(repository: Repository, request: Request) -> Model:
     """The model of a path. Problem(404) where there is none, or no such version of it."""
     model = repository.get(request.path_params["model"])
     version = request.path_params.get("version", VERSION)
@@ -103,7 +104,7 @@ def found(repository: Repository, request: Request) -> ServedModel:
     return model
 
 
-def check_ready(model: ServedModel) -> None:
+def check_ready(model: Model) -> None:
     """Problem(503) with the reason unless the model is ready."""
     if model.state != "ready":
         reason = f": {model.reason}" if model.reason else ""
@@ -166,7 +167,7 @@ def _infer(repository: Repository) -> Handler:
     return infer
 
 
-def _answer(model: ServedModel, parsed: InferRequest, inference: Inference) -> Response:
+def _answer(model: Model, parsed: InferRequest, inference: Inference) -> Response:
     known = {meta.name: meta for meta in model.outputs}
     try:
         body, length = render_infer(model.name, parsed, inference.outputs, known, timing(inference))

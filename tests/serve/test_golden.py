@@ -9,7 +9,7 @@ import pytest
 from engines import RELU, loaded, model_of, run, save
 
 from trnrt.errors import BackendError, InputError, ModelFileError
-from trnrt.serve.golden import check_golden, golden_feeds, golden_file
+from trnrt.serve.golden import answered, golden_feeds, golden_file
 from trnrt.session import InferenceSession
 from trnrt.validate import open_onnxruntime
 
@@ -51,12 +51,12 @@ def test_an_output_beyond_the_tolerance_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, "relu", RELU)
     session = InferenceSession(str(path))
     reference = open_onnxruntime(session)
-    feeds = golden_feeds(session, path, 2)
-    right = {"y": session.run(None, feeds)[0]}
-    check_golden(session, reference, feeds, right)
+    golden = answered(session, reference, golden_feeds(session, path, 2))
+    right = {"y": session.run(None, golden.feeds)[0]}
+    golden.check(right)
     for wrong in (right["y"] + 1e-3, right["y"] * np.nan, right["y"][:1]):
         with pytest.raises(BackendError, match="output 'y' of the golden input"):
-            check_golden(session, reference, feeds, {"y": wrong})
+            golden.check({"y": wrong})
 
 
 def test_each_bucket_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
