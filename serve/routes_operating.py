@@ -21,9 +21,10 @@ def add_operating(app: FastAPI, repository: Repository) -> None:
     async def metrics(request: Request) -> Response:
         """The server's metrics, for Prometheus."""
         render = repository.metrics.render
-        # Those of several workers are read from files: not in the loop that answers requests. A worker's own take 2 ms,
-        # and a thread would wait longer than that for a busy loop.
-        body, content_type = await asyncio.to_thread(render) if repository.settings.workers > 1 else render()
+        # Those of several workers are read from files, those of replicas are asked for: not in the loop that answers
+        # requests. A worker's own take 2 ms, and a thread would wait longer than that for a busy loop.
+        several = repository.settings.workers > 1 or repository.settings.engine == "ray"
+        body, content_type = await asyncio.to_thread(render) if several else render()
         return Response(body, headers={"Content-Type": content_type})
 
     answers = schemas.responses(schemas.METRICS_SUCCESS, schemas.EVERYWHERE)

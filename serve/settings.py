@@ -30,6 +30,12 @@ MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 NO_FLAG = ("api_keys", "models")
 """Fields without a flag of their own: a key on a command line can be read by everybody; models are arguments."""
 
+_OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
+_OF_WORKERS = {
+    "workers": "say how many with --replicas",
+    "admin": "a model is loaded anew by serving its new file again, and rolls over without a failed request",
+}
+
 
 class ServeSettings(BaseSettings):
     """How a server is set up. Construct it with what the flags say; the rest is looked up."""
@@ -42,6 +48,16 @@ class ServeSettings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
     workers: int = Field(default=1, ge=1, le=64, description="Processes that share the port.")
+    engine: Literal["local", "ray"] = Field(
+        default="local", description="What runs the models: workers of this command, or replicas of Ray Serve."
+    )
+    replicas: int = Field(default=1, ge=1, le=1024, description="With --engine ray: replicas of each model.")
+    replica_cpus: float = Field(
+        default=0.5, gt=0, le=256, description="With --engine ray: CPUs that are set aside for a replica."
+    )
+    address: str | None = Field(
+        default=None, description="With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here."
+    )
     batching: bool = Field(default=True, description="Merge requests of one model into batches.")
     max_batch: int = Field(default=32, ge=1, le=1024, description="Rows that are merged into one batch at most.")
     max_delay_ms: float = Field(
@@ -147,6 +163,15 @@ class ServeSettings(BaseSettings):
                 f"{self.host} can be reached from other machines, and there are no keys: set {PREFIX}API_KEYS to keys "
                 "of your choice with commas between, or say --insecure to answer everybody"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> ServeSettings:
+        """Each engine has settings that mean nothing to the other."""
+        others = _OF_WORKERS if self.engine == "ray" else _OF_RAY
+        wrong = [name for name in others if getattr(self, name) != type(self).model_fields[name].default]
+        if wrong:
+            raise ValueError(f"{flag_of(wrong[0])} has no meaning with --engine {self.engine}: {others[wrong[0]]}")
         return self
 
 

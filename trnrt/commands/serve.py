@@ -20,6 +20,13 @@ NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_se
 """What the server is made of, beside trnrt itself."""
 
 
+class Engine(StrEnum):
+    """What runs the models."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 class LogLevel(StrEnum):
     """What is logged at least."""
 
@@ -42,6 +49,20 @@ ModelDirFlag = Annotated[Path | None, _flag("--model-dir", "Serve every .onnx fi
 HostFlag = Annotated[str | None, _flag("--host", "The address to listen on.", "ADDRESS", "127.0.0.1")]
 PortFlag = Annotated[int | None, _flag("--port", "The port to listen on; 0 takes a free one.", "N", "8000")]
 WorkersFlag = Annotated[int | None, _flag("--workers", "Processes that share the port.", "N", "1")]
+EngineFlag = Annotated[
+    Engine | None,
+    _flag("--engine", "What runs the models: workers of this command, or replicas of Ray Serve.", None, "local"),
+]
+ReplicasFlag = Annotated[int | None, _flag("--replicas", "With --engine ray: replicas of each model.", "N", "1")]
+ReplicaCpusFlag = Annotated[
+    float | None, _flag("--replica-cpus", "With --engine ray: CPUs that are set aside for a replica.", "N", "0.5")
+]
+AddressFlag = Annotated[
+    str | None,
+    _flag(
+        "--address", "With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here.", "ADDRESS"
+    ),
+]
 BatchingFlag = Annotated[
     bool | None, _flag("--batching/--no-batching", "Merge requests of one model into batches.", None, "batching")
 ]
@@ -142,6 +163,10 @@ def serve_command(
     host: HostFlag = None,
     port: PortFlag = None,
     workers: WorkersFlag = None,
+    engine: EngineFlag = None,
+    replicas: ReplicasFlag = None,
+    replica_cpus: ReplicaCpusFlag = None,
+    address: AddressFlag = None,
     batching: BatchingFlag = None,
     max_batch: MaxBatchFlag = None,
     max_delay_ms: MaxDelayFlag = None,
@@ -179,7 +204,15 @@ def serve(flags: dict[str, Any]) -> int:
     if missing:
         told = f"the server's packages are not installed ({', '.join(missing)})"
         raise BackendError(told, hint="pip install 'trnrt[serve]'")
-    from trnrt.serve import running
     from trnrt.serve.settings import read_settings
 
-    return running.serve(read_settings(flags))
+    settings = read_settings(flags)
+    if settings.engine == "local":
+        from trnrt.serve import running
+
+        return running.serve(settings)
+    if find_spec("ray") is None:
+        raise BackendError("Ray is not installed", hint="pip install 'trnrt[ray]'")
+    from trnrt.serve import ray_running
+
+    return ray_running.serve(settings)
