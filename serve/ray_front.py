@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class Front:
 
     async def __init__(self, settings: ServeSettings, sources: Mapping[str, tuple[Any, str]]) -> None:  # type: ignore[misc]  # Ray awaits it
         self._logs = start_logging(settings.log_level, None, replica=own_replica())
+        log("info", "replica_started", process=os.getpid())
         application = serve.get_replica_context().app_name
         name = serve.get_replica_context().deployment
         handles = [serve.get_deployment_handle(name, application), *(handle for handle, _ in sources.values())]

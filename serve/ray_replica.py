@@ -55,6 +55,7 @@ class ModelReplica:
         settings = share.settings
         self._name, self._version = share.name, share.version
         self._logs = start_logging(settings.log_level, None, model=share.name, replica=own_replica())
+        log("info", "replica_started", process=os.getpid(), core=os.environ.get(VISIBLE))
         self._metrics = Metrics()
         self._thread = ComputeThread(f"compute {share.name}")
         try:
@@ -73,7 +74,7 @@ class ModelReplica:
         self._free.set()
         for bucket, microseconds in self._loaded.predicted_us.items():
             self._metrics.model(share.name).predicted(bucket, microseconds)
-        log("info", "model_ready", buckets=self._loaded.buckets, alone=self._loaded.mixing, process=os.getpid())
+        log("info", "model_ready", buckets=self._loaded.buckets, alone=self._loaded.mixing)
 
     async def infer(self, ask: Ask) -> Outcome:
         """The answer to a request. It is checked again: it may have been checked for another version of the model."""

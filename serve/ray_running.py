@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from trnrt.serve.files import model_files
 from trnrt.serve.listening import listen
 from trnrt.serve.ray_app import FRONT, NAME, NEURON_CORES, application, deployment_of, needed
 from trnrt.serve.settings import ServeSettings
+from trnrt.serve.worker import LINGER_S
 
 USAGE = "RAY_USAGE_STATS_ENABLED"
 _USAGE_FILE = "RAY_USAGE_STATS_CONFIG_PATH"
@@ -112,9 +114,9 @@ def _drained(settings: ServeSettings) -> int:
     except TimeoutError:
         clean = 1
     except (RayError, RuntimeError):  # it was not there yet: nothing was accepted
-        pass
+        return 0
     with suppress(KeyboardInterrupt):
-        ray_serve.shutdown()  # type: ignore[no-untyped-call]
+        time.sleep(LINGER_S)  # until Ray's proxies have passed the last answers on; then all of Ray ends with us
     return clean
 
 
@@ -151,7 +153,8 @@ def _joined(address: str) -> Iterator[None]:
         ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         told = f"no cluster of Ray at --address {address!r}: {' '.join(str(error).split())}"
-        raise BackendError(told, hint="ray start --head starts one on a machine, ray status shows one") from None
+        hint = "ray start --head starts one on a machine; one that wants a token needs RAY_AUTH_MODE=token here"
+        raise BackendError(told, hint=hint) from None
     try:
         yield
     finally:
