@@ -6,6 +6,7 @@ nobody again for what a replica has accepted and then died with: its client gets
 """
 # No annotations from the future: Ray looks at that of ``build`` to know what its arguments are.
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +27,9 @@ NAME = "trnrt"
 FRONT = "front"
 NEURON_CORES = "neuron_cores"
 """What Ray calls the resource; it shows a replica its core with NEURON_RT_VISIBLE_CORES."""
-MOST_FRONTS = 2
-"""One that dies takes the requests within it along, and the other goes on. They take no share of CPUs that are set
-aside, as Ray's own proxies don't."""
+REPLICAS_OF_A_FRONT = 2
+"""To take a request in and to pass it on costs about as much as to compute a small one. Fronts take no share of CPUs that
+are set aside, as Ray's own proxies don't."""
 HEALTH_PERIOD_S, HEALTH_TIMEOUT_S = 10.0, 60.0
 SPARE = 64
 """Requests beyond ``max_concurrency`` that a front is sent: it is to refuse them itself, and to answer health."""
@@ -36,6 +37,9 @@ STARTS = 3
 """How often a replica is tried that can't load its model: mostly it never will."""
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """The fronts log every request themselves."""
+
+_OF_THE_WHOLE = ("config", "models", "model_dir", "host", "port", "replicas", "replica_cpus", "address")
+"""What no process of the application needs to know."""
 
 
 class RaySettings(ServeSettings):
@@ -52,13 +56,20 @@ def build(settings: RaySettings) -> Application:
 def application(settings: ServeSettings) -> Application:
     """The application: fronts, and a deployment for each model."""
     sources: dict[str, Any] = {}
+    own = _without(settings, _OF_THE_WHOLE)
     for name, path in model_files(settings).items():
         version = version_of(path)
-        share = Share(name, _paths(path), version, settings)
+        share = Share(name, _paths(path), version, _without(own, ("api_keys",)))
         replica = serve.deployment(name=deployment_of(name), **_replica_options(settings))(ModelReplica)
         sources[name] = (replica.bind(share), version)
     front = serve.deployment(name=FRONT, **_front_options(settings))(serve.ingress()(Front))
-    return front.bind(settings, sources)
+    return front.bind(own, sources)
+
+
+def _without(settings: ServeSettings, names: Sequence[str]) -> ServeSettings:
+    """The settings with the defaults of these: a process whose arguments stay the same is not replaced in an update."""
+    fields = type(settings).model_fields
+    return settings.model_copy(update={name: fields[name].get_default(call_default_factory=True) for name in names})
 
 
 def deployment_of(model: str) -> str:
@@ -86,7 +97,8 @@ def _replica_options(settings: ServeSettings) -> dict[str, Any]:
 
 def _front_options(settings: ServeSettings) -> dict[str, Any]:
     return {
-        "num_replicas": min(MOST_FRONTS, settings.replicas),
+        # Two where there are two replicas: one that dies takes the requests within it along, and the other goes on.
+        "num_replicas": max(min(2, settings.replicas), settings.replicas // REPLICAS_OF_A_FRONT),
         "ray_actor_options": {"num_cpus": 0},
         "max_ongoing_requests": settings.max_concurrency + SPARE,
         "graceful_shutdown_timeout_s": settings.drain_timeout,

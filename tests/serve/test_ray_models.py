@@ -1,0 +1,360 @@
+"""The two tiers of the Ray application without Ray: what a front asks again, and how a replica makes its batches."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import NO_BATCH, RELU, VARYING, numbers, run, save
+
+pytest.importorskip("ray")
+
+import ray_quietly  # noqa: F401 - before whatever else imports it
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+from ray.serve.exceptions import BackPressureError
+
+from trnrt.errors import BackendError, DeviceError, OptionError
+from trnrt.serve import ray_app, ray_models, ray_replica, ray_running
+from trnrt.serve.metrics import Metrics
+from trnrt.serve.problems import Problem
+from trnrt.serve.ray_app import RaySettings, application
+from trnrt.serve.ray_front import _Pages
+from trnrt.serve.ray_messages import Answer, Ask, Refusal, Share
+from trnrt.serve.ray_models import ATTEMPTS, RayModel
+from trnrt.serve.ray_replica import ModelReplica
+from trnrt.serve.settings import ServeSettings, read_settings
+from trnrt.serve.versions import version_of
+
+RAY = {"engine": "ray", "max_batch": 4, "max_delay_ms": 0.0}
+
+
+class Ended(BaseException):
+    """In the place of the end of a process."""
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica without Ray: its id is made up, there is no log, and its end is an exception."""
+
+    def ended(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setattr(ray_replica, "own_replica", lambda: "made up")
+    monkeypatch.setattr(os, "_exit", ended)
+    monkeypatch.setattr(ray_replica, "start_logging", lambda *_, **__: type("Log", (), {"flush": lambda _: None})())
+    monkeypatch.setattr(ray_models, "PAUSE_S", 0.0)
+
+
+def share_of(path: Path, **settings: Any) -> Share:
+    return Share(path.stem, (path,), version_of(path), ServeSettings(**{**RAY, **settings}))
+
+
+async def replica_of(path: Path, **settings: Any) -> ModelReplica:
+    """A replica whose batcher makes one batch of what comes while the loop goes round once."""
+    replica = object.__new__(ModelReplica)
+    await ModelReplica.__init__(replica, share_of(path, **settings))
+    replica._batched = gathering(replica)
+    return replica
+
+
+def gathering(replica: ModelReplica) -> Callable[[Any], Any]:
+    """What Ray's batcher does, in short: it needs Ray to run."""
+    waiting: list[tuple[Any, asyncio.Future[Any]]] = []
+
+    async def compute() -> None:
+        await asyncio.sleep(0)
+        batch, waiting[:] = list(waiting), []
+        for (_, answer), outcome in zip(batch, await replica._computed([m for m, _ in batch]), strict=True):
+            answer.set_result(outcome)
+
+    async def batched(member: Any) -> Any:
+        answer = asyncio.get_running_loop().create_future()
+        waiting.append((member, answer))
+        if len(waiting) == 1:
+            tasks.append(asyncio.create_task(compute()))
+        return await answer
+
+    tasks: list[asyncio.Task[None]] = []
+    return batched
+
+
+def ask(replica: ModelReplica, x: np.ndarray, version: str | None = None) -> Any:
+    return replica.infer(Ask({"x": x}, replica._version if version is None else version, ""))
+
+
+def test_what_comes_together_is_one_batch_of_each_kind(tmp_path: Path) -> None:
+    async def work() -> None:
+        replica = await replica_of(save(tmp_path, "varying", VARYING), shape=["x=5"])
+        pieces = [numbers(1, 5), numbers(1, 6), numbers(2, 5, seed=1), numbers(1, 6, seed=2)]
+        found = await asyncio.gather(*(ask(replica, piece) for piece in pieces))
+        for piece, answer in zip(pieces, found, strict=True):
+            assert np.array_equal(answer.outputs["y"], np.maximum(piece, 0))
+        assert [answer.batch_rows for answer in found] == [3, 2, 3, 2]
+        assert [answer.bucket for answer in found] == [4, 2, 4, 2]
+
+    run(work())
+
+
+def test_more_rows_than_a_batch_has_and_a_model_without_rows_run_alone(tmp_path: Path) -> None:
+    async def work() -> None:
+        replica = await replica_of(save(tmp_path, "relu", RELU))
+        found = await asyncio.gather(*(ask(replica, numbers(rows, 4)) for rows in (9, 1, 4)))
+        assert [answer.batch_rows for answer in found] == [9, 1, 4]
+        lone = await replica_of(save(tmp_path, "no_batch", NO_BATCH))
+        feeds = {"x": numbers(3, 4), "z": numbers(2)}
+        answers: list[Any] = await asyncio.gather(*(lone.infer(Ask(feeds, lone._version, "")) for _ in range(2)))
+        assert all(np.array_equal(answer.outputs["w"], -feeds["z"]) for answer in answers)
+
+    run(work())
+
+
+def test_a_batch_that_fails_is_run_one_by_one_and_only_the_guilty_is_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        replica = await replica_of(save(tmp_path, "relu", RELU))
+        true_run = replica._loaded.run
+
+        def picky(feeds: Any) -> Any:
+            if (feeds["x"] > 100).any():
+                raise RuntimeError("too much")
+            return true_run(feeds)
+
+        replica._loaded.run = picky  # type: ignore[method-assign]
+        pieces = [numbers(1, 4), np.full((1, 4), 101, np.float32), numbers(1, 4, seed=1)]
+        first, guilty, last = await asyncio.gather(*(ask(replica, piece) for piece in pieces))
+        assert isinstance(guilty, Refusal) and guilty.status == 500 and "too much" not in guilty.text
+        for piece, answer in ((pieces[0], first), (pieces[2], last)):
+            assert np.array_equal(answer.outputs["y"], np.maximum(piece, 0))
+        bad = await ask(replica, numbers(1, 3))
+        assert isinstance(bad, Refusal) and bad.status == 400
+
+    run(work())
+
+
+def test_a_replica_that_computes_wrongly_or_loses_its_device_ends(tmp_path: Path) -> None:
+    async def work() -> None:
+        replica = await replica_of(save(tmp_path, "relu", RELU))
+        await replica.check_health()
+        true_run = replica._loaded.run
+        replica._loaded.run = lambda feeds: {"y": true_run(feeds)["y"] + 1e-3}  # type: ignore[method-assign]
+        with pytest.raises(Ended):
+            await replica.check_health()
+
+        def lost(_feeds: Any) -> Any:
+            raise DeviceError("the core hangs", usable=False)
+
+        replica._loaded.run = lost  # type: ignore[assignment, method-assign]
+        with pytest.raises(Ended):
+            await replica.check_health()
+        with pytest.raises(Ended):
+            replica._answers([ray_replica._Member({"x": numbers(1, 4)}, 1, (), "", 0.0)])
+
+    run(work())
+
+
+def test_a_replica_serves_the_very_file_that_was_deployed(tmp_path: Path) -> None:
+    path = save(tmp_path, "relu", RELU)
+    share = share_of(path)
+    elsewhere = replace(share, paths=(tmp_path / "none.onnx", path))
+    assert ray_replica._load(elsewhere).path == path
+    np.savez(tmp_path / "relu.golden.npz", x=numbers(1, 4))
+    assert version_of(path) != share.version, "its golden input is part of a version"
+    for paths, told in (((path,), "is not the file that was deployed"), ((tmp_path / "none.onnx",), "no such file on")):
+        with pytest.raises(BaseException, match=told):
+            ray_replica._load(replace(share, paths=paths))
+
+    async def work() -> None:
+        with pytest.raises(RuntimeError, match="the model 'relu' can't be loaded"):
+            await ModelReplica.__init__(object.__new__(ModelReplica), share)
+
+    run(work())
+
+
+# -- fronts --------------------------------------------------------------------------------------------------------
+
+
+class Response:
+    """What a handle gives: awaited, it answers or raises."""
+
+    def __init__(self, said: Any) -> None:
+        self._said, self.cancelled = said, False
+
+    def __await__(self) -> Any:
+        return self._speak().__await__()
+
+    async def _speak(self) -> Any:
+        if self._said is None:
+            await asyncio.Event().wait()
+        if isinstance(self._said, BaseException):
+            raise self._said
+        return self._said
+
+    def cancel(self) -> None:
+        """Remember it."""
+        self.cancelled = True
+
+
+class Handle:
+    """A handle whose replicas say these things, one after the other."""
+
+    def __init__(self, replica: ModelReplica, said: list[Any]) -> None:
+        self.replica, self.said, self.responses = replica, said, list[Response]()
+        self.infer = self.describe = self
+
+    def remote(self, *asked: Ask) -> Any:
+        """The next thing that is to be said; else the replica itself answers."""
+        if self.said:
+            self.responses.append(Response(self.said.pop(0)))
+            return self.responses[-1]
+        return self.replica.infer(*asked) if asked else self.replica.describe()
+
+
+def model_of(path: Path, handle: Handle, **settings: Any) -> RayModel:
+    source = (handle, handle.replica._version)
+    return RayModel(path.stem, path, ServeSettings(**{**RAY, **settings}), Metrics(), source)
+
+
+DIED = [ActorDiedError(), ActorUnavailableError("gone", None)]
+
+
+def test_what_a_replica_died_with_is_asked_of_another(tmp_path: Path) -> None:
+    path = save(tmp_path, "relu", RELU)
+
+    async def work() -> None:
+        handle = Handle(await replica_of(path), [])
+        model = model_of(path, handle)
+        assert model.state == "loading" and await model.load() is None and model.state == "ready"
+        handle.said = list(DIED)
+        x = numbers(2, 4)
+        inference = await model.view().infer({"x": x})
+        assert np.array_equal(inference.outputs["y"], np.maximum(x, 0)) and len(handle.responses) == len(DIED)
+        handle.said = [ActorDiedError() for _ in range(ATTEMPTS + 1)]
+        with pytest.raises(Problem) as caught:
+            await model.view().infer({"x": x})
+        assert caught.value.status == 503 and len(handle.said) == 1, "a request that kills replicas is given up"
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("said", "status"), [(BackPressureError(9, 8), 429), (RayError("odd"), 500), (Refusal(400, "no"), 400), (None, 504)]
+)
+def test_what_else_ray_says_is_told_in_the_servers_words(said: Any, status: int, tmp_path: Path) -> None:
+    path = save(tmp_path, "relu", RELU)
+
+    async def work() -> None:
+        handle = Handle(await replica_of(path), [])
+        model = model_of(path, handle, request_timeout=0.1)
+        await model.load()
+        handle.said = [said]
+        with pytest.raises(Problem) as caught:
+            await model.view().infer({"x": numbers(1, 4)})
+        assert caught.value.status == status
+        assert handle.responses[-1].cancelled == (said is None), "what nobody waits for frees its place"
+        await model.finished()
+
+    run(work())
+
+
+def test_an_answer_means_what_the_version_says_that_computed_it(tmp_path: Path) -> None:
+    """A front meets replicas of both versions during an update; its view of the model is that request's alone."""
+    (tmp_path / "new").mkdir()
+    old = save(tmp_path, "scores", RELU, labels='["a", "b", "c", "d"]')
+    new = save(tmp_path / "new", "scores", RELU.replace("Relu", "Neg"), labels='["e", "f", "g", "h"]')
+
+    async def work() -> None:
+        other, handle = await replica_of(new), Handle(await replica_of(old), [])
+        model = model_of(old, handle)
+        await model.load()
+        before, x = model.view(), numbers(1, 4)
+        handle.replica = other
+        first = model.view()
+        found = await first.infer({"x": x})
+        assert np.array_equal(found.outputs["y"], -x) and first.labels == ["e", "f", "g", "h"]
+        assert before.labels == model.labels == ["a", "b", "c", "d"]
+
+    run(work())
+
+
+def test_a_front_waits_for_the_version_that_it_was_deployed_with(tmp_path: Path) -> None:
+    path = save(tmp_path, "relu", RELU)
+
+    async def work() -> None:
+        handle = Handle(await replica_of(path), [])
+        outdated = replace(handle.replica._description, version="old")
+        handle.said = [outdated, ActorDiedError(), outdated]
+        model = model_of(path, handle)
+        await model.load()
+        assert handle.said == [] and model.state == "ready"
+
+    run(work())
+
+
+def test_pages_of_several_become_one() -> None:
+    one, other = Metrics(), Metrics()
+    one.model("m").batch(3, 0.1, None)
+    other.model("m").batch(5, 0.1, None)
+    found = list(_Pages([("a", one.render()[0]), ("b", other.render()[0])]).collect())
+    (rows,) = [family for family in found if family.name == "trnrt_batch_rows"]
+    sums = {s.labels["replica"]: s.value for s in rows.samples if s.name.endswith("_sum")}
+    assert sums == {"a": 3.0, "b": 5.0}
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"replicas": 2}, "--replicas has no meaning with --engine local"),
+        ({"address": "auto"}, "--address has no meaning with --engine local"),
+        ({"engine": "ray", "workers": 2}, "--workers has no meaning with --engine ray"),
+        ({"engine": "ray", "admin": True}, "--admin has no meaning with --engine ray"),
+    ],
+)
+def test_settings_of_the_other_engine_are_refused(flags: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        read_settings(flags)
+
+
+def test_a_replica_asks_for_a_core_on_neuron_and_for_a_share_of_the_cpus_elsewhere(tmp_path: Path) -> None:
+    path = save(tmp_path, "relu", RELU)
+    for backend, resources in (("neuron", {"neuron_cores": 1}), ("simulator", {}), ("auto", {})):
+        settings = RaySettings(models=[path], backend=backend, replicas=3, replica_cpus=0.25)  # type: ignore[arg-type]
+        bound: Any = application(settings)._bound_deployment
+        assert bound.name == ray_app.FRONT and bound.num_replicas == 2
+        replica, version = bound.init_args[1]["relu"]
+        deployment = replica._bound_deployment
+        assert (deployment.name, deployment.num_replicas, version) == ("model-relu", 3, version_of(path))
+        assert deployment.ray_actor_options["num_cpus"] == 0.25
+        assert deployment.ray_actor_options["resources"] == resources
+
+
+def test_where_there_is_no_room_that_is_said_at_once(tmp_path: Path) -> None:
+    room = {"CPU": 2.0, "neuron_cores": 1.0}
+    few = ServeSettings(engine="ray", replicas=2, replica_cpus=1, backend="simulator")
+    ray_running._check_room(few, 1, room, "this machine")
+    with pytest.raises(OptionError, match="4 replicas need 4 CPU, and this machine has 2"):
+        ray_running._check_room(few, 2, room, "this machine")
+    two = ServeSettings(engine="ray", replicas=2, replica_cpus=0.5, backend="neuron")
+    with pytest.raises(OptionError, match="2 replicas need 2 neuron_cores, and this machine has 1"):
+        ray_running._check_room(two, 1, room, "this machine")
+
+
+def test_a_cluster_that_is_not_there_is_told() -> None:
+    assert issubclass(BackendError, Exception)
+    text = "Deploying application trnrt failed: ray::X\n  File\nRuntimeError: the model 'm' can't be loaded: why\nmore"
+    assert ray_running._reason(text) == "Ray can't run the application: the model 'm' can't be loaded: why"
+    assert "no such thing" in ray_running._reason("no such\nthing")
+
+
+def test_answers_travel() -> None:
+    import pickle
+
+    answer = Answer({"y": numbers(1, 4)}, 0.1, 0.2, 1, 1, 1)
+    assert np.array_equal(pickle.loads(pickle.dumps(answer)).outputs["y"], answer.outputs["y"])
