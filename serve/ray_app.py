@@ -28,8 +28,8 @@ FRONT = "front"
 NEURON_CORES = "neuron_cores"
 """What Ray calls the resource; it shows a replica its core with NEURON_RT_VISIBLE_CORES."""
 REPLICAS_OF_A_FRONT = 2
-"""To take a request in and to pass it on costs about as much as to compute a small one. Fronts take no share of CPUs that
-are set aside, as Ray's own proxies don't."""
+"""To take a request in and to pass it on costs about as much as to compute a small one. Fronts take none of the CPUs
+that are set aside, as Ray's own proxies don't."""
 HEALTH_PERIOD_S, HEALTH_TIMEOUT_S = 10.0, 60.0
 SPARE = 64
 """Requests beyond ``max_concurrency`` that a front is sent: it is to refuse them itself, and to answer health."""

@@ -77,7 +77,8 @@ def _deploy(settings: ServeSettings, app: Any, models: list[str], port: int) -> 
     try:
         ray_serve.run(app, name=NAME, route_prefix="/")
     except (RuntimeError, RayError) as error:
-        raise BackendError(_reason(str(error)), hint="serve status, and Ray's logs, tell more") from None
+        told = _reason([*_messages(), str(error)])
+        raise BackendError(f"Ray can't run the application: {told}", hint="Ray's logs tell more") from None
     say(_summary(models) + f"{len(models)} of {len(models)} ready at {url}")
 
 
@@ -186,8 +187,18 @@ def _keep_quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _reason(text: str) -> str:
-    """Why a deployment failed, out of the traceback that Ray tells."""
-    _, found, rest = text.partition(_FAILED)
-    reason = (found + rest).removeprefix("RuntimeError: ").partition("\n")[0] if found else " ".join(text.split())
-    return f"Ray can't run the application: {reason}"
+def _messages() -> list[str]:
+    """What Ray says of each deployment."""
+    with suppress(RayError, RuntimeError):
+        application = ray_serve.status().applications.get(NAME)
+        return [deployment.message for deployment in application.deployments.values()] if application else []
+    return []
+
+
+def _reason(messages: list[str]) -> str:
+    """Why a replica did not start, out of the tracebacks that Ray tells; the last of the messages where none says."""
+    for message in messages:
+        _, found, rest = message.partition(_FAILED)
+        if found:
+            return (found + rest).removeprefix("RuntimeError: ").partition("\n")[0]
+    return " ".join(messages[-1].split())

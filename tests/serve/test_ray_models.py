@@ -19,7 +19,7 @@ import ray_quietly  # noqa: F401 - before whatever else imports it
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.serve.exceptions import BackPressureError
 
-from trnrt.errors import BackendError, DeviceError, OptionError
+from trnrt.errors import DeviceError, OptionError
 from trnrt.serve import ray_app, ray_models, ray_replica, ray_running
 from trnrt.serve.metrics import Metrics
 from trnrt.serve.problems import Problem
@@ -346,11 +346,10 @@ def test_where_there_is_no_room_that_is_said_at_once(tmp_path: Path) -> None:
         ray_running._check_room(two, 1, room, "this machine")
 
 
-def test_a_cluster_that_is_not_there_is_told() -> None:
-    assert issubclass(BackendError, Exception)
-    text = "Deploying application trnrt failed: ray::X\n  File\nRuntimeError: the model 'm' can't be loaded: why\nmore"
-    assert ray_running._reason(text) == "Ray can't run the application: the model 'm' can't be loaded: why"
-    assert "no such thing" in ray_running._reason("no such\nthing")
+def test_why_a_replica_did_not_start_is_told_without_its_traceback() -> None:
+    traced = "failed to start: ray::X\n  File\nRuntimeError: the model 'm' can't be loaded: why\nmore"
+    assert ray_running._reason(["", traced, "it failed"]) == "the model 'm' can't be loaded: why"
+    assert ray_running._reason(["", "no\nroute"]) == "no route"
 
 
 def test_answers_travel() -> None:
