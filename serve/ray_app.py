@@ -15,6 +15,7 @@ from ray import serve
 from ray.serve import Application
 
 from trnrt.backends import choose
+from trnrt.clusters import NEURON_CORES
 from trnrt.errors import BackendError
 from trnrt.serve.files import model_files
 from trnrt.serve.ray_front import Front
@@ -25,8 +26,6 @@ from trnrt.serve.versions import version_of
 
 NAME = "trnrt"
 FRONT = "front"
-NEURON_CORES = "neuron_cores"
-"""What Ray calls the resource; it shows a replica its core with NEURON_RT_VISIBLE_CORES."""
 REPLICAS_OF_A_FRONT = 2
 """To take a request in and to pass it on costs about as much as to compute a small one. Fronts take none of the CPUs
 that are set aside, as Ray's own proxies don't."""

@@ -6,33 +6,24 @@ command has gone: serving a model's new file is the same command again.
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
-import ray
 from ray import serve as ray_serve
 from ray.exceptions import RayError
 
-from trnrt.backends.cores import device_cores
-from trnrt.backends.device import logical_config
+from trnrt.clusters import CPU, joined, started
 from trnrt.errors import BackendError, OptionError
 from trnrt.report.console import render, say
 from trnrt.report.tables import plain_table
 from trnrt.serve.files import model_files
 from trnrt.serve.listening import listen
-from trnrt.serve.ray_app import FRONT, NAME, NEURON_CORES, application, deployment_of, needed
+from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed
 from trnrt.serve.settings import ServeSettings
 from trnrt.serve.worker import LINGER_S
 
-USAGE = "RAY_USAGE_STATS_ENABLED"
-_USAGE_FILE = "RAY_USAGE_STATS_CONFIG_PATH"
-_NAMESPACE = "serve"
 _LOOK_S = 30.0
 _FAILED = "RuntimeError: the model "
 """How a replica's reason begins within the traceback that Ray tells."""
@@ -42,14 +33,14 @@ def serve(settings: ServeSettings) -> int:
     """Serve until a signal says to stop, or put the application on a cluster; the exit code."""
     files = model_files(settings)
     app = application(settings)
-    _keep_quiet()
     _watch_signals()
     if settings.address is not None:
-        with _joined(settings.address):
+        with joined(settings.address):
             _deploy(settings, app, list(files), settings.port)
         return 0
     port = _free_port(settings)
-    with _started(settings, len(files)) as session:
+    each = {CPU: settings.replica_cpus, **needed(settings)}
+    with started(each, settings.replicas * len(files)) as session:
         try:
             say(f"starting Ray at {session['address']}, logs in {session['session_dir']}/logs; loading its replicas")
             _deploy(settings, app, list(files), port)
@@ -128,63 +119,11 @@ def _broadcast(deployment: str, method: str, seconds: float) -> list[Any]:
     return answers
 
 
-@contextmanager
-def _started(settings: ServeSettings, models: int) -> Iterator[dict[str, Any]]:
-    """Ray on this machine, as long as the context lasts. OptionError where it has no room for the replicas."""
-    cpus, cores = len(os.sched_getaffinity(0)), len(device_cores(logical_config()))
-    _check_room(settings, models, {"CPU": cpus, NEURON_CORES: cores}, "this machine")
-    try:
-        context: Any = ray.init(
-            num_cpus=cpus,
-            resources={NEURON_CORES: cores} if cores else None,
-            namespace=_NAMESPACE,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-        yield dict(context.address_info)
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _joined(address: str) -> Iterator[None]:
-    """A connection to a cluster."""
-    try:
-        ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        told = f"no cluster of Ray at --address {address!r}: {' '.join(str(error).split())}"
-        hint = "ray start --head starts one on a machine; one that wants a token needs RAY_AUTH_MODE=token here"
-        raise BackendError(told, hint=hint) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _check_room(settings: ServeSettings, models: int, room: dict[str, float], where: str) -> None:
-    replicas = settings.replicas * models
-    wanted = {"CPU": settings.replica_cpus, **needed(settings)}
-    for resource, each in wanted.items():
-        if replicas * each > room.get(resource, 0):
-            told = f"{replicas} replicas need {replicas * each:g} {resource}, and {where} has {room.get(resource, 0):g}"
-            raise OptionError(told, hint="ask for fewer --replicas, or set fewer CPUs aside with --replica-cpus")
-
-
 def _free_port(settings: ServeSettings) -> int:
     """The port that Ray is to listen on. OptionError, at once, where it is in use."""
     with listen(settings.host, settings.port) as listener:
         port: int = listener.getsockname()[1]
     return port
-
-
-def _keep_quiet() -> None:
-    """Nothing is sent to Ray's makers unless the user says so, and what Ray logs as a matter of course is not shown."""
-    file = os.environ.get(_USAGE_FILE) or Path("~/.ray/config.json").expanduser()
-    if not Path(file).is_file():
-        os.environ.setdefault(USAGE, "0")
-    for name in ("ray", "ray.serve"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _messages() -> list[str]:

@@ -19,7 +19,8 @@ import ray_quietly  # noqa: F401 - before whatever else imports it
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.serve.exceptions import BackPressureError
 
-from trnrt.errors import DeviceError, OptionError
+from trnrt import clusters
+from trnrt.errors import BackendError, DeviceError, OptionError
 from trnrt.serve import ray_app, ray_models, ray_replica, ray_running
 from trnrt.serve.metrics import Metrics
 from trnrt.serve.problems import Problem
@@ -335,15 +336,34 @@ def test_a_replica_asks_for_a_core_on_neuron_and_for_a_share_of_the_cpus_elsewhe
         assert deployment.ray_actor_options["resources"] == resources
 
 
-def test_where_there_is_no_room_that_is_said_at_once(tmp_path: Path) -> None:
+def test_where_there_is_no_room_that_is_said_at_once() -> None:
     room = {"CPU": 2.0, "neuron_cores": 1.0}
-    few = ServeSettings(engine="ray", replicas=2, replica_cpus=1, backend="simulator")
-    ray_running._check_room(few, 1, room, "this machine")
+    clusters.check_room({"CPU": 1}, 2, room)
     with pytest.raises(OptionError, match="4 replicas need 4 CPU, and this machine has 2"):
-        ray_running._check_room(few, 2, room, "this machine")
-    two = ServeSettings(engine="ray", replicas=2, replica_cpus=0.5, backend="neuron")
+        clusters.check_room({"CPU": 1}, 4, room)
     with pytest.raises(OptionError, match="2 replicas need 2 neuron_cores, and this machine has 1"):
-        ray_running._check_room(two, 1, room, "this machine")
+        clusters.check_room({"CPU": 0.5, "neuron_cores": 1}, 2, room)
+
+
+@pytest.mark.parametrize(("own", "file", "found"), [(None, False, "0"), ("1", False, "1"), (None, True, None)])
+def test_nothing_is_sent_to_rays_makers_unless_the_user_says_so(
+    own: str | None, file: bool, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(clusters.USAGE, own or "")
+    if own is None:
+        monkeypatch.delenv(clusters.USAGE)
+    monkeypatch.setenv("RAY_USAGE_STATS_CONFIG_PATH", str(tmp_path / "config.json"))
+    if file:
+        (tmp_path / "config.json").write_text("{}")
+    clusters._keep_quiet()
+    assert os.environ.get(clusters.USAGE) == found
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "find_spec", lambda _name: None)
+    with pytest.raises(BackendError, match="Ray is not installed") as caught:
+        clusters.require()
+    assert caught.value.hint == "pip install 'trnrt[ray]'"
 
 
 def test_why_a_replica_did_not_start_is_told_without_its_traceback() -> None:

@@ -52,6 +52,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.profiler": ("trnrt.backends", "trnrt.cache", "trnrt.nki", "trnrt.planner"),
     "trnrt.backends": ("trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.captured": ("trnrt.backends", "trnrt.errors", "trnrt.nki", "trnrt.planner"),
+    "trnrt.clusters": ("trnrt.backends", "trnrt.errors"),
     "trnrt.doctor": ("trnrt.backends", "trnrt.cache", "trnrt.errors"),
     "trnrt.predict": (
         "trnrt.backends",

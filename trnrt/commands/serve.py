@@ -211,8 +211,9 @@ def serve(flags: dict[str, Any]) -> int:
         from trnrt.serve import running
 
         return running.serve(settings)
-    if find_spec("ray") is None:
-        raise BackendError("Ray is not installed", hint="pip install 'trnrt[ray]'")
+    from trnrt import clusters
+
+    clusters.require()
     from trnrt.serve import ray_running
 
     return ray_running.serve(settings)
