@@ -83,9 +83,13 @@ def check_room(each: Mapping[str, float], count: int, room: Mapping[str, float])
 
 
 def _keep_quiet() -> None:
-    """Nothing is sent to Ray's makers unless the user says so, and what Ray logs as a matter of course is not shown."""
+    """Nothing is sent to Ray's makers unless the user says so, and Ray's logs stay in its folder."""
+    from ray._private import worker
+
     file = os.environ.get(_USAGE_FILE) or Path("~/.ray/config.json").expanduser()
     if not Path(file).is_file():
         os.environ.setdefault(USAGE, "0")
     for name in ("ray", "ray.data", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # That a process died is printed to stdout, log_to_driver or not: it would stand within the JSON of a command.
+    vars(worker)["_worker_logs_enabled"] = False
