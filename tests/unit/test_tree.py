@@ -58,6 +58,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.backends",
         "trnrt.buckets",
         "trnrt.cache",
+        "trnrt.clusters",
         "trnrt.errors",
         "trnrt.images",
         "trnrt.feeds",

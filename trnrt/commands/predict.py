@@ -43,6 +43,7 @@ from trnrt.report.console import counting, note, say, working
 
 if TYPE_CHECKING:
     from trnrt.predict.job import Opened, Request
+    from trnrt.predict.on_ray import Place
     from trnrt.predict.output import MostBad, Output
     from trnrt.predict.summary import Outcome
 
@@ -52,6 +53,13 @@ class Form(StrEnum):
 
     PARQUET = "parquet"
     NPZ = "npz"
+
+
+class Engine(StrEnum):
+    """Who makes the parts."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 PredictInput = Annotated[
@@ -134,6 +142,39 @@ OverwriteFlag = Annotated[
     bool, typer.Option("--overwrite", help="Delete the prediction that is in the directory, and begin anew.")
 ]
 
+EngineFlag = Annotated[
+    Engine, typer.Option("--engine", help="Who makes the parts: this process, or processes of Ray Data.")
+]
+ReplicasFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--replicas",
+        min=1,
+        metavar="N",
+        help="With --engine ray: processes that make parts. Without: 1.",
+        show_default=False,
+    ),
+]
+ReplicaCpusFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--replica-cpus",
+        min=0.01,
+        metavar="N",
+        show_default=False,
+        help="With --engine ray: CPUs that are set aside for a process. Without: 0.5.",
+    ),
+]
+AddressFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        show_default=False,
+        help="With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here.",
+    ),
+]
+
 
 def predict_command(
     model: ModelFile,
@@ -149,6 +190,10 @@ def predict_command(
     limit: LimitFlag = None,
     max_bad: MaxBadFlag = "10%",
     overwrite: OverwriteFlag = False,
+    engine: EngineFlag = Engine.LOCAL,
+    replicas: ReplicasFlag = None,
+    replica_cpus: ReplicaCpusFlag = None,
+    address: AddressFlag = None,
     dtype: DTypeFlag = DType.FLOAT32,
     target: TargetFlag = None,
     backend: BackendFlag = Backend.AUTO,
@@ -184,10 +229,28 @@ def predict_command(
     request = Request(
         str(model), str(directory), asked, *settings, form.value, top, logits, batch, rows_per_part, limit
     )
-    predict(request, parse_most_bad(max_bad), Reporting(as_json, json_out), overwrite=overwrite)
+    place = _place(engine, replicas, replica_cpus, address)
+    predict(request, parse_most_bad(max_bad), Reporting(as_json, json_out), place, overwrite=overwrite)
 
 
-def predict(request: Request, most_bad: MostBad, reporting: Reporting, *, overwrite: bool) -> None:
+def _place(engine: Engine, replicas: int | None, replica_cpus: float | None, address: str | None) -> Place | None:
+    """Where on Ray the parts are made; None where they are made here."""
+    given = {"--replicas": replicas, "--replica-cpus": replica_cpus, "--address": address}
+    if engine is Engine.LOCAL:
+        if meaningless := [flag for flag, value in given.items() if value is not None]:
+            raise OptionError(f"{meaningless[0]} has no meaning without --engine ray", hint="say --engine ray, too")
+        return None
+    from trnrt import clusters
+
+    clusters.require()
+    from trnrt.predict.on_ray import Place
+
+    return Place(replicas or 1, replica_cpus or 0.5, address)
+
+
+def predict(
+    request: Request, most_bad: MostBad, reporting: Reporting, place: Place | None = None, *, overwrite: bool
+) -> None:
     """Predict what is asked for, and say what came of it."""
     with working("loading the runtime"):
         from trnrt.predict.job import prepare
@@ -205,11 +268,11 @@ def predict(request: Request, most_bad: MostBad, reporting: Reporting, *, overwr
         with counting("checking what is there", opened.job.rows) as checked:
             output = open_output(opened.job, most_bad, overwrite=overwrite, checked=checked)
         with closing(output):
-            outcome = _run(opened, output, notes)
+            outcome = _run(opened, output, notes, place)
     _report(opened, output, outcome, reporting)
 
 
-def _run(opened: Opened, output: Output, notes: list[str]) -> Outcome:
+def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) -> Outcome:
     """Make what is missing; say what stays where it ends before that."""
     from trnrt.predict.running import StoppedError, run_parts, stopping
     from trnrt.predict.summary import Outcome
@@ -227,7 +290,12 @@ def _run(opened: Opened, output: Output, notes: list[str]) -> Outcome:
         output.check_bad()
         if output.missing:
             with stopping() as stop, counting("predicting", opened.job.rows, rows) as advance:
-                run_parts(opened, output, stop, advance)
+                if place is None:
+                    run_parts(opened, output, stop, advance)
+                else:
+                    from trnrt.predict import on_ray
+
+                    on_ray.run_parts(opened, output, place, advance)
         output.finish()
     except StoppedError as error:
         note(f"stopped; {_kept(output)}")

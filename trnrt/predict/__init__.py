@@ -5,5 +5,5 @@
 ``rows``     rows that were read, those set aside, and values made to fit an input
 ``part``     one part: read, run, written
 ``output``   the directory: its lock, its manifest, and what is done already
-``running``  all parts, one after the other, until somebody stops it
+``running``  all parts, one after the other, until somebody stops it; ``on_ray`` has them made by Ray's processes
 """

@@ -1,0 +1,191 @@
+"""Batch prediction on Ray Data: the bytes of the local engine, with one of its processes killed in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commanding import trnrt
+from predicting import digests, linear
+
+pytest.importorskip("ray")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # Ray's own
+    import ray
+    import ray.data
+
+from trnrt.errors import BackendError, InputError, ModelFileError
+from trnrt.predict import on_ray
+from trnrt.predict.job import Job, Request, prepare
+from trnrt.predict.on_ray import ATTEMPTS, Attempts, PartMaker
+from trnrt.predict.source import Asked
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),  # one Ray at a time
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
+]
+ROWS = 2_000
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> list[str]:
+    """The command, without where to: 20 parts, and a bad row."""
+    model = linear(tmp_path / "m.onnx", 64)
+    rows = np.random.default_rng(0).standard_normal((ROWS, 64)).astype(np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    return ["predict", str(model), "-i", f"x={tmp_path / 'x.npy'}", "--rows-per-part", "100", "--format", "npz"]
+
+
+def started(session: int, name: str) -> set[int]:
+    """The processes of a session whose name has this in it."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z" and name in (path / "cmdline").read_text():
+                found.add(int(path.name))
+    return found
+
+
+@pytest.fixture
+def running() -> Iterator[list[subprocess.Popen[str]]]:
+    """Commands with sessions of their own; nothing of them is left at the end."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        for pid in started(process.pid, ""):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(10)
+
+
+def begun(command: list[str], running: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trnrt", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    running.append(process)
+    return process
+
+
+def noted(out: Path) -> int:
+    """Parts that are done."""
+    with suppress(FileNotFoundError):
+        return (out / "_progress.jsonl").read_bytes().count(b"\n")
+    return 0
+
+
+def test_a_process_that_is_killed_changes_no_byte(
+    tmp_path: Path, line: list[str], running: list[subprocess.Popen[str]]
+) -> None:
+    """One of the two is killed as soon as the first part is there."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert trnrt(*line, "--output", whole).code == 0
+    on = [*line, "--output", str(out), "--engine", "ray", "--replicas", "2", "--json"]
+    process = begun(on, running)
+    killed: set[int] = set()
+    end = time.monotonic() + 180
+    while process.poll() is None and not killed:
+        assert time.monotonic() < end
+        if noted(out) >= 1:
+            for pid in list(started(process.pid, "ray::MapWorker"))[:1]:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.01)
+    told, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert killed and json.loads(told)["rows"] == ROWS
+    assert digests(out) == digests(whole)
+    while started(process.pid, ""):  # Ray goes with the command
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# -- without Ray ---------------------------------------------------------------------------------------------------
+
+
+class Local:
+    """In the place of a handle of ``Attempts``."""
+
+    def __init__(self) -> None:
+        self._attempts = Attempts()
+        self.begin = self
+
+    def remote(self, number: int) -> int:
+        """What Ray would go and fetch."""
+        return self._attempts.begin(number)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setattr(ray, "get", lambda found: found)
+    model = linear(tmp_path / "m.onnx", 4)
+    np.save(tmp_path / "x.npy", np.ones((10, 4), np.float32))
+    (tmp_path / "out").mkdir()
+    asked = Asked((f"x={tmp_path / 'x.npy'}",))
+    opened = prepare(Request(str(model), str(tmp_path / "out"), asked, rows_per_part=5, form="npz"))
+    opened.close()
+    return opened.job
+
+
+def close(maker: PartMaker) -> None:
+    """What the end of a process does."""
+    assert maker._opened is not None
+    maker._opened.close()
+
+
+def said(maker: PartMaker, number: int) -> dict[str, Any]:
+    (told,) = maker({"number": np.array([number])})["told"]
+    return {"told": told}
+
+
+def test_a_part_travels_as_a_row_and_so_does_an_error(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    maker = PartMaker(job, str(tmp_path), Local())
+    done = on_ray._believed(said(maker, 1))
+    close(maker)
+    assert (done.number, done.rows, done.predicted, done.reasons) == (1, 5, 5, ())
+    with pytest.raises(BackendError, match="has no folder") as caught:
+        on_ray._believed(said(PartMaker(job, str(tmp_path / "none"), Local()), 0))
+    assert caught.value.hint is not None and "shared storage" in caught.value.hint
+    np.save(tmp_path / "x.npy", np.zeros((10, 4), np.float32))
+    with pytest.raises(InputError, match="the job is not what it was"):
+        on_ray._believed(said(PartMaker(job, str(tmp_path), Local()), 0))
+    (tmp_path / "m.onnx").unlink()
+    with pytest.raises(ModelFileError):
+        on_ray._believed(said(PartMaker(job, str(tmp_path), Local()), 0))
+
+
+def test_a_part_that_kills_its_processes_is_given_up(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    maker = PartMaker(job, str(tmp_path), Local())
+    for _ in range(ATTEMPTS):
+        on_ray._believed(said(maker, 0))
+    with pytest.raises(BackendError, match=f"{ATTEMPTS} processes of Ray ended before they had made part 0"):
+        on_ray._believed(said(maker, 0))
+    close(maker)
+
+
+def test_flags_of_ray_need_ray(line: list[str], tmp_path: Path) -> None:
+    for flag, value in (("--replicas", "2"), ("--address", "auto"), ("--replica-cpus", "1")):
+        outcome = trnrt(*line, "--output", tmp_path / "out", flag, value)
+        assert outcome.code == 2 and f"{flag} has no meaning without --engine ray" in outcome.err
+    outcome = trnrt(*line, "--output", tmp_path / "out", "--engine", "ray", "--replicas", "999")
+    assert outcome.code == 2 and "999 replicas need" in outcome.err
