@@ -26,7 +26,8 @@ from trnrt.backends import neuron
 from trnrt.serve import devices, models
 from trnrt.serve.app import make_app
 from trnrt.serve.metrics import Metrics
-from trnrt.serve.models import Inference, ServedModel
+from trnrt.serve.models import Inference
+from trnrt.serve.served import Model
 from trnrt.serve.problems import Problem
 from trnrt.serve.recovering import Backoff
 from trnrt.serve.repository import Repository
@@ -113,7 +114,7 @@ async def started(folder: Path, *names: str, **settings: Any) -> Repository:
     return repository
 
 
-def state(model: ServedModel) -> str:
+def state(model: Model) -> str:
     """Its state now; mypy would believe that it stays."""
     return model.state
 
@@ -129,7 +130,7 @@ async def paused(paced: Paced, count: int) -> None:
     await until(lambda: len(paced.pauses) == count)
 
 
-async def outcome(model: ServedModel, seed: int = 0) -> Problem | str:
+async def outcome(model: Model, seed: int = 0) -> Problem | str:
     """What became of a request: ``right``, or what its client is told; never a wrong answer."""
     x = numbers(1, 4, seed=seed)
     try:
@@ -140,7 +141,7 @@ async def outcome(model: ServedModel, seed: int = 0) -> Problem | str:
     return "right"
 
 
-async def refused(model: ServedModel, count: int = 1) -> list[str]:
+async def refused(model: Model, count: int = 1) -> list[str]:
     """The texts of so many requests at the same time, which all get 503 and when to come back."""
     found = await asyncio.gather(*(outcome(model, seed) for seed in range(count)))
     problems = [one for one in found if isinstance(one, Problem)]
@@ -265,7 +266,7 @@ def test_what_is_no_fault_of_the_device_ends_the_attempts(tmp_path: Path, machin
         machine.faults = Faults(running=PASSING)
         await refused(model)
         machine.faults = Faults()
-        model.path.write_bytes(b"nonsense")
+        (tmp_path / "relu.onnx").write_bytes(b"nonsense")
         paced.go.release()
         await until(lambda: state(model) != "recovering")
         assert state(model) == "failed" and "ONNX" in str(model.reason)
