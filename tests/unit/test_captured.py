@@ -55,7 +55,7 @@ def test_lines_of_the_module_give_every_instruction_its_step(tmp_path: Path, pla
     module = Path(timeline.program.file).name
     found = attributed(tmp_path / "p", planned, tables_of(timeline, in_the_module(module)))
     assert [step.name for step in found.steps] == STEPS
-    assert found.rest == () and not any(step.inferred for step in found.steps)
+    assert found.rest == () and found.notes == () and not any(step.inferred for step in found.steps)
     assert sum(step.instructions for step in found.steps) == len(timeline.instruction)
     for step in found.steps:
         assert step.active_us == pytest.approx(2 * step.predicted_active_us, abs=0.1)
@@ -73,6 +73,7 @@ def test_lines_of_kernels_that_steps_share_are_told_apart_by_the_order(
     assert inferred["node_linear"] == inferred["(weights brought ahead)"] == 0
     # The load of the image is on a line of its own, which only the first one reaches.
     assert inferred["node_conv2d"] == found.steps[0].instructions - 1 and found.rest == ()
+    assert found.notes == ("the profile does not name its kernel module: nothing tells that it is of this very plan",)
     assert inferred["node_conv2d_1"] == found.steps[1].instructions > 0
     exact = attributed(
         tmp_path / "q",
@@ -172,7 +173,7 @@ def test_one_execution_and_one_core_are_shown(tmp_path: Path, planned: tuple[Pla
     tables["Warning"] = [{"message": "no compiler metrics", "category": "Missing Data"}]
     found = attributed(tmp_path / "p", planned, tables)
     assert [step.instructions for step in found.steps] == [step.instructions for step in alone.steps]
-    assert found.notes == (
+    assert found.notes[:-1] == (
         "the last of 2 executions is shown",
         "2 instructions of the second physical core, which does the same work, are left out",
         "the profiler warns: no compiler metrics",

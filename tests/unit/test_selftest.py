@@ -125,7 +125,7 @@ def test_errors_are_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CASES, "broken", Small("broken", "y = Det(x)", (2, 2), ()))
     document, outputs = worker.outcome("broken", "simulator", "trn2")
     assert document["state"] == "error" and outputs == []
-    assert "Det" in document["summary"] and "Traceback" in document["detail"]
+    assert "Det" in document["summary"] and "UnsupportedModelError" in document["detail"]
     monkeypatch.setitem(CASES, "wrong", wrong())
     assert worker.outcome("wrong", "simulator", "trn2")[0]["state"] == "failed"
 

@@ -66,8 +66,10 @@ def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], 
         told = f"the profile was captured on {profile.instance}, and the plan is for {plan.target}"
         raise InputError(told, hint=f"say --target {target}")
     lines = lines_of(plan, predicted.timeline)
+    notes = profile.notes
     if not named:
         _check_other(files, lines)
+        notes += ("the profile does not name its kernel module: nothing tells that it is of this very plan",)
     owner, inferred, shared = _owners(profile, lines)
     if not (owner >= 0).any() and not shared:
         raise InputError("no instruction of the profile has a line of this kernel module", hint=_RECOMPILE)
@@ -91,7 +93,7 @@ def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], 
         dma=dma,
         steps=tuple(steps),
         rest=tuple(rest),
-        notes=profile.notes,
+        notes=notes,
     )
 
 
