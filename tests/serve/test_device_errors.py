@@ -27,10 +27,10 @@ from trnrt.serve import devices, models
 from trnrt.serve.app import make_app
 from trnrt.serve.metrics import Metrics
 from trnrt.serve.models import Inference
-from trnrt.serve.served import Model
 from trnrt.serve.problems import Problem
 from trnrt.serve.recovering import Backoff
 from trnrt.serve.repository import Repository
+from trnrt.serve.served import Model
 from trnrt.serve.settings import ServeSettings
 from trnrt.serve.worker import Worker
 
