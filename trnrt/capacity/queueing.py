@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,8 +131,7 @@ def play(worker: Worker, arrivals: Array) -> tuple[Array, int]:
     return np.array(played.latencies), played.batches
 
 
-@dataclass(frozen=True)
-class _Done:
+class _Done(NamedTuple):
     """A batch that the thread has computed, and whether it went on with the next one at once."""
 
     batch: list[int]
@@ -194,14 +194,16 @@ class _Play:
             self._finish()
         if len(self.queue) < self.worker.queue:
             self.queue.append(number)
-            self._soon()
+            if not (self.computing or self.considering):
+                self._soon()
 
     def _answer(self, numbers: list[int]) -> None:
+        latencies, moments, out_us = self.latencies, self.moments, self.worker.out_us
         for number in numbers:
-            self.now += self.worker.out_us
+            self.now += out_us
             while self.done <= self.now:
                 self._finish()
-            self.latencies[number] = self.now - self.moments[number]
+            latencies[number] = self.now - moments[number]
 
     def _soon(self) -> None:
         if self.queue and not (self.computing or self.considering):
@@ -209,17 +211,19 @@ class _Play:
             self.ready.append(None)
 
     def _start(self, moment: float) -> None:
-        self.batch = [self.queue.popleft() for _ in range(min(len(self.queue), self.worker.most))]
-        host = self.worker.host_us[len(self.batch) - 1]
+        queue, worker = self.queue, self.worker
+        count = min(len(queue), len(worker.device_us))
+        self.batch = [queue.popleft() for _ in range(count)]
+        host = worker.host_us[count - 1]
         self.now += host
-        self.done = moment + host + self.worker.device_us[len(self.batch) - 1]
+        self.done = moment + host + worker.device_us[count - 1]
         self.batches += 1
 
     def _finish(self) -> None:
         """The thread goes on by itself where the queue holds a whole batch."""
         finished, moment = self.batch, self.done
         self.batch, self.done = [], math.inf
-        goes_on = len(self.queue) >= self.worker.most
+        goes_on = len(self.queue) >= len(self.worker.device_us)
         self.ready.append(_Done(finished, goes_on))
         if goes_on:
             self._start(moment)

@@ -100,7 +100,7 @@ def _served(
             partition = session.planned_for(size)
             notes += [text for text in fallback_notes(partition) if not predicted]
             predicted[size] = session.predicted(partition)
-        served = Served(predicted, _row_sent(session, size), *_row_bytes(partition, size), mergeable)
+        served = Served(predicted, row_sent(session, size), *row_bytes(partition, size), mergeable)
         if size >= rows and served.device_us(size, size, host) + host.batch_us + host.request_us > p99_us:
             break  # a batch of that many would be late by itself: larger ones are none the better
     for text in notes:
@@ -130,7 +130,7 @@ def _sizes(session: InferenceSession, buckets: Sequence[int] | None, request: Ca
     return [*(size for size in DEFAULT_BUCKETS if size < most), most]
 
 
-def _row_sent(session: InferenceSession, rows: int) -> int:
+def row_sent(session: InferenceSession, rows: int) -> int:
     """Bytes of a row as a client sends them, in the model's own dtypes."""
     from trnrt.feeds import as_numpy
 
@@ -139,7 +139,7 @@ def _row_sent(session: InferenceSession, rows: int) -> int:
     return -(-sum(sizes) // rows)
 
 
-def _row_bytes(partition: Partition, rows: int) -> tuple[int, int]:
+def row_bytes(partition: Partition, rows: int) -> tuple[int, int]:
     """Bytes that a row takes to the device and back; those between the parts of a model are in its crossings."""
     from trnrt.nki.machine.dtypes import as_dtype
 
