@@ -169,7 +169,7 @@ def asked_often(server: ServerProcess, count: int) -> Counter[int]:
 
 def test_a_worker_whose_core_hangs_ends_and_is_replaced(tmp_path: Path) -> None:
     relu = save(tmp_path, "relu", RELU)
-    limits = ["--max-batch", "1", "--request-timeout", "1", "--drain-timeout", "5"]
+    limits = ["--max-batch", "1", "--request-timeout", "4", "--drain-timeout", "5"]
     with on_the_fake(tmp_path, str(relu), "--workers", "2", "--cores", "2", *limits) as server:
         until(lambda: ready_workers(server, "relu") == 2)
         before = workers(server)
@@ -179,7 +179,7 @@ def test_a_worker_whose_core_hangs_ends_and_is_replaced(tmp_path: Path) -> None:
         found: Counter[int] = Counter()
         while not events(server, "core_lost"):
             found += asked_often(server, 8)
-        # 504: it waited for a second; 503: it came, or was in the queue, when the core was found to hang.
+        # 504: it waited for four seconds; 503: it came, or was in the queue, when the core was found to hang.
         assert set(found) <= {200, 503, 504} and found[504] and found[200]
         until(lambda: len(events(server, "worker_started")) == 3)
         until(lambda: ready_workers(server, "relu") == 2)
