@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from contextlib import suppress
 
 from trnrt.report.console import say
@@ -19,7 +18,6 @@ def serve(settings: ServeSettings) -> int:
     _check(settings)
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
-    signal.signal(signal.SIGTERM, _go)
     say(f"listening on {url}; loading {', '.join(map(repr, files))}")
 
     def tell(rows: list[SummaryRow]) -> None:
@@ -34,11 +32,6 @@ def serve(settings: ServeSettings) -> int:
     from trnrt.serve.worker import Share, leave, run_worker
 
     return leave(run_worker(Share(settings, files), listener, tell))
-
-
-def _go(_number: int, _frame: object) -> None:
-    """A signal that comes before there is a worker to answer it: nothing was accepted yet."""
-    raise SystemExit(0)
 
 
 def _check(settings: ServeSettings) -> None:

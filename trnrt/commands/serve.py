@@ -6,6 +6,7 @@ where the server's packages are not installed, and not for ``trnrt --help``, whi
 
 from __future__ import annotations
 
+import signal
 from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -198,8 +199,15 @@ def serve_command(
     raise typer.Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
 
 
+def _go(_number: int, _frame: object) -> None:
+    """A signal that comes before there is a worker to answer it: nothing was accepted yet."""
+    raise SystemExit(0)
+
+
 def serve(flags: dict[str, Any]) -> int:
     """Serve with the settings that these flags say; the exit code."""
+    # The first process of a container gets no signal that it has no handler for, and what is imported below takes a while.
+    signal.signal(signal.SIGTERM, _go)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         told = f"the server's packages are not installed ({', '.join(missing)})"
