@@ -206,7 +206,7 @@ def _go(_number: int, _frame: object) -> None:
 
 def serve(flags: dict[str, Any]) -> int:
     """Serve with the settings that these flags say; the exit code."""
-    # The first process of a container gets no signal that it has no handler for, and what is imported below takes a while.
+    # The first process of a container gets no signal that it has no handler for, and the imports below take a while.
     signal.signal(signal.SIGTERM, _go)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
