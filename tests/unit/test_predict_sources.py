@@ -212,9 +212,9 @@ def test_pickles_and_text_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(InputError, match="only pickle can read"):
         opened(tmp_path / "x.npy", wanted=[want()])
-    (tmp_path / "x.csv").write_text("1,2\n", "utf-8")
+    (tmp_path / "x.txt").write_text("1,2\n", "utf-8")
     with pytest.raises(InputError, match=r"none of .npz, .npy"):
-        opened(tmp_path / "x.csv", wanted=[want()])
+        opened(tmp_path / "x.txt", wanted=[want()])
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "deflated"])
