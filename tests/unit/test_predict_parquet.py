@@ -72,6 +72,26 @@ def test_a_column_holds_a_tensor(tmp_path: Path, column: pa.Array) -> None:
     source.close()
 
 
+def test_going_forward_in_a_row_group_does_not_begin_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second part of a file of one row group, as one of two processes makes them."""
+    x = np.arange(6000, dtype=np.float32).reshape(2000, 3)
+    source = opened(pa.table({"x": lists(x)}), tmp_path, want("float32", 3))
+    opens = []
+    real = pq.ParquetFile
+
+    def counted(*given: Any, **options: Any) -> Any:
+        opens.append(given)
+        return real(*given, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", counted)
+    for start in range(0, 2000, 200):
+        np.testing.assert_array_equal(source.read(start, start + 100).feeds["x"], x[start : start + 100])
+    assert len(opens) == 1
+    assert source.read(50, 51).feeds["x"].tolist() == [x[50].tolist()]
+    assert len(opens) == 2
+    source.close()
+
+
 @pytest.mark.parametrize(
     ("values", "type_", "dtype", "expected"),
     [

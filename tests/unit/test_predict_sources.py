@@ -213,9 +213,9 @@ def test_pickles_and_text_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(InputError, match="only pickle can read"):
         opened(tmp_path / "x.npy", wanted=[want()])
-    (tmp_path / "x.csv").write_text("1,2\n", "utf-8")
+    (tmp_path / "x.txt").write_text("1,2\n", "utf-8")
     with pytest.raises(InputError, match=r"none of .npz, .npy"):
-        opened(tmp_path / "x.csv", wanted=[want()])
+        opened(tmp_path / "x.txt", wanted=[want()])
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "deflated"])
@@ -349,16 +349,17 @@ def test_pictures_are_predicted_as_run_does(tmp_path: Path, folder: Path) -> Non
 
 
 def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
-    """Of a file of 1 GiB (a sparse one) a part is read, in a process of less than a quarter of it beyond its start."""
+    """A file of 1 GiB (a sparse one) is read whole in a process that grows by less than an eighth of it."""
     linear(tmp_path / "m.onnx", width=1 << 16)
     with (tmp_path / "x.npy").open("wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (4096, 1 << 16)}
         np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + (1 << 30))
     script = (
-        "import resource, sys; from trnrt.predict.job import Request, prepare; from trnrt.predict.source import Asked\n"
+        "import re, sys; from trnrt.predict.job import Request, prepare; from trnrt.predict.source import Asked\n"
         "opened = prepare(Request(sys.argv[1], '', Asked((sys.argv[2],))))\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        # The kernel's own peak of this process: getrusage's begins with that of the one that started it.
+        "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before, block = peak(), opened.block\n"
         "for start in range(0, 4096, block): opened.source.read(start, min(start + block, 4096))\n"
         "print(before, peak() - before)"

@@ -41,6 +41,8 @@ BYTES_PER_BATCH = 32 << 20
 """Bytes that the inputs of a batch may take, where nobody says ``--batch``."""
 BYTES_PER_READ = 16 << 20
 """Bytes of input that are read at once; two such pieces are in memory."""
+READS_PER_PART = 8
+"""Pieces at least that a part of many batches is read in."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,10 @@ class Opened:
 
     @property
     def block(self) -> int:
-        """Rows that are read at once: whole steps."""
+        """Rows that are read at once: whole steps, and a fraction of a part: the next are read while these are run."""
         width = sum(_bytes(one, self.source.shapes[one.name]) for one in self.source.wanted)
-        steps = max(1, BYTES_PER_READ // max(width * self.step, 1))
-        return min(steps * self.step, -(-self.job.rows_per_part // self.step) * self.step)
+        rows = min(BYTES_PER_READ // max(width, 1), self.job.rows_per_part // READS_PER_PART)
+        return max(1, rows // self.step) * self.step
 
     @cached_property
     def classifier(self) -> str | None:

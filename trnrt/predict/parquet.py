@@ -69,10 +69,14 @@ class Binding:
 
 @dataclass
 class ParquetRows:
-    """Files that follow each other as one table. ``_batches`` goes on at the row ``_position``."""
+    """Files that follow each other as one table; at the rows ``ends`` and ``groups`` end files and row groups.
+
+    ``_batches`` goes on at the row ``_position``, after those in ``_left``.
+    """
 
     files: Sequence[Path]
     ends: Array
+    groups: Array
     bindings: Sequence[Binding]
     id: str | None
     identity: str
@@ -109,17 +113,26 @@ class ParquetRows:
     def _table(self, start: int, stop: int) -> pa.Table:
         import pyarrow as pa
 
-        if self._batches is None or start != self._position:
-            self._batches, self._left = self._from(start), []
-        found, missing = self._left, stop - start - sum(map(len, self._left))
+        group = int(np.searchsorted(self.groups, start, "right"))
+        first = int(self.groups[group - 1]) if group else 0
+        if self._batches is None or not first <= self._position <= start:
+            self._batches, self._left, self._position = self._from(start), [], start
+        # Forward in the same row group it is quicker to go on than to begin the group anew.
+        while self._position < start:
+            self._take(min(self.at_once, start - self._position))
+        return pa.Table.from_batches(self._take(stop - start))
+
+    def _take(self, count: int) -> list[pa.RecordBatch]:
+        """The next ``count`` rows."""
+        assert self._batches is not None
+        found, missing = self._left, count - sum(map(len, self._left))
         while missing > 0:
             found.append(next(self._batches))
             missing -= len(found[-1])
         # Of the last one, what is beyond the last row is for the next call.
-        over = [found[-1].slice(len(found[-1]) + missing)] if missing else []
-        rows = [*found[:-1], found[-1].slice(0, len(found[-1]) + missing)]
-        self._left, self._position = over, stop
-        return pa.Table.from_batches(rows)
+        self._left = [found[-1].slice(len(found[-1]) + missing)] if missing else []
+        self._position += count
+        return [*found[:-1], found[-1].slice(0, len(found[-1]) + missing)]
 
     def _from(self, start: int) -> Iterator[pa.RecordBatch]:
         """All rows from ``start`` on: those before it in its row group are decoded and dropped."""
@@ -158,11 +171,13 @@ def open_parquet(
     needs_pyarrow()
     files = [file for path in paths for file in (parquet_files(path) if path.is_dir() else [path])]
     counts: list[int] = []
+    groups: list[int] = []
     schema: pa.Schema | None = None
     width = 0
     for path in files:
         with reading_parquet(path), _opened(path) as file:
             counts.append(file.metadata.num_rows)
+            groups += [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
             schema = schema or file.schema_arrow
             found = file.schema_arrow
             if path == files[0]:
@@ -177,7 +192,8 @@ def open_parquet(
     at_once = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(width, 1)))
     names = [path.name for path in files]
     identity = file_identity(files, names)
-    return ParquetRows(files, np.cumsum(counts), bindings, asked.id, identity, notes, at_once, ids)
+    ends = np.cumsum(counts), np.cumsum(groups)
+    return ParquetRows(files, *ends, bindings, asked.id, identity, notes, at_once, ids)
 
 
 def needs_pyarrow(instead: str = "") -> None:
