@@ -6,7 +6,6 @@ nobody again for what a replica has accepted and then died with: its client gets
 """
 # No annotations from the future: Ray looks at that of ``build`` to know what its arguments are.
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +13,8 @@ from pydantic import Field
 from ray import serve
 from ray.serve import Application
 
-from trnrt.backends import choose
 from trnrt.clusters import NEURON_CORES
-from trnrt.errors import BackendError
+from trnrt.serve.devices import on_device
 from trnrt.serve.files import model_files
 from trnrt.serve.ray_front import Front
 from trnrt.serve.ray_messages import Share
@@ -37,9 +35,6 @@ STARTS = 3
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """The fronts log every request themselves."""
 
-_OF_THE_WHOLE = ("config", "models", "model_dir", "host", "port", "replicas", "replica_cpus", "address")
-"""What no process of the application needs to know."""
-
 
 class RaySettings(ServeSettings):
     """The arguments of ``build``: the server's settings."""
@@ -55,20 +50,14 @@ def build(settings: RaySettings) -> Application:
 def application(settings: ServeSettings) -> Application:
     """The application: fronts, and a deployment for each model."""
     sources: dict[str, Any] = {}
-    own = _without(settings, _OF_THE_WHOLE)
+    keyless = settings.model_copy(update={"api_keys": []})  # what a replica need not know
     for name, path in model_files(settings).items():
         version = version_of(path)
-        share = Share(name, _paths(path), version, _without(own, ("api_keys",)))
+        share = Share(name, _paths(path), version, keyless)
         replica = serve.deployment(name=deployment_of(name), **_replica_options(settings))(ModelReplica)
         sources[name] = (replica.bind(share), version)
     front = serve.deployment(name=FRONT, **_front_options(settings))(serve.ingress()(Front))
-    return front.bind(own, sources)
-
-
-def _without(settings: ServeSettings, names: Sequence[str]) -> ServeSettings:
-    """The settings with the defaults of these: a process whose arguments stay the same is not replaced in an update."""
-    fields = type(settings).model_fields
-    return settings.model_copy(update={name: fields[name].get_default(call_default_factory=True) for name in names})
+    return front.bind(settings, sources)
 
 
 def deployment_of(model: str) -> str:
@@ -110,15 +99,10 @@ def _front_options(settings: ServeSettings) -> dict[str, Any]:
 
 
 def needed(settings: ServeSettings) -> dict[str, float]:
-    """What a replica needs beside CPUs: on Neuron one core."""
-    if settings.backend == "simulator":
-        return {}
-    if settings.backend == "neuron":
-        return {NEURON_CORES: 1}
-    try:
-        return {NEURON_CORES: 1} if choose("auto").backend.name == "neuron" else {}
-    except BackendError:
-        return {}
+    """What a replica needs beside CPUs: on Neuron the cores that the model is loaded on."""
+    if settings.backend == "neuron" or on_device(settings):
+        return {NEURON_CORES: settings.cores}
+    return {}
 
 
 def _paths(path: Path) -> tuple[Path, ...]:

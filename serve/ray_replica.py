@@ -20,12 +20,12 @@ from typing import Any, NoReturn
 
 from ray import serve
 
-from trnrt.backends import choose
-from trnrt.backends.cores import VISIBLE, lease_for_worker
+from trnrt.backends.cores import VISIBLE, Lease
 from trnrt.errors import BackendError, DeviceError, ModelFileError, TrnrtError
 from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.serve.batching import ComputeThread, Feeds, merge, split
 from trnrt.serve.checking import Checker
+from trnrt.serve.devices import lease_for
 from trnrt.serve.loading import LoadedModel
 from trnrt.serve.logs import log, start_logging
 from trnrt.serve.metrics import Metrics
@@ -35,6 +35,7 @@ from trnrt.serve.shadow import Shadow
 from trnrt.serve.versions import version_of
 
 Outcome = Answer | Refusal
+LEASE_S, LEASE_POLL_S = 30.0, 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,12 +194,26 @@ def whereabouts() -> Whereabouts:
 
 def _load(share: Share) -> LoadedModel:
     """The model, from the first of its paths where it is what was deployed; TrnrtError where there is none."""
-    if choose(share.settings.backend).backend.name == "neuron":
-        lease_for_worker()  # of those that Ray shows to this process; it is held as long as the process lives
+    lease_when_free(lambda: lease_for(share.settings))
     path = next((path for path in share.paths if path.is_file() and version_of(path) == share.version), None)
     if path is None:
         raise ModelFileError(_missing(share.paths), hint="every node that may run a replica needs the very same file")
     return LoadedModel(path, share.settings)
+
+
+def lease_when_free(lease: Callable[[], Lease | None], seconds: float = LEASE_S) -> Lease | None:
+    """The cores that Ray shows to this process, held as long as it lives. BackendError where they don't become free.
+
+    Ray gives a core to the next one before the process that had it has ended.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return lease()
+        except BackendError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(LEASE_POLL_S)
 
 
 def _missing(paths: Sequence[Path]) -> str:

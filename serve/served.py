@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ class Model(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
     @property
     def state(self) -> str: ...
     @property

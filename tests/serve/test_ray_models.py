@@ -17,6 +17,7 @@ pytest.importorskip("ray")
 
 import ray_quietly  # noqa: F401 - before whatever else imports it
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+from ray.serve._private.api import call_user_app_builder_with_args_if_necessary
 from ray.serve.exceptions import BackPressureError
 
 from trnrt import clusters
@@ -334,6 +335,27 @@ def test_a_replica_asks_for_a_core_on_neuron_and_for_a_share_of_the_cpus_elsewhe
         assert (deployment.name, deployment.num_replicas, version) == ("model-relu", 3, version_of(path))
         assert deployment.ray_actor_options["num_cpus"] == 0.25
         assert deployment.ray_actor_options["resources"] == resources
+
+
+def test_the_builder_takes_what_serve_run_gives_it(tmp_path: Path) -> None:
+    """Texts, as ``serve run trnrt.serve.ray_app:build models=m.onnx replicas=2`` has them."""
+    path = save(tmp_path, "relu", RELU)
+    given = {"models": str(path), "replicas": "2", "max_batch": "4", "backend": "simulator"}
+    builder: Any = ray_app.build
+    built: Any = call_user_app_builder_with_args_if_necessary(builder, given)
+    replica, _ = built._bound_deployment.init_args[1]["relu"]
+    (share,) = replica._bound_deployment.init_args
+    assert (replica._bound_deployment.num_replicas, share.settings.max_batch, share.settings.engine) == (2, 4, "ray")
+    with pytest.raises(ValueError, match="model\n"):
+        call_user_app_builder_with_args_if_necessary(builder, {"model": str(path)})
+
+
+def test_keys_go_to_fronts_alone(tmp_path: Path) -> None:
+    settings = RaySettings(models=[save(tmp_path, "relu", RELU)], backend="simulator", api_keys=["k"])  # type: ignore[list-item]
+    bound: Any = application(settings)._bound_deployment
+    front, sources = bound.init_args
+    assert [key.get_secret_value() for key in front.api_keys] == ["k"]
+    assert sources["relu"][0]._bound_deployment.init_args[0].settings.api_keys == []
 
 
 def test_where_there_is_no_room_that_is_said_at_once() -> None:

@@ -216,21 +216,26 @@ def predict_command(
         raise OptionError("--logits says how to show classes", hint="add --top K")
     from trnrt.backends import DeviceOptions
     from trnrt.commands.opening import image_options
-    from trnrt.planner.sizes import parse_shape
     from trnrt.predict.job import Request
     from trnrt.predict.output import parse_most_bad
     from trnrt.predict.source import Asked
 
-    used = None if fallback is Fallback.NONE else fallback.value
     asked = Asked(tuple(inputs), id_column, tuple(columns or ()), image_options(layout, color, scale, mean, std))
-    shapes = tuple(parse_shape(text) for text in shape or ())
-    device = DeviceOptions(lnc, cores, compiled)
-    settings = (target, dtype.value, backend.value, used, shapes, device, cache)
-    request = Request(
-        str(model), str(directory), asked, *settings, form.value, top, logits, batch, rows_per_part, limit
-    )
+    settings = (target, *_computing(dtype, backend, fallback, shape), DeviceOptions(lnc, cores, compiled), cache)
+    how = (form.value, top, logits, batch, rows_per_part, limit)
+    request = Request(str(model), str(directory), asked, *settings, *how)
     place = _place(engine, replicas, replica_cpus, address)
     predict(request, parse_most_bad(max_bad), Reporting(as_json, json_out), place, overwrite=overwrite)
+
+
+def _computing(
+    dtype: DType, backend: Backend, fallback: Fallback, shape: list[str] | None
+) -> tuple[str, str, str | None, tuple[tuple[str, tuple[int, ...]], ...]]:
+    """What a request has of these flags."""
+    from trnrt.planner.sizes import parse_shape
+
+    used = None if fallback is Fallback.NONE else fallback.value
+    return dtype.value, backend.value, used, tuple(parse_shape(text) for text in shape or ())
 
 
 def _place(engine: Engine, replicas: int | None, replica_cpus: float | None, address: str | None) -> Place | None:
