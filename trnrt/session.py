@@ -329,13 +329,19 @@ class InferenceSession:
 
     def mixing(self, arrays: Mapping[str, Array]) -> str | None:
         """Why rows of a batch with inputs like these may depend on each other; None if they do not."""
+        batch = self.model.batch
+        if batch == 1:
+            return None
+        # Two counts, where it is open: a 2 that stands in the model, as in a Reshape to [2, -1], is not the batch.
+        counts = (max(2, batch),) if isinstance(batch, int) else (2, 3)
+        reasons = (self._mixing_of(arrays, rows) for rows in counts)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _mixing_of(self, arrays: Mapping[str, Array], rows: int) -> str | None:
+        """``mixing`` in a batch of so many rows."""
         from trnrt.importer import batching
 
         values = {name: arrays[name] for name in self.model.parameters}
-        batch = self.model.batch
-        rows = max(2, batch) if isinstance(batch, int) else 2
-        if batch == 1:
-            return None
         data = [name for name, array in arrays.items() if array.ndim and name not in values]
         shapes = {name: (rows, *a.shape[1:]) if name in data else a.shape for name, a in arrays.items()}
         key = tuple(shapes.values())

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
+import trnrt
 from trnrt.importer import import_model
 from trnrt.importer.batching import mixing
 
@@ -123,3 +124,17 @@ def test_what_depends_on_the_place() -> None:
 def test_the_sample_models_are_apart(path: Path) -> None:
     model = onnx.load(path)
     assert verdict(model) is None
+
+
+@pytest.mark.parametrize("held", [2, 3])
+def test_a_number_that_the_model_holds_is_not_the_batch(held: int) -> None:
+    """For a batch of as many rows it would look like it: an open batch is asked with two counts."""
+    graph = "(float[N, 4] x) => (float[M, 4] y) { a = Reshape(x, s)  b = Softmax<axis=1>(a)  y = Reshape(b, r) }"
+    constants = {"s": np.array([held, -1]), "r": np.array([-1, 4])}
+    session = trnrt.InferenceSession(modelled(graph, constants).SerializeToString(), buckets=[6])
+    assert session.mixing({"x": drawn(2, 4)}) is not None
+    x = drawn(2 * held, 4)
+    grouped = x.reshape(held, 8)
+    exponents = np.exp(grouped - grouped.max(axis=1, keepdims=True))
+    expected = (exponents / exponents.sum(axis=1, keepdims=True)).reshape(-1, 4)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)

@@ -210,6 +210,11 @@ class Lowering:
             self.tensors[name] = np.ascontiguousarray(constant, np.float32).reshape(constant.shape or (1,))
         return View.whole(name, self.shape(value))
 
+    @property
+    def moves_indices(self) -> bool:
+        """Whether the node only brings numbers of an input to where they are indices: see ``numbers``."""
+        return self._moves_indices
+
     def index_view(self, value: ir.Value) -> View:
         """Integers of an input of the model as an access pattern on it; no step may read them through it."""
         return self._view(value)
@@ -253,7 +258,7 @@ class Lowering:
     def add(self, step: Step, nodes: list[ir.Node], why: str, place: str = "core") -> None:
         """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
         if self._moves_indices:
-            raise Blocked("indices in an order that no access pattern describes", FALLBACK)
+            raise Blocked("indices that are more than moved on their way from an input", FALLBACK)
         self.steps.append(step)
         step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]
         for position, node in enumerate(nodes):
