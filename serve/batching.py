@@ -128,6 +128,9 @@ class ComputeThread:
             del job  # what it holds (a model, a batch) must not live on while the thread waits
 
 
+_Answers = list[tuple[_Member, Inference | Exception]]
+
+
 class Batcher:
     """The queue of one model. All public methods are for the event loop's thread; ``_lock`` guards the queue alone.
 
@@ -291,26 +294,30 @@ class Batcher:
         lost: DeviceError | None = None
         while batch:
             try:
-                answers = self._answers(batch, free_since)
+                answers, lost = self._answers(batch, free_since)
             except BaseException as error:  # nobody may wait for ever
                 answers = [(member, _failed(error, member.request)) for member in batch]
-                lost = error if isinstance(error, DeviceError) else None
             free_since = time.perf_counter()
             batch = self._next_full() if lost is None else []
             _post(self._loop, self._deliver, answers, bool(batch), lost)
 
-    def _answers(self, batch: list[_Member], free_since: float) -> list[tuple[_Member, Inference | Exception]]:
+    def _answers(self, batch: list[_Member], free_since: float) -> tuple[_Answers, DeviceError | None]:
+        """What each gets; with the device's error, if it failed: then no request is guilty, and none is run alone."""
         try:
-            inferences = self._run(batch, free_since)
-            return list(zip(batch, inferences, strict=True))
-        except DeviceError:  # no request is guilty, and there is nothing left that could run them alone
-            raise
+            return list(zip(batch, self._run(batch, free_since), strict=True)), None
         except Exception as error:
-            if len(batch) == 1:
-                return [(batch[0], _failed(error, batch[0].request))]
+            if len(batch) == 1 or isinstance(error, DeviceError):
+                lost = error if isinstance(error, DeviceError) else None
+                return [(member, _failed(error, member.request)) for member in batch], lost
             log("warning", "batch_failed", model=self._name, requests=len(batch), error=_named(error))
+        answers: _Answers = []
         alone = [member for member in batch if not member.answer.done()]
-        return [self._answers([member], free_since)[0] for member in alone]
+        for position, member in enumerate(alone):
+            made, lost = self._answers([member], free_since)
+            answers += made
+            if lost is not None:
+                return answers + [(m, _failed(lost, m.request)) for m in alone[position + 1 :]], lost
+        return answers, None
 
     def _run(self, batch: list[_Member], free_since: float) -> list[Inference]:
         """The answers of a batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -69,7 +70,7 @@ class ServedModel:
         metrics: Metrics,
         core_lost: asyncio.Event | None = None,
     ) -> None:
-        self.name, self.path = name, path
+        self.name, self.path, self._of = name, path, self
         self.state: State = "unloaded"
         self.reason: str | None = None
         self._core_lost = core_lost or asyncio.Event()
@@ -81,6 +82,10 @@ class ServedModel:
         self._known: _Engine | None = None
         self._changing = asyncio.Lock()
         self._become("loading")
+
+    def view(self) -> ServedModel:
+        """The model for one request: after ``infer`` it is described as what computed the answer, reloaded or not."""
+        return copy.copy(self)
 
     @property
     def inputs(self) -> tuple[TensorMeta, ...]:
@@ -131,6 +136,8 @@ class ServedModel:
         faults.
         """
         engine = self._ready_engine()
+        if self._of is not self:
+            self._known = engine
         engine.checker.check(feeds)
         loaded = engine.loaded
         known = [meta.name for meta in loaded.outputs]
@@ -152,7 +159,7 @@ class ServedModel:
 
         Where nothing is on its way, a request that waits need not wait for company.
         """
-        return self._engine.batcher.arriving() if self._engine else _nothing()
+        return self._of._engine.batcher.arriving() if self._of._engine else _nothing()
 
     async def load(self) -> str | None:
         """Load the file, or load it anew; why it does not load, None if it does.
@@ -160,12 +167,16 @@ class ServedModel:
         While a ready model is loaded anew, the old one serves, and goes on if the new one does not load.
         """
         async with self._changing:
+            recovering = self.state == "recovering"
             self._stop_recovering()
             if self._engine is None:
                 self._become("loading")
             made = await self._make_engine()
             if isinstance(made, Failure):
-                self._not_loaded(made)
+                if recovering and self._recovering is None and made.backend and not made.core:
+                    self._recover(made.reason)  # asking for it must not end the attempts that were under way
+                else:
+                    self._not_loaded(made)
                 return made.reason
             old = self._install(made)
         if old is not None:
@@ -295,11 +306,12 @@ class ServedModel:
         return _Engine(loaded, thread, batcher, checker, shadow, labels or None)
 
     def _ready_engine(self) -> _Engine:
-        if self._engine is not None:
-            return self._engine
+        if self._of._engine is not None:
+            return self._of._engine
         self._metrics.rejected("not_ready")
-        why = f": {self.reason}" if self.reason else ""
-        raise Problem(503, f"the model {self.name!r} is {self.state}{why}", retry_after=self.retry_after)
+        now = self._of
+        why = f": {now.reason}" if now.reason else ""
+        raise Problem(503, f"the model {self.name!r} is {now.state}{why}", retry_after=now.retry_after)
 
     def _become(self, state: State, reason: str | None = None) -> None:
         self.state, self.reason = state, reason

@@ -121,9 +121,14 @@ class RayMetrics(Metrics):
         pages: list[tuple[str, bytes]] = []
         for response in responses:
             try:
-                pages += response.results(timeout_s=PAGES_S)
-            except (RayError, TimeoutError, RuntimeError) as error:  # one of them is just going or coming
-                log("warning", "metrics_missing", error=f"{type(error).__name__}")
+                found = response.results(timeout_s=PAGES_S, return_exceptions=True)
+            except (RayError, TimeoutError, RuntimeError) as error:  # there is none of them, or not any more
+                found = [error]
+            for page in found:  # one of them may be just going or coming: the others are there
+                if isinstance(page, BaseException):
+                    log("warning", "metrics_missing", error=type(page).__name__)
+                else:
+                    pages.append(page)
         registry = CollectorRegistry()
         registry.register(_Pages(pages))
         return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ray import serve as ray_serve
@@ -40,7 +41,7 @@ def serve(settings: ServeSettings) -> int:
         return 0
     port = _free_port(settings)
     each = {CPU: settings.replica_cpus, **needed(settings)}
-    with started(each, settings.replicas * len(files)) as session:
+    with _stopped_early(), started(each, settings.replicas * len(files)) as session:
         try:
             say(f"starting Ray at {session['address']}, logs in {session['session_dir']}/logs; loading its replicas")
             _deploy(settings, app, list(files), port)
@@ -48,6 +49,16 @@ def serve(settings: ServeSettings) -> int:
                 signal.pause()
         except KeyboardInterrupt:
             return _drained(settings)
+
+
+@contextmanager
+def _stopped_early() -> Iterator[None]:
+    """A stop while Ray starts is one, too: nothing was accepted. Ray's own handler of SIGTERM raises SystemExit(15)."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        say("stopped")
+        raise SystemExit(0) from None
 
 
 def _watch_signals() -> None:
@@ -100,12 +111,12 @@ def _drained(settings: ServeSettings) -> int:
     """Answer what was accepted: 0 if that was everything, else 1. A second signal does not wait."""
     clean = 0
     try:
-        _broadcast(FRONT, "drain", settings.drain_timeout)
+        _broadcast(FRONT, "drain", settings.drain_timeout)  # a front that died says so in its place: the others go on
     except KeyboardInterrupt:
         return 1
     except TimeoutError:
         clean = 1
-    except (RayError, RuntimeError):  # it was not there yet: nothing was accepted
+    except (RayError, RuntimeError, KeyError):  # it was not there yet: nothing was accepted
         return 0
     with suppress(KeyboardInterrupt):
         time.sleep(LINGER_S)  # until Ray's proxies have passed the last answers on; then all of Ray ends with us
@@ -115,8 +126,11 @@ def _drained(settings: ServeSettings) -> int:
 def _broadcast(deployment: str, method: str, seconds: float) -> list[Any]:
     """What all replicas of a deployment say. TimeoutError, and what Ray raises where there is none."""
     handle = ray_serve.get_deployment_handle(deployment, NAME)
-    answers: list[Any] = handle.broadcast(method).results(timeout_s=seconds)
-    return answers
+    answers: list[Any] = handle.broadcast(method).results(timeout_s=seconds, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, TimeoutError) or (isinstance(answer, Exception) and not isinstance(answer, RayError)):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, RayError)]
 
 
 def _free_port(settings: ServeSettings) -> int:

@@ -73,9 +73,9 @@ def _chosen(repository: Repository, request: Request) -> Model:
     if len(named) > 1:
         raise Problem(400, f"the query names {len(named)} models; it names one")
     if named:
-        return repository.get(named[0])
+        return repository.get(named[0]).view()
     if len(repository.models) == 1:
-        return repository.get(next(iter(repository.models)))
+        return repository.get(next(iter(repository.models))).view()
     names = ", ".join(shown(name) for name in repository.models) or "none"
     raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
 

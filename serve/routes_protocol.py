@@ -101,7 +101,7 @@ def found(repository: Repository, request: Request) -> Model:
     version = request.path_params.get("version", VERSION)
     if version != VERSION:
         raise Problem(404, f"model {shown(model.name)} has no version {shown(version)}; its only version is {VERSION}")
-    return model
+    return model.view()
 
 
 def check_ready(model: Model) -> None:

@@ -18,7 +18,6 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trnrt.backends.cores import Lease
 from trnrt.serve.app import make_app
 from trnrt.serve.devices import lease_for
 from trnrt.serve.links import Link
@@ -208,15 +207,12 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> in
     """Serve a share of the requests in this process until a signal or the supervisor says to stop; the exit code."""
     named = {} if share.link is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
-    lease: Lease | None = None
     sys.setswitchinterval(SWITCH_S)
     try:
-        lease = lease_for(share.settings)
+        lease_for(share.settings)  # until the process ends: so long the runtime in it keeps the cores
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(share, listener, on_loaded))
     finally:
-        if lease is not None:
-            lease.release()
         logs.close()
 
 

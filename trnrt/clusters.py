@@ -42,6 +42,7 @@ def started(each: Mapping[str, float], count: int) -> Iterator[dict[str, Any]]:
     _keep_quiet()
     try:
         context: Any = ray.init(
+            address="local",
             num_cpus=cpus,
             resources={NEURON_CORES: cores} if cores else None,
             namespace=_NAMESPACE,

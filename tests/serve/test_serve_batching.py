@@ -175,6 +175,20 @@ def test_whatever_is_raised_becomes_an_answer(error: BaseException, status: int,
     run(work())
 
 
+def test_what_was_computed_alone_before_the_device_failed_is_answered() -> None:
+    async def work() -> None:
+        doubling = Doubling()
+        batcher = batcher_of(doubling)
+        errors: list[BaseException | None] = [KernelError("together"), None, DeviceError("it fails", usable=True)]
+        doubling.error = lambda _x: errors[len(doubling.runs) - 1]
+        found = await asyncio.gather(*(ask(batcher, numbers(1, 3)) for _ in range(3)), return_exceptions=True)
+        assert [type(f) for f in found] == [Inference, Problem, Problem]
+        assert [f.status for f in found if isinstance(f, Problem)] == [503, 503]
+        assert doubling.runs == [3, 1, 1]
+
+    run(work())
+
+
 def test_a_batch_that_the_device_failed_is_not_run_again_and_those_in_the_queue_are_told() -> None:
     async def work() -> None:
         doubling = Doubling()

@@ -360,6 +360,26 @@ def test_a_closed_kernel_says_why(machine: Hardware) -> None:
     assert neuron._models_on == {0: 0}, "once"
 
 
+def test_a_run_that_meets_a_close_is_no_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever asks after the thread was told to end has an answer at once, and the core is not lost."""
+    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: lambda *inputs: [])
+    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
+    copy.close()
+    with pytest.raises(DeviceError, match="it was closed") as caught:
+        copy.run([], timeout_s=600)
+    assert caught.value.usable and not neuron._hung
+
+
+def test_packages_that_are_missing_are_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing() -> None:
+        raise BackendError("torch_neuronx can't be imported", hint="trnrt doctor looks for the cause")
+
+    monkeypatch.setattr(neuron, "_imported", missing)
+    with pytest.raises(BackendError, match="can't be imported") as caught:
+        neuron._Copy("model", tmp_path / "model.pt", 0)
+    assert not isinstance(caught.value, DeviceError) and "trnrt doctor" in str(caught.value.hint)
+
+
 def test_what_can_not_be_loaded_gives_its_place_back(machine: Hardware) -> None:
     machine.faults = Faults(loading="NRT_RESOURCE: out of device memory")
     session = opened(device=DeviceOptions(cores=2))

@@ -147,6 +147,14 @@ def test_the_cores_that_a_process_was_given_are_honoured(
     assert "given no NeuronCore" in finding.told and findings(Asked(running=False)) == []
 
 
+def test_a_container_may_have_some_of_the_devices(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the environment counts those of the whole machine, and only the runtime can say which are there."""
+    install(monkeypatch, tmp_path, Hardware(), versions())
+    monkeypatch.setattr(cores, "neuron_devices", lambda: ["/dev/neuron3"])
+    monkeypatch.setenv(VISIBLE, "25")
+    assert lease_for_worker().cores == (25,) and os.environ[VISIBLE] == "25"
+
+
 def test_what_ray_sets_is_read(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = pytest.importorskip("ray._private.accelerators.neuron").NeuronAcceleratorManager
     install(monkeypatch, tmp_path, Hardware(), versions())

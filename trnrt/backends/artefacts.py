@@ -93,7 +93,7 @@ def find(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, str]:
             reason = "it was changed after it was made: its digest is another one"
     except FileNotFoundError as error:
         return None, f"there is no {Path(error.filename).name} in {directory}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return None, f"{note} can't be read: {error}"
     return (None, f"{path} does not fit: {reason}") if reason else (path, "")
 

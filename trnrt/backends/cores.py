@@ -105,10 +105,15 @@ def lease_for_worker(count: int = 1, lnc: int | None = None) -> Lease:
 
 
 def known_cores(lnc: int = 1) -> list[int]:
-    """The cores that the environment allows, or that the machine has. BackendError where it names none, or others."""
+    """The cores that the environment allows, or that the machine has. BackendError where it names none, or others.
+
+    In a container that has some of the machine's devices, the environment may count those of the whole machine.
+    """
     told, there = os.environ.get(VISIBLE), device_cores(lnc)
     allowed = there if told is None else parse_cores(told)
-    if there and not set(allowed) <= set(there):
+    devices = neuron_devices()
+    is_whole = devices == [f"/dev/neuron{k}" for k in range(len(devices))]
+    if there and is_whole and not set(allowed) <= set(there):
         raise BackendError(
             f"{VISIBLE}={told} names a core that is not there: this machine has {len(there)}, of {lnc} physical each",
             hint=f"unset {VISIBLE}, or name some of 0-{len(there) - 1}",

@@ -27,7 +27,7 @@ from trnrt.backends.cores import Lease, lease_for_process
 from trnrt.backends.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.backends.failures import compile_error, device_error
 from trnrt.backends.simulator import load_entry
-from trnrt.errors import BackendError, DeviceError
+from trnrt.errors import BackendError, DeviceError, TrnrtError
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import Plan
 
@@ -207,6 +207,7 @@ class _Copy:
         self._asked: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._answered: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self._module: Any = None
+        self._lock, self._ended = threading.Lock(), False
         self._models_on = _models_on
         self._models_on[core] = self._models_on.get(core, 0) + 1
         threading.Thread(target=self._serve, name=f"{name} on core {core}", daemon=True).start()
@@ -225,11 +226,16 @@ class _Copy:
         if self._core not in _hung:
             self._models_on[self._core] -= 1
         self._module = None
-        self._asked.put(None)
+        with self._lock:
+            self._ended = True
+            self._asked.put(None)
 
     def _call(self, function: Callable[[], Any], timeout_s: float, doing: str) -> Any:
-        self._asked.put(function)
         doing = f"{self._name}: {doing} on core {self._core}"
+        with self._lock:  # after the None that ends the thread nobody would answer: that is no device that hangs
+            if self._ended:
+                raise DeviceError(f"{doing}: it was closed", hint="open it again", usable=True)
+            self._asked.put(function)
         try:
             result, error = self._answered.get(timeout=timeout_s)
         except Empty:
@@ -239,6 +245,8 @@ class _Copy:
                 hint="end this process, which frees the core; a longer limit is timeout_s",
                 usable=False,
             ) from None
+        if isinstance(error, TrnrtError):  # ours already: no fault of the device
+            raise error
         if error is not None:
             raise device_error(doing, error) from error
         return result

@@ -27,7 +27,11 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
     target = ir.DataType(attribute(node, "to", 1))
     held, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
     widens = kind in INTEGERS and target in INTEGERS and np.can_cast(kind.numpy(), target.numpy())
-    if lowering.moves_indices and kind in {*FLOATS, ir.DataType.DOUBLE} and target in (ir.DataType.INT32, ir.DataType.INT64):
+    if (
+        lowering.moves_indices
+        and kind in {*FLOATS, ir.DataType.DOUBLE}
+        and target in (ir.DataType.INT32, ir.DataType.INT64)
+    ):
         lowering.view(node, source, "indices: the host cuts them off")
     elif lowering.on_host(source):
         lowering.to_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
