@@ -301,6 +301,40 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     assert trnrt(*arguments, "--output", out, "--overwrite").code == 0
 
 
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize(
+    "damage",
+    [{"reasons": 5}, {"number": "0"}, {"rows": "4"}, {"sha256": None}, {"bad_sha256": 1}, {"number": True}, None],
+)
+def test_a_damaged_note_of_a_part_is_none(tmp_path: Path, running: bool, damage: dict[str, Any] | None) -> None:
+    arguments, out = small(tmp_path), tmp_path / "out"
+    assert trnrt(*arguments, "--output", out).code == 0
+    whole = digests(out)
+    manifest = json.loads((out / "_manifest.json").read_text("utf-8"))
+    noted_parts = manifest["parts"]
+    noted_parts[1] = noted_parts[1] | damage if damage else [1]
+    if running:
+        lines = [json.dumps(part) for part in manifest.pop("parts")]
+        (out / "_progress.jsonl").write_text("".join(f"{text}\n" for text in lines), "utf-8")
+        manifest["state"] = "running"
+    (out / "_manifest.json").write_text(json.dumps(manifest), "utf-8")
+    outcome = trnrt(*arguments, "--output", out)
+    assert (outcome.code, outcome.document["rows_run"]) == (0, 4), outcome.err
+    assert digests(out) == whole
+
+
+@pytest.mark.parametrize("noted_parts", [None, 3, {"a": 1}, "text"])
+def test_a_manifest_without_a_list_of_parts_has_none(tmp_path: Path, noted_parts: object) -> None:
+    arguments, out = small(tmp_path), tmp_path / "out"
+    assert trnrt(*arguments, "--output", out).code == 0
+    whole = digests(out)
+    manifest = json.loads((out / "_manifest.json").read_text("utf-8"))
+    (out / "_manifest.json").write_text(json.dumps(manifest | {"parts": noted_parts}), "utf-8")
+    outcome = trnrt(*arguments, "--output", out)
+    assert (outcome.code, outcome.document["rows_run"]) == (0, 12), outcome.err
+    assert digests(out) == whole
+
+
 def test_two_processes_do_not_write_into_one_directory(tmp_path: Path) -> None:
     arguments, out = small(tmp_path), tmp_path / "out"
     out.mkdir()

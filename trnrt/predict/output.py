@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 from trnrt.errors import OptionError, TooManyBadError
 from trnrt.predict.job import Job, changes
@@ -230,13 +230,28 @@ def _noted(directory: Path, found: dict[str, Any] | None) -> Iterable[PartDone]:
     """The parts that the manifest of a finished job, or the progress of another, speaks of."""
     lines: Iterable[Any] = []
     if found is not None and found["state"] == "finished":
-        lines = found.get("parts", [])
+        parts = found.get("parts")
+        lines = parts if isinstance(parts, list) else []
     elif found is not None and (directory / PROGRESS).exists():
         # The last line may be half: its part is made again.
         lines = map(_parsed, (directory / PROGRESS).read_bytes().splitlines())
     for line in lines:
-        if isinstance(line, dict) and line.keys() == {item.name for item in fields(PartDone)}:
+        if _is_part(line):
             yield PartDone(**{**line, "reasons": tuple(line["reasons"])})
+
+
+def _is_part(line: object) -> TypeGuard[dict[str, Any]]:
+    """Whether this is a part as ``asdict`` writes it; what somebody changed is a part that nobody noted."""
+    if not isinstance(line, dict) or line.keys() != {item.name for item in fields(PartDone)}:
+        return False
+    counts = (line[name] for name in ("number", "rows", "predicted", "bad", "size"))
+    return (
+        all(type(count) is int and count >= 0 for count in counts)  # True is no number
+        and isinstance(line["sha256"], str)
+        and isinstance(line["bad_sha256"], str | None)
+        and isinstance(line["reasons"], list)
+        and all(isinstance(reason, str) for reason in line["reasons"])
+    )
 
 
 def _parsed(line: bytes) -> Any:
