@@ -162,12 +162,18 @@ def open_arrays(path: Path, name: str | None, id_name: str | None, wanted: Seque
         members = _members(path)
         chosen = _chosen(list(members), wanted, path, id_name)
         arrays = {one: _open_member(path, members[key]) for key, one in chosen.items()}
-        ids = None if id_name is None else _open_ids(path, members, id_name)
+        # Another file may have the ids.
+        ids = _open_ids(path, members, id_name) if id_name in members else None
         spare = [key for key in members if key not in chosen and key != id_name]
     shapes = {one: _row_shape(array, by_name[one], path) for one, array in arrays.items()}
     rows = _row_count({**arrays, **({} if ids is None else {str(id_name): ids})}, path)
     identity = file_identity([path], [path.name])
     return ArrayRows(arrays, by_name, ids, rows, shapes, identity, _notes(arrays, by_name, spare))
+
+
+def names_in(path: Path) -> list[str]:
+    """What the arrays in an .npz are called; InputError where it can't be read."""
+    return list(_members(path))
 
 
 def _open_npy(path: Path) -> StoredArray:
@@ -226,8 +232,6 @@ def _chosen(keys: Sequence[str], wanted: Sequence[Wanted], path: Path, id_name: 
 
 
 def _open_ids(path: Path, members: Mapping[str, zipfile.ZipInfo], name: str) -> StoredArray | StreamedArray:
-    if name not in members:
-        raise InputError(f"{quoted(str(path))} has no array {quoted(name)} for --id; it has {listed(list(members))}")
     ids = _open_member(path, members[name])
     if len(ids.header.shape) != 1 or ids.header.dtype.kind not in "iuUS":
         told = f"{ids.header.dtype} {shape_text(ids.header.shape)}"
