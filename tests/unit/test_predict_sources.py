@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trnrt.errors import InputError, OptionError
 from trnrt.feeds import as_numpy
 from trnrt.images import ImageOptions
 from trnrt.importer import TensorInfo
+from trnrt.predict.job import Request, prepare
 from trnrt.predict.rows import Wanted, check_kind, fit
 from trnrt.predict.source import Asked, Source, open_source
 from trnrt.session import InferenceSession
@@ -292,6 +294,23 @@ def test_a_file_that_breaks_in_the_middle_is_no_bad_row(tmp_path: Path, form: st
     with pytest.raises(InputError, match="can't read"):
         source.read(10, 50_000)
     source.close()
+
+
+@pytest.mark.parametrize("form", ["npz", "deflated"])
+def test_an_array_whose_checksum_is_another_is_refused(tmp_path: Path, form: str) -> None:
+    """One bit of a stored array is enough; of a stream the CRC-32 itself, as most bits break the stream."""
+    path = saved(tmp_path / "x", np.ones((5000, 3), np.float32), form)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        crc = archive.getinfo("x.npy").CRC.to_bytes(4, "little")
+    at = content.index(np.ones(9, np.float32).tobytes()) + 30_003 if form == "npz" else content.rindex(crc)
+    content[at] ^= 0x40
+    path.write_bytes(content)
+    request = Request(str(linear(tmp_path / "m.onnx")), "", Asked((str(path),)))
+    with pytest.raises(InputError, match=r"can't read '.*x\.npz': .*CRC-32"):
+        prepare(request).source.read(0, 5000)
+    job = prepare(replace(request, asked=Asked((str(saved(tmp_path / "y", np.ones((50, 3)), form)),))))
+    job.close()
 
 
 def test_a_truncated_file_is_refused_before_anything_is_run(tmp_path: Path) -> None:

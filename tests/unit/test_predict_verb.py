@@ -363,6 +363,28 @@ def test_parts_are_in_order_by_name_however_many_there_are(tmp_path: Path) -> No
     assert part_file(job, 1).name == "part-00001.parquet"
 
 
+@pytest.mark.parametrize("output", [["N", 2, 128, 128], ["N", "C", "H2", "W2"], ["N", None, None, None]])
+def test_a_part_holds_what_its_outputs_allow_whatever_the_model_declares(tmp_path: Path, output: list[Any]) -> None:
+    depth = helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=2)
+    source: Any = ("x", TensorProto.FLOAT, ["N", 8, "H", "W"] if "C" in output else ["N", 8, None, None])
+    model = save_model(tmp_path / "m.onnx", [depth], [source], [("y", TensorProto.FLOAT, output)])
+    np.save(tmp_path / "x.npy", np.zeros((16, 8, 64, 64), np.float32))
+    opened = prepare(Request(str(model), "", Asked((str(tmp_path / "x.npy"),))))
+    assert opened.job.rows_per_part == BYTES_PER_PART // (2 * 128 * 128 * 4)
+    opened.close()
+
+
+def test_a_part_is_one_batch_where_nobody_knows_how_large_its_outputs_are(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    values: list[Any] = [("x", TensorProto.FLOAT, ["N", 3]), ("y", TensorProto.INT64, ["M", "K"])]
+    model = save_model(tmp_path / "m.onnx", nodes, values[:1], values[1:])
+    np.save(tmp_path / "x.npy", np.ones((8, 3), np.float32))
+    request = Request(str(model), "", Asked((str(tmp_path / "x.npy"),)), fallback="onnxruntime", batch=1)
+    opened = prepare(request)
+    assert opened.job.rows_per_part == 1
+    opened.close()
+
+
 def test_outputs_that_have_no_row_for_each_row_are_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["w"], ["z"])]
     outputs: Any = [("y", TensorProto.FLOAT, ["N", 3]), ("z", TensorProto.FLOAT, [5])]

@@ -155,6 +155,9 @@ class ParquetRows:
                         # Files may differ in what pandas wrote beside the columns.
                         yield rest.select(names).replace_schema_metadata(None)
 
+    def check(self) -> None:
+        """Nothing: what is broken is met when it is read."""
+
     def close(self) -> None:
         """Close the files."""
         self._batches, self._left = None, []

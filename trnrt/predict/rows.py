@@ -106,6 +106,10 @@ class Reader(Protocol):
         """The rows from ``start`` to ``stop``; quickest where the last ones ended. InputError for a broken file."""
         ...
 
+    def check(self) -> None:
+        """Read what has to be read whole to know whether it is broken, before anything is run. InputError if so."""
+        ...
+
     def close(self) -> None:
         """Close what is open."""
         ...

@@ -91,6 +91,11 @@ class Source:
             values = {name: array[good] for name, array in values.items()}
         return Rows(count, np.arange(start, stop)[good], ids[good].astype(self.id_dtype), values, tuple(bad))
 
+    def check(self) -> None:
+        """InputError for a file that says itself, once all of it is read, that it is broken."""
+        for reader in self.readers:
+            reader.check()
+
     def close(self) -> None:
         """Close the files."""
         for reader in self.readers:
