@@ -8,23 +8,25 @@ beside it (docs/batches.md), and a bad row that is left out changes no other.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trnrt.buckets import DEFAULT_BUCKETS
-from trnrt.cache.plans import version
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.feeds import as_numpy
 from trnrt.inputs import split_argument
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source, open_source
+from trnrt.predict.writing import version_in
 from trnrt.report.text import counted, listed, quoted, shown
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
 from trnrt.session import InferenceSession, as_matrix
@@ -282,13 +284,13 @@ def _output_bytes(session: InferenceSession, source: Source, batch: int) -> int 
     for one in source.wanted:
         sizes |= dict(zip(one.info.shape[1:], source.shapes[one.name], strict=True))
     sizes.pop(None, None)  # open dimensions without a name are not one size
-    shapes = [tuple(sizes.get(dim, dim) for dim in output.shape[1:]) for output in session.model.outputs]
+    shapes: list[tuple[Any, ...]] = [tuple(sizes.get(d, d) for d in out.shape[1:]) for out in session.model.outputs]
     if not all(isinstance(dim, int) for shape in shapes for dim in shape):
         shapes = _bound_shapes(session, {one.name: (batch, *source.shapes[one.name]) for one in source.wanted})
     if not shapes or not all(isinstance(dim, int) for shape in shapes for dim in shape):
         return None
     return sum(
-        math.prod(map(int, shape)) * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
+        math.prod(shape) * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
         for output, shape in zip(session.model.outputs, shapes, strict=True)
     )
 
@@ -322,6 +324,19 @@ def _refuse_mixing(session: InferenceSession, batch: int, reason: str) -> None:
         )
 
 
+@cache
+def _code() -> str:
+    """trnrt's version, and a digest of all of it: the simulator and what reads the rows count as much as the planner.
+
+    More than a plan depends on; what is installed changes with the version alone.
+    """
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".json", ".toml")):
+        digest.update(path.read_bytes())
+    return f"{metadata.version('trnrt')}+{digest.hexdigest()[:16]}"
+
+
 def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
     """All that the bytes of the parts depend on."""
     job, request, asked = opened.job, opened.job.request, opened.job.request.asked
@@ -343,6 +358,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "id": asked.id or "none",
         "columns": "; ".join(asked.columns) or "none",
         "image options": ", ".join(f"{name} {value}" for name, value in images.items()) or "none",
-        "trnrt": version(),
+        "trnrt": _code(),
+        "pyarrow": version_in(request.form) or "none",
     }
     return tuple((name, str(value)) for name, value in found.items())
