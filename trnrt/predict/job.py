@@ -290,7 +290,7 @@ def _output_bytes(session: InferenceSession, source: Source, batch: int) -> int 
     if not shapes or not all(isinstance(dim, int) for shape in shapes for dim in shape):
         return None
     return sum(
-        math.prod(shape) * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
+        int(math.prod(shape)) * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
         for output, shape in zip(session.model.outputs, shapes, strict=True)
     )
 
