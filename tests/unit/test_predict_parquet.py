@@ -335,6 +335,58 @@ def test_parquet_is_alone_and_has_no_name(tmp_path: Path) -> None:
     assert caught.value.hint == "say --columns x=COLUMN for the column of an input"
 
 
+def test_rows_that_are_small_in_the_file_are_not_decoded_all_at_once(tmp_path: Path) -> None:
+    """A dictionary of one value takes no bytes a row in the file: 64 MiB of values are read from a few KiB."""
+    x = fixed(np.zeros((1024, 1 << 14), np.float32))
+    source = opened(pa.table({"x": x}), tmp_path, want("float32", 1 << 14))
+    del x
+    assert (tmp_path / "t.parquet").stat().st_size < 1 << 20
+    before = pa.total_allocated_bytes()
+    assert source.read(0, 1).feeds["x"].shape == (1, 1 << 14)
+    assert pa.total_allocated_bytes() - before < 32 << 20
+    source.close()
+
+
+def test_pictures_in_a_dictionary_are_not_decoded_all_at_once(tmp_path: Path) -> None:
+    picture = encoded((1, 2, 3)) + bytes(1 << 16)
+    source = opened(
+        pa.table({"image": pa.array([picture] * 1024)}),
+        tmp_path,
+        want("float32", 3, 4, 4, name="image"),
+        images=ImageOptions(scale=1.0, layout="NCHW"),
+    )
+    assert (tmp_path / "t.parquet").stat().st_size < 1 << 20
+    before = pa.total_allocated_bytes()
+    assert source.read(0, 1).bad == ()
+    assert pa.total_allocated_bytes() - before < 4 << 20
+    source.close()
+
+
+def invalid() -> pa.Array:
+    """A text that is no UTF-8, between two that are."""
+    return pa.array([b"1", b"\xff", b"2"]).view(pa.string())
+
+
+def test_texts_that_are_no_utf8_are_a_broken_file(tmp_path: Path) -> None:
+    for table, asked in (({"x": invalid()}, None), ({"x": [1.0, 2.0, 3.0], "key": invalid()}, "key")):
+        source = opened(pa.table(table), tmp_path, want(), id=asked)
+        with pytest.raises(InputError, match=r"can't read '.*t\.parquet'.*utf-8"):
+            source.read(0, 3)
+        source.close()
+
+
+def test_the_file_that_breaks_is_named_and_not_the_one_before(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"x": lists(X)}), tmp_path / f"{name}.parquet", use_dictionary=False)
+    content = bytearray((tmp_path / "b.parquet").read_bytes())
+    source = open_source(Asked((str(tmp_path),)), [want("float32", 2, 3)], {})
+    content[4:100] = bytes(96)
+    (tmp_path / "b.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"can't read '[^']*b\.parquet'"):
+        source.read(0, 40)
+    source.close()
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(st.data())
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, data: st.DataObject) -> None:

@@ -233,7 +233,7 @@ def test_a_finished_job_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
         (("--target", "trn1"), "target trn2 -> trn1"),
         (("--batch", "4"), "batch 16 -> 4"),
         (("--fallback", "onnxruntime"), "fallback none -> onnxruntime"),
-        (("--limit", "8"), "rows 12 -> 8"),
+        (("--limit", "11"), "rows 12 -> 11"),
         (("--format", "npz"), "format parquet -> npz"),
         (("--top", "1"), "top none -> 1"),
         (("--columns", "x"), "columns none -> x"),
@@ -262,6 +262,15 @@ def test_another_model_or_input_in_the_same_directory_is_refused(tmp_path: Path)
     assert "what is not the same: input x 1 file" in trnrt(*arguments, "--output", out).err
 
 
+@pytest.mark.parametrize("form", ["parquet", "npz"])
+def test_what_writes_the_files_is_part_of_the_job(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, out = [*small(tmp_path), "--format", form], tmp_path / "out"
+    assert trnrt(*arguments, "--output", out).code == 0
+    monkeypatch.setattr(pa, "__version__", "1.2.3")
+    outcome = trnrt(*arguments, "--output", out)
+    assert ("pyarrow" in outcome.err and outcome.code == 2) if form == "parquet" else outcome.code == 0
+
+
 def test_a_try_that_made_no_part_binds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, out = small(tmp_path), tmp_path / "out"
     with monkeypatch.context() as patch:
@@ -285,6 +294,7 @@ def test_files_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
         assert outcome.code == 2
         assert "has files that are none of a batch prediction: 'thesis.txt'" in outcome.err
     assert (out / "thesis.txt").read_text("utf-8") == "all of it"
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
     assert trnrt(*arguments, "--output", out / "thesis.txt").code == 2
 
 
@@ -299,6 +309,40 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     assert outcome.code == 2
     assert "is no manifest that this trnrt can read" in outcome.err
     assert trnrt(*arguments, "--output", out, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize(
+    "damage",
+    [{"reasons": 5}, {"number": "0"}, {"rows": "4"}, {"sha256": None}, {"bad_sha256": 1}, {"number": True}, None],
+)
+def test_a_damaged_note_of_a_part_is_none(tmp_path: Path, running: bool, damage: dict[str, Any] | None) -> None:
+    arguments, out = small(tmp_path), tmp_path / "out"
+    assert trnrt(*arguments, "--output", out).code == 0
+    whole = digests(out)
+    manifest = json.loads((out / "_manifest.json").read_text("utf-8"))
+    noted_parts = manifest["parts"]
+    noted_parts[1] = noted_parts[1] | damage if damage else [1]
+    if running:
+        lines = [json.dumps(part) for part in manifest.pop("parts")]
+        (out / "_progress.jsonl").write_text("".join(f"{text}\n" for text in lines), "utf-8")
+        manifest["state"] = "running"
+    (out / "_manifest.json").write_text(json.dumps(manifest), "utf-8")
+    outcome = trnrt(*arguments, "--output", out)
+    assert (outcome.code, outcome.document["rows_run"]) == (0, 4), outcome.err
+    assert digests(out) == whole
+
+
+@pytest.mark.parametrize("noted_parts", [None, 3, {"a": 1}, "text"])
+def test_a_manifest_without_a_list_of_parts_has_none(tmp_path: Path, noted_parts: object) -> None:
+    arguments, out = small(tmp_path), tmp_path / "out"
+    assert trnrt(*arguments, "--output", out).code == 0
+    whole = digests(out)
+    manifest = json.loads((out / "_manifest.json").read_text("utf-8"))
+    (out / "_manifest.json").write_text(json.dumps(manifest | {"parts": noted_parts}), "utf-8")
+    outcome = trnrt(*arguments, "--output", out)
+    assert (outcome.code, outcome.document["rows_run"]) == (0, 12), outcome.err
+    assert digests(out) == whole
 
 
 def test_two_processes_do_not_write_into_one_directory(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trnrt.errors import InputError, OptionError
 from trnrt.feeds import as_numpy
 from trnrt.images import ImageOptions
 from trnrt.importer import TensorInfo
+from trnrt.predict.job import Request, prepare
 from trnrt.predict.rows import Wanted, check_kind, fit
 from trnrt.predict.source import Asked, Source, open_source
 from trnrt.session import InferenceSession
@@ -70,6 +72,29 @@ def fitted(values: Any, dtype: str) -> tuple[list[Any], dict[int, str]]:
         (["1.5", " -2 ", "x", "1_0", "nan", ""], "float32", [1.5, -2.0, np.nan], [2, 3, 5]),
         (["9007199254740993", "1.0", "1.5", "99999999999999999999"], "int64", [9007199254740993, 1], [2, 3]),
         ([b"7", b"\xff"], "int64", [7], [1]),
+        (["1e400", "inf", "-1e400", "9" * 400], "float32", [np.inf], [0, 2, 3]),
+        (["1e400", "-Infinity", "1e300"], "float64", [-np.inf, 1e300], [0]),
+        (
+            ["18446744073709551615", "10000000000000000001", "18446744073709551616", "-1"],
+            "uint64",
+            [18446744073709551615, 10000000000000000001],
+            [2, 3],
+        ),
+        (
+            [
+                f"-{2**63 + 1}",
+                "9007199254740993.0",
+                "9007199254740993.5",
+                "1e3",
+                "1e999999999",
+                "inf",
+                "1e-" + "9" * 20,
+            ],
+            "int64",
+            [9007199254740993, 1000],
+            [0, 2, 4, 5, 6],
+        ),
+        (["0", "1.0", "2", "True"], "bool", [False, True], [2, 3]),
         (["a", "b"], "str", ["a", "b"], []),
         ([b"a", b"\xff"], "str", ["a", "\ufffd"], []),
     ],
@@ -104,6 +129,13 @@ def test_floats_fit_integers_where_they_are_whole_and_in_range(numbers: list[flo
         fits = whole and np.iinfo(dtype).min <= int(number) <= np.iinfo(dtype).max
         assert (row in bad) == (not fits)
         assert row in bad or int(made[row]) == int(number)
+
+
+def test_texts_of_one_row_that_are_whole_and_broken_numbers_stay_exact() -> None:
+    made, bad = fit(np.array([["9007199254740993", "1.0"]]), want("int64", 2))
+    assert (made.tolist(), bad) == ([[9007199254740993, 1]], {})
+    made, bad = fit(np.array([["18446744073709551615", "1.0"], ["-1", "18446744073709551615"]]), want("uint64", 2))
+    assert (made[0].tolist(), bad) == ([18446744073709551615, 1], {1: "'-1' does not fit uint64"})
 
 
 def test_a_reason_names_the_value_and_its_place() -> None:
@@ -177,6 +209,38 @@ def test_several_inputs_come_from_one_archive_or_from_a_file_each(tmp_path: Path
     assert one.identity != two.identity
 
 
+def two_archives(tmp_path: Path, a_ids: Array | None, b_ids: Array | None) -> tuple[Path, Path]:
+    """Three rows in two files, with or without ids."""
+    for name, ids in (("a", a_ids), ("b", b_ids)):
+        arrays: dict[str, Any] = {name: np.arange(3.0)} | ({} if ids is None else {"key": ids})
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    return tmp_path / "a.npz", tmp_path / "b.npz"
+
+
+@pytest.mark.parametrize("with_ids", [(True, False), (False, True), (True, True)])
+def test_ids_are_from_the_archive_that_has_them(tmp_path: Path, with_ids: tuple[bool, bool]) -> None:
+    keys = np.array(["p", "q", "r"])
+    files = two_archives(tmp_path, *(keys if has else None for has in with_ids))
+    source = opened(*files, wanted=[want(name="a"), want(name="b")], id="key")
+    assert source.read(1, 3).ids.tolist() == ["q", "r"]
+    source.close()
+
+
+@pytest.mark.parametrize("other", [np.array([1, 3, 2]), np.array(["1", "2", "3"])])
+def test_rows_with_different_ids_are_not_put_together(tmp_path: Path, other: Array) -> None:
+    files = two_archives(tmp_path, np.array([1, 2, 3]), other)
+    source = opened(*files, wanted=[want(name="a"), want(name="b")], id="key")
+    with pytest.raises(InputError, match=r"row [01] has the id '?[12]'? in one file and '?[13]'? in another"):
+        source.read(0, 3)
+    source.close()
+
+
+def test_an_id_that_no_archive_has_is_refused(tmp_path: Path) -> None:
+    files = two_archives(tmp_path, None, None)
+    with pytest.raises(InputError, match=r"no array 'key' for --id; .*a\.npz' has 'a'; .*b\.npz' has 'b'"):
+        opened(*files, wanted=[want(name="a"), want(name="b")], id="key")
+
+
 def test_bad_rows_of_any_input_are_left_out_of_all(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.array([1.0, 1e300, 3.0, 1e300]), b=np.array([1, 2, 300, 300]))
     source = opened(tmp_path / "x.npz", wanted=[want(name="a"), want("uint8", name="b")])
@@ -230,6 +294,23 @@ def test_a_file_that_breaks_in_the_middle_is_no_bad_row(tmp_path: Path, form: st
     with pytest.raises(InputError, match="can't read"):
         source.read(10, 50_000)
     source.close()
+
+
+@pytest.mark.parametrize("form", ["npz", "deflated"])
+def test_an_array_whose_checksum_is_another_is_refused(tmp_path: Path, form: str) -> None:
+    """One bit of a stored array is enough; of a stream the CRC-32 itself, as most bits break the stream."""
+    path = saved(tmp_path / "x", np.ones((5000, 3), np.float32), form)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        crc = archive.getinfo("x.npy").CRC.to_bytes(4, "little")
+    at = content.index(np.ones(9, np.float32).tobytes()) + 30_003 if form == "npz" else content.rindex(crc)
+    content[at] ^= 0x40
+    path.write_bytes(content)
+    request = Request(str(linear(tmp_path / "m.onnx")), "", Asked((str(path),)))
+    with pytest.raises(InputError, match=r"can't read '.*x\.npz': .*CRC-32"):
+        prepare(request).source.read(0, 5000)
+    job = prepare(replace(request, asked=Asked((str(saved(tmp_path / "y", np.ones((50, 3)), form)),))))
+    job.close()
 
 
 def test_a_truncated_file_is_refused_before_anything_is_run(tmp_path: Path) -> None:
@@ -330,6 +411,18 @@ def test_a_folder_that_can_not_be_listed_is_refused(folder: Path, monkeypatch: p
     monkeypatch.setattr(os, "walk", walk)
     with pytest.raises(InputError, match="permission denied"):
         opened(folder, wanted=[picture()], images=ImageOptions(scale=1.0))
+
+
+@pytest.mark.parametrize("keys", [np.arange(10, 17), np.array([*"abcdefg"])])
+def test_ids_of_an_array_are_those_of_the_pictures_beside_it(tmp_path: Path, folder: Path, keys: Array) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((7, 3)), key=keys)
+    wanted = [picture(), want("float32", 3)]
+    files = (f"image={folder}", tmp_path / "x.npz")
+    source = opened(*files, wanted=wanted, images=ImageOptions(scale=1.0), id="key")
+    rows = source.read(0, 7)
+    assert rows.ids.tolist() == keys[[0, 1, 3, 4, 5]].tolist()
+    assert [bad.id for bad in rows.bad] == keys[[2, 6]].tolist()
+    source.close()
 
 
 def test_ids_of_pictures_are_their_paths(folder: Path) -> None:

@@ -133,6 +133,16 @@ def test_an_output_may_be_called_id(tmp_path: Path) -> None:
     assert parts(tmp_path / "out") == [{"id": 0, "output_id": 3.0}, {"id": 1, "output_id": 0.0}]
 
 
+def test_outputs_whose_columns_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["id"]), helper.make_node("Neg", ["x"], ["output_id"])]
+    values: list[Any] = [(name, TensorProto.FLOAT, ["N", 1]) for name in ("x", "id", "output_id")]
+    model = save_model(tmp_path / "m.onnx", nodes, values[:1], values[1:])
+    np.save(tmp_path / "x.npy", np.ones((2, 1), np.float32))
+    complaint = predict(model, "--input", tmp_path / "x.npy", out=tmp_path / "out", code=2)
+    assert "outputs 'id' and 'output_id' would both be the column 'output_id'" in complaint
+    assert not list((tmp_path / "out").glob("part-*"))
+
+
 def test_sixteen_bits_are_written_as_float32(tmp_path: Path) -> None:
     model = linear(tmp_path / "m.onnx", dtype=TensorProto.FLOAT16)
     np.save(tmp_path / "x.npy", np.array([[0.1, 2, -3]]))
@@ -244,7 +254,7 @@ def test_too_many_bad_rows_stop_the_run_and_a_higher_limit_goes_on(tmp_path: Pat
     model, out = linear(tmp_path / "m.onnx"), tmp_path / "out"
     options: tuple[str | Path, ...] = ("--input", tmp_path / "x.parquet", "--rows-per-part", "4")
     complaint = predict(model, *options, out=out, code=1)
-    assert "3 of 8 rows so far are bad, and --max-bad 10% allows 2: row 5: 1 value, not 3" in complaint
+    assert "3 of 8 rows so far are bad, and --max-bad 10% allows 1: row 5: 1 value, not 3" in complaint
     document = trnrt("predict", model, *options, "--output", out, "--json").document
     assert (document["state"], document["bad"], document["parts_kept"]) == ("too many bad rows", 3, 2)
     assert "part-00002.parquet" not in {path.name for path in out.iterdir()}
@@ -254,6 +264,13 @@ def test_too_many_bad_rows_stop_the_run_and_a_higher_limit_goes_on(tmp_path: Pat
     assert len(document["first_bad"]) == 3
 
 
+def test_a_report_that_can_not_be_written_is_told_before_the_work(tmp_path: Path, images: Path) -> None:
+    report = tmp_path / "missing" / "r.json"
+    complaint = predict(FFNN, "--input", images, "--json-out", report, out=tmp_path / "out", code=2)
+    assert "r.json" in complaint
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("text", ["many", "-1", "101%", "1.5", "nan", ""])
 def test_a_limit_that_is_none_is_refused(tmp_path: Path, images: Path, text: str) -> None:
     assert "--max-bad" in predict(FFNN, "--input", images, "--max-bad", text, out=tmp_path / "out", code=2)
@@ -261,9 +278,18 @@ def test_a_limit_that_is_none_is_refused(tmp_path: Path, images: Path, text: str
 
 @pytest.mark.parametrize(
     ("text", "rows", "limit"),
-    [("0", 50, 0), ("20", 50, 20), ("7%", 100, 7), ("0.07", 100, 7), ("10%", 11, 2), ("0%", 9, 0), ("100 %", 9, 9)],
+    [
+        ("0", 50, 0),
+        ("20", 50, 20),
+        ("7%", 100, 7),
+        ("0.07", 100, 7),
+        ("10%", 11, 1),
+        ("10%", 1, 0),
+        ("0%", 9, 0),
+        ("100 %", 9, 9),
+    ],
 )
-def test_a_limit_is_a_number_or_a_share_rounded_up(text: str, rows: int, limit: int) -> None:
+def test_a_limit_is_a_number_or_a_share_rounded_down(text: str, rows: int, limit: int) -> None:
     assert parse_most_bad(text).limit(rows) == limit
 
 
@@ -361,6 +387,28 @@ def test_parts_are_in_order_by_name_however_many_there_are(tmp_path: Path) -> No
         names = [part_file(many, number).name for number in {0, count // 2, count - 1}]
         assert len({len(name) for name in names}) == 1
     assert part_file(job, 1).name == "part-00001.parquet"
+
+
+@pytest.mark.parametrize("output", [["N", 2, 128, 128], ["N", "C", "H2", "W2"], ["N", None, None, None]])
+def test_a_part_holds_what_its_outputs_allow_whatever_the_model_declares(tmp_path: Path, output: list[Any]) -> None:
+    depth = helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=2)
+    source: Any = ("x", TensorProto.FLOAT, ["N", 8, "H", "W"] if "C" in output else ["N", 8, None, None])
+    model = save_model(tmp_path / "m.onnx", [depth], [source], [("y", TensorProto.FLOAT, output)])
+    np.save(tmp_path / "x.npy", np.zeros((16, 8, 64, 64), np.float32))
+    opened = prepare(Request(str(model), "", Asked((str(tmp_path / "x.npy"),))))
+    assert opened.job.rows_per_part == BYTES_PER_PART // (2 * 128 * 128 * 4)
+    opened.close()
+
+
+def test_a_part_is_one_batch_where_nobody_knows_how_large_its_outputs_are(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    values: list[Any] = [("x", TensorProto.FLOAT, ["N", 3]), ("y", TensorProto.INT64, ["M", "K"])]
+    model = save_model(tmp_path / "m.onnx", nodes, values[:1], values[1:])
+    np.save(tmp_path / "x.npy", np.ones((8, 3), np.float32))
+    request = Request(str(model), "", Asked((str(tmp_path / "x.npy"),)), fallback="onnxruntime", batch=1)
+    opened = prepare(request)
+    assert opened.job.rows_per_part == 1
+    opened.close()
 
 
 def test_outputs_that_have_no_row_for_each_row_are_refused(tmp_path: Path) -> None:

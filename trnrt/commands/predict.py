@@ -261,8 +261,11 @@ def predict(
         from trnrt.predict.job import prepare
         from trnrt.predict.output import open_output
         from trnrt.predict.writing import check_form
+        from trnrt.report.files import check_writable
 
     check_form(request.form)
+    if reporting.json_out is not None:
+        check_writable(reporting.json_out)
     with working(f"reading {request.model}"):
         opened = prepare(request)
     with closing(opened):

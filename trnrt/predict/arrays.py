@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,32 @@ _LOCAL_HEADER = 30  # the fixed part of a zip member's own header: section 4.3.7
 
 @dataclass
 class StoredArray:
-    """An array whose bytes stand in a file as they are: in C's order, or in Fortran's. It is opened when it is read."""
+    """An array whose bytes stand in a file as they are: in C's order, or in Fortran's. It is opened when it is read.
+
+    ``member``: where a member of an .npz begins, its bytes, and its CRC-32; None for a .npy, which has none.
+    """
 
     path: Path
     offset: int
     header: NpyHeader
+    member: tuple[int, int, int] | None = None
     file: IO[bytes] | None = None
+
+    def check(self) -> None:
+        """InputError where the member's bytes are not those that were written, as ``numpy.load`` refuses them."""
+        if self.member is None:
+            return
+        offset, rest, written = self.member
+        found = 0
+        with reading_file(self.path), self.path.open("rb") as file:
+            file.seek(offset)
+            while rest:
+                piece = file.read(min(rest, 1 << 20))
+                if not piece:
+                    raise EOFError("it ends before its rows do")
+                found, rest = zlib.crc32(piece, found), rest - len(piece)
+            if found != written:
+                raise zipfile.BadZipFile("bad CRC-32: an array is not as it was written")
 
     def read(self, start: int, stop: int) -> Array:
         """The rows from ``start`` to ``stop``."""
@@ -70,6 +91,9 @@ class StreamedArray:
     archive: zipfile.ZipFile | None = None
     stream: IO[bytes] | None = None
     position: int = 0
+
+    def check(self) -> None:
+        """Nothing: the stream itself compares the CRC-32 when its last row is read."""
 
     def read(self, start: int, stop: int) -> Array:
         """The rows from ``start`` to ``stop``."""
@@ -130,6 +154,11 @@ class ArrayRows:
             columns.ids = np.char.decode(found, "utf-8", "replace") if found.dtype.kind == "S" else found
         return columns
 
+    def check(self) -> None:
+        """Read what is stored once, and compare its CRC-32s."""
+        for array in (*self.arrays.values(), *([] if self.ids is None else [self.ids])):
+            array.check()
+
     @property
     def id_dtype(self) -> np.dtype[Any] | None:
         """Of the ids."""
@@ -162,12 +191,18 @@ def open_arrays(path: Path, name: str | None, id_name: str | None, wanted: Seque
         members = _members(path)
         chosen = _chosen(list(members), wanted, path, id_name)
         arrays = {one: _open_member(path, members[key]) for key, one in chosen.items()}
-        ids = None if id_name is None else _open_ids(path, members, id_name)
+        # Another file may have the ids.
+        ids = _open_ids(path, members, id_name) if id_name in members else None
         spare = [key for key in members if key not in chosen and key != id_name]
     shapes = {one: _row_shape(array, by_name[one], path) for one, array in arrays.items()}
     rows = _row_count({**arrays, **({} if ids is None else {str(id_name): ids})}, path)
     identity = file_identity([path], [path.name])
     return ArrayRows(arrays, by_name, ids, rows, shapes, identity, _notes(arrays, by_name, spare))
+
+
+def names_in(path: Path) -> list[str]:
+    """What the arrays in an .npz are called; InputError where it can't be read."""
+    return list(_members(path))
 
 
 def _open_npy(path: Path) -> StoredArray:
@@ -190,7 +225,8 @@ def _open_member(path: Path, member: zipfile.ZipInfo) -> StoredArray | StreamedA
             header = npy_header(stream, path, member.file_size)
             length = stream.tell()
         if member.compress_type == zipfile.ZIP_STORED:
-            return StoredArray(path, _data_offset(file, member) + length, header)
+            offset = _data_offset(file, member)
+            return StoredArray(path, offset + length, header, (offset, member.file_size, member.CRC))
         if header.fortran and len(header.shape) > 1:
             raise InputError(
                 f"{quoted(member.filename)} in {quoted(str(path))} is compressed and in Fortran's order, whose rows "
@@ -226,8 +262,6 @@ def _chosen(keys: Sequence[str], wanted: Sequence[Wanted], path: Path, id_name: 
 
 
 def _open_ids(path: Path, members: Mapping[str, zipfile.ZipInfo], name: str) -> StoredArray | StreamedArray:
-    if name not in members:
-        raise InputError(f"{quoted(str(path))} has no array {quoted(name)} for --id; it has {listed(list(members))}")
     ids = _open_member(path, members[name])
     if len(ids.header.shape) != 1 or ids.header.dtype.kind not in "iuUS":
         told = f"{ids.header.dtype} {shape_text(ids.header.shape)}"

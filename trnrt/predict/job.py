@@ -8,23 +8,25 @@ beside it (docs/batches.md), and a bad row that is left out changes no other.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trnrt.buckets import DEFAULT_BUCKETS
-from trnrt.cache.plans import version
-from trnrt.errors import InputError, OptionError
+from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.feeds import as_numpy
 from trnrt.inputs import split_argument
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source, open_source
+from trnrt.predict.writing import version_in
 from trnrt.report.text import counted, listed, quoted, shown
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
 from trnrt.session import InferenceSession, as_matrix
@@ -161,8 +163,10 @@ class Opened:
         self.session.close()
 
 
-def prepare(request: Request) -> Opened:
-    """Open the model and the input, and settle the job. Nothing is compiled or run, and only headers are read.
+def prepare(request: Request, *, checked: bool = False) -> Opened:
+    """Open the model and the input, and settle the job. Nothing is compiled or run.
+
+    Only headers are read, and the stored arrays of an .npz, once, for their CRC-32; not where that was ``checked``.
 
     Raises:
         InputError: for an input that can't be read, or doesn't fit the model; for a model whose inputs are no rows.
@@ -186,7 +190,7 @@ def prepare(request: Request) -> Opened:
     batch = _batch(session, request.batch, rows, width)
     session.buckets = (batch,)
     settled = replace(request, target=session.target, backend=session.backend)
-    per_part = request.rows_per_part or _rows_per_part(_output_bytes(session, source), batch)
+    per_part = request.rows_per_part or _rows_per_part(_output_bytes(session, source, batch), batch)
     job = Job(settled, rows, per_part, batch, ())
     opened = Opened(job, session, source, batch * max(1, session.runner.parallel))
     if (reason := _mixing(opened)) is not None:
@@ -194,12 +198,14 @@ def prepare(request: Request) -> Opened:
         opened.step = 1
     _ = opened.classifier  # whether there is such an output is known already
     opened.job = replace(job, identity=_identity(opened))
+    if not checked:
+        source.check()
     return opened
 
 
 def open_job(job: Job) -> Opened:
     """The job in this process. InputError where model or input are not what they were when it was settled."""
-    opened = prepare(job.request)
+    opened = prepare(job.request, checked=True)  # by who settled it; the identity tells whether it is the same file
     if changed := changes(dict(job.identity), dict(opened.job.identity)):
         opened.close()
         raise InputError(f"the job is not what it was: {listed(changed)}")
@@ -266,22 +272,37 @@ def _batch(session: InferenceSession, asked: int | None, rows: int, width: int) 
     return next((size for size in fitting if size >= rows), fitting[-1])
 
 
-def _rows_per_part(width: int, batch: int) -> int:
-    """Whole batches, as many as their outputs allow."""
-    rows = min(ROWS_PER_PART, BYTES_PER_PART // max(width, 1))
+def _rows_per_part(width: int | None, batch: int) -> int:
+    """Whole batches, as many as their outputs allow; one where a row's bytes are not known."""
+    rows = batch if width is None else min(ROWS_PER_PART, BYTES_PER_PART // max(width, 1))
     return max(1, rows // batch) * batch
 
 
-def _output_bytes(session: InferenceSession, source: Source) -> int:
-    """Bytes of a row's outputs, as far as their shapes are known before a run."""
+def _output_bytes(session: InferenceSession, source: Source, batch: int) -> int | None:
+    """Bytes of a row's outputs; None where a shape is not known before a run."""
     sizes: dict[Any, int] = {}
     for one in source.wanted:
         sizes |= dict(zip(one.info.shape[1:], source.shapes[one.name], strict=True))
+    sizes.pop(None, None)  # open dimensions without a name are not one size
+    shapes: list[tuple[Any, ...]] = [tuple(sizes.get(d, d) for d in out.shape[1:]) for out in session.model.outputs]
+    if not all(isinstance(dim, int) for shape in shapes for dim in shape):
+        shapes = _bound_shapes(session, {one.name: (batch, *source.shapes[one.name]) for one in source.wanted})
+    if not shapes or not all(isinstance(dim, int) for shape in shapes for dim in shape):
+        return None
     return sum(
-        math.prod(dim if isinstance(dim, int) else int(sizes.get(dim, 1)) for dim in output.shape[1:])
-        * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
-        for output in session.model.outputs
+        int(math.prod(shape)) * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
+        for output, shape in zip(session.model.outputs, shapes, strict=True)
     )
+
+
+def _bound_shapes(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Any, ...]]:
+    """The shapes of a row's outputs as the operators give them; none where that can't be told."""
+    try:
+        outputs = session.model.bind(shapes).model.graph.outputs
+    except TrnrtError:  # which the session tells where it runs
+        return []
+    found = [output.shape for output in outputs]
+    return [] if None in found else [tuple(shape)[1:] for shape in found if shape is not None]
 
 
 def _bytes(wanted: Wanted, shape: tuple[int, ...]) -> int:
@@ -301,6 +322,19 @@ def _refuse_mixing(session: InferenceSession, batch: int, reason: str) -> None:
             f"the rows of a batch are not independent: {reason}; an answer would depend on what else is in its batch",
             hint="export the model with an open batch or a batch of 1" if fixed else "--batch 1 runs each row alone",
         )
+
+
+@cache
+def _code() -> str:
+    """trnrt's version, and a digest of all of it: the simulator and what reads the rows count as much as the planner.
+
+    More than a plan depends on; what is installed changes with the version alone.
+    """
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".json", ".toml")):
+        digest.update(path.read_bytes())
+    return f"{metadata.version('trnrt')}+{digest.hexdigest()[:16]}"
 
 
 def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
@@ -324,6 +358,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "id": asked.id or "none",
         "columns": "; ".join(asked.columns) or "none",
         "image options": ", ".join(f"{name} {value}" for name, value in images.items()) or "none",
-        "trnrt": version(),
+        "trnrt": _code(),
+        "pyarrow": version_in(request.form) or "none",
     }
     return tuple((name, str(value)) for name, value in found.items())

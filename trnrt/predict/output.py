@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 from trnrt.errors import OptionError, TooManyBadError
 from trnrt.predict.job import Job, changes
@@ -33,19 +33,21 @@ SCHEMA_VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.jsonl"
 LOCK = ".lock"
+_HALF_WRITTEN = (".part-", f".{MANIFEST}.", f".{PROGRESS}.")
+"""How the names of files begin that a process which was killed had not written to the end."""
 
 
 @dataclass(frozen=True)
 class MostBad:
-    """How many rows may be bad: ``count`` of them, or a ``share`` of all, rounded up."""
+    """How many rows may be bad: ``count`` of them, or a ``share`` of all, rounded down: never more than it."""
 
     count: int | None = None
     share: float = 0.1
 
     def limit(self, rows: int) -> int:
         """The number of rows, of so many."""
-        # Rounded first: 7 % of 100 rows are 7.000000000000001 in floats.
-        return self.count if self.count is not None else math.ceil(round(self.share * rows, 6))
+        # Rounded first: 29 % of 100 rows are 28.999999999999996 in floats.
+        return self.count if self.count is not None else math.floor(round(self.share * rows, 6))
 
     def __str__(self) -> str:
         return f"{self.count:,}" if self.count is not None else f"{self.share * 100:.6g}%"
@@ -148,6 +150,7 @@ def open_output(
     directory = Path(job.request.directory)
     with _writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
+        _check_ours(directory)  # before there is a lock of ours in it
         lock = _locked(directory)
     output = Output(job, most_bad, lock)
     try:
@@ -160,11 +163,6 @@ def open_output(
                 found = None
             if found is not None:
                 _check_same(job, found, directory)
-            elif others := _others(directory):
-                raise OptionError(
-                    f"{quoted(str(directory))} has files that are none of a batch prediction: {listed(others)}",
-                    hint="name a new or an empty directory",
-                )
             _take_over(output, found, checked or (lambda rows: None))
     except BaseException:
         output.close()
@@ -230,13 +228,28 @@ def _noted(directory: Path, found: dict[str, Any] | None) -> Iterable[PartDone]:
     """The parts that the manifest of a finished job, or the progress of another, speaks of."""
     lines: Iterable[Any] = []
     if found is not None and found["state"] == "finished":
-        lines = found.get("parts", [])
+        parts = found.get("parts")
+        lines = parts if isinstance(parts, list) else []
     elif found is not None and (directory / PROGRESS).exists():
         # The last line may be half: its part is made again.
         lines = map(_parsed, (directory / PROGRESS).read_bytes().splitlines())
     for line in lines:
-        if isinstance(line, dict) and line.keys() == {item.name for item in fields(PartDone)}:
+        if _is_part(line):
             yield PartDone(**{**line, "reasons": tuple(line["reasons"])})
+
+
+def _is_part(line: object) -> TypeGuard[dict[str, Any]]:
+    """Whether this is a part as ``asdict`` writes it; what somebody changed is a part that nobody noted."""
+    if not isinstance(line, dict) or line.keys() != {item.name for item in fields(PartDone)}:
+        return False
+    counts = (line[name] for name in ("number", "rows", "predicted", "bad", "size"))
+    return (
+        all(type(count) is int and count >= 0 for count in counts)  # True is no number
+        and isinstance(line["sha256"], str)
+        and isinstance(line["bad_sha256"], str | None)
+        and isinstance(line["reasons"], list)
+        and all(isinstance(reason, str) for reason in line["reasons"])
+    )
 
 
 def _parsed(line: bytes) -> Any:
@@ -278,15 +291,23 @@ def _locked(directory: Path) -> IO[bytes]:
     return file
 
 
-def _others(directory: Path) -> list[str]:
-    return sorted(quoted(path.name) for path in directory.iterdir() if path.name != LOCK)
+def _check_ours(directory: Path) -> None:
+    """OptionError for a directory that has no manifest, and files that are none of ours."""
+    names = [path.name for path in directory.iterdir()]
+    others = [name for name in names if name != LOCK and not name.startswith(_HALF_WRITTEN)]
+    if others and MANIFEST not in names:
+        raise OptionError(
+            f"{quoted(str(directory))} has files that are none of a batch prediction: "
+            f"{listed(sorted(map(quoted, others)))}",
+            hint="name a new or an empty directory",
+        )
 
 
 def _sweep(directory: Path) -> None:
     """Delete what a process that was killed had half written."""
     for folder in (directory, directory / QUARANTINE):
-        for name in (".part-*", f".{MANIFEST}.*", f".{PROGRESS}.*"):
-            for path in folder.glob(name):
+        for name in _HALF_WRITTEN:
+            for path in folder.glob(f"{name}*"):
                 path.unlink(missing_ok=True)
 
 

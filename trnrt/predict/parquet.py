@@ -14,6 +14,7 @@ Anything else is refused: which column is meant is not guessed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ _BUFFER = 1 << 20
 _ROWS_AT_ONCE = 1024
 """Rows decoded at once; fewer where a row is wide."""
 _BYTES_AT_ONCE = 8 << 20
+_PICTURES_AT_ONCE = 16
+"""Pictures decoded at once that stand in a dictionary: of such rows the file does not say how large they are."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +102,18 @@ class ParquetRows:
 
     def read(self, start: int, stop: int) -> Columns:
         """The rows from ``start`` to ``stop``."""
-        with reading_parquet(self.files[int(np.searchsorted(self.ends, start, "right"))]):
+        first, last = (int(np.searchsorted(self.ends, row, "right")) for row in (start, stop - 1))
+        # The values, too: only here a text is found to be no UTF-8.
+        with reading_parquet(*self.files[first : last + 1]):
             table = self._table(start, stop)
-        columns = Columns(stop - start)
-        for binding in self.bindings:
-            columns.put(binding.wanted.name, *binding.read(table))
-        if self.id is not None:
-            columns.ids = id_values(table.column(self.id).combine_chunks())
-            for row in np.flatnonzero([value is None for value in columns.ids]):
-                columns.bad.setdefault(int(row), (self.id, "its id is null"))
-        return columns
+            columns = Columns(stop - start)
+            for binding in self.bindings:
+                columns.put(binding.wanted.name, *binding.read(table))
+            if self.id is not None:
+                columns.ids = id_values(table.column(self.id).combine_chunks())
+                for row in np.flatnonzero([value is None for value in columns.ids]):
+                    columns.bad.setdefault(int(row), (self.id, "its id is null"))
+            return columns
 
     def _table(self, start: int, stop: int) -> pa.Table:
         import pyarrow as pa
@@ -140,7 +145,7 @@ class ParquetRows:
         names = list(dict.fromkeys([*names, *([] if self.id is None else [self.id])]))
         for index in range(int(np.searchsorted(self.ends, start, "right")), len(self.files)):
             before = int(self.ends[index - 1]) if index else 0
-            with _opened(self.files[index]) as file:
+            with reading_parquet(self.files[index]), _opened(self.files[index]) as file:
                 first, skip = _row_group(file, max(start - before, 0))
                 groups = range(first, file.metadata.num_row_groups)
                 for batch in file.iter_batches(self.at_once, groups, columns=names, use_threads=False):
@@ -149,6 +154,9 @@ class ParquetRows:
                     if len(rest):
                         # Files may differ in what pandas wrote beside the columns.
                         yield rest.select(names).replace_schema_metadata(None)
+
+    def check(self) -> None:
+        """Nothing: what is broken is met when it is read."""
 
     def close(self) -> None:
         """Close the files."""
@@ -173,7 +181,7 @@ def open_parquet(
     counts: list[int] = []
     groups: list[int] = []
     schema: pa.Schema | None = None
-    width = 0
+    width, coded = 0, False
     for path in files:
         with reading_parquet(path), _opened(path) as file:
             counts.append(file.metadata.num_rows)
@@ -184,12 +192,13 @@ def open_parquet(
                 bindings = _bindings(schema, path.name, asked, wanted, metadata)
             _check_same(schema, found, bindings, asked.id, path)
             width = max(width, _bytes_a_row(file))
+            coded = coded or _has_dictionary(file, bindings)
     assert schema is not None
     ids = None
     if asked.id is not None:
         ids = id_dtype(_field(schema, asked.id, files[0].name, "--id").type, titled(asked.id, files[0].name))
     notes = [note for binding in bindings for note in _notes(binding, files[0], schema)]
-    at_once = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(width, 1)))
+    at_once = _at_once(bindings, width, coded=coded)
     names = [path.name for path in files]
     identity = file_identity(files, names)
     ends = np.cumsum(counts), np.cumsum(groups)
@@ -207,15 +216,16 @@ def needs_pyarrow(instead: str = "") -> None:
 
 
 @contextmanager
-def reading_parquet(path: Path) -> Iterator[None]:
-    """Turn what pyarrow raises for a bad file into InputError."""
+def reading_parquet(*paths: Path) -> Iterator[None]:
+    """Turn what pyarrow raises for a bad file, one of these, into InputError."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, StopIteration, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"can't read {quoted(str(path))}: {escaped(reason)[:400]}") from error
+        named = listed([quoted(str(path)) for path in paths])
+        raise InputError(f"can't read {'one of ' * (len(paths) > 1)}{named}: {escaped(reason)[:400]}") from error
 
 
 @contextmanager
@@ -240,6 +250,26 @@ def _row_group(file: pq.ParquetFile, row: int) -> tuple[int, int]:
 def _bytes_a_row(file: pq.ParquetFile) -> int:
     groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
     return max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+
+
+def _at_once(bindings: Sequence[Binding], width: int, *, coded: bool) -> int:
+    """Rows decoded at once, where a row has ``width`` bytes in the file, and pictures may be ``coded``.
+
+    Repeated values take next to nothing in a file: what a row has in memory counts, too.
+    """
+    decoded = sum(math.prod(one.shape) * one.wanted.dtype.itemsize for one in bindings if one.picture is None)
+    most = _PICTURES_AT_ONCE if coded else _ROWS_AT_ONCE
+    return max(1, min(most, _BYTES_AT_ONCE // max(width, decoded, 1)))
+
+
+def _has_dictionary(file: pq.ParquetFile, bindings: Sequence[Binding]) -> bool:
+    """Whether a column of pictures stands in a dictionary, by what its row groups say."""
+    names = {name for one in bindings if one.picture is not None for name in one.columns}
+    if not names:
+        return False
+    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    return any(one.path_in_schema.split(".")[0] in names and one.has_dictionary_page for one in columns)
 
 
 def _bindings(

@@ -22,7 +22,7 @@ from trnrt.predict.rows import Array, Bad, Rows
 from trnrt.predict.source import plain
 from trnrt.predict.writing import write_part
 from trnrt.report.files import write_text
-from trnrt.report.text import shown
+from trnrt.report.text import quoted, shown
 from trnrt.report.top import ranked
 
 QUARANTINE = "_quarantine"
@@ -185,8 +185,14 @@ def _columns(opened: Opened, collected: _Collected) -> dict[str, Array]:
         outputs = {name: array[:0] for name, array in opened.run(opened.zeros(1), 1).items()}
     ids = np.concatenate([np.empty(0, opened.source.id_dtype), *collected.ids])
     extra = _top(opened, outputs)
-    taken = {"id", *extra}
-    return {"id": ids, **{f"output_{name}" if name in taken else name: a for name, a in outputs.items()}, **extra}
+    named = {name: f"output_{name}" if name in {"id", *extra} else name for name in outputs}
+    for column in named.values():
+        if len(sharing := [quoted(name) for name, own in named.items() if own == column]) > 1:
+            raise OptionError(
+                f"outputs {' and '.join(sharing)} would both be the column {quoted(column)}",
+                hint="rename one of them in the model",
+            )
+    return {"id": ids, **{named[name]: array for name, array in outputs.items()}, **extra}
 
 
 def _top(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:

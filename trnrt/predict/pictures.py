@@ -112,6 +112,9 @@ class PictureRows:
         columns.put(self.decoder.wanted.name, *self.decoder.read(paths, names))
         return columns
 
+    def check(self) -> None:
+        """Nothing: a picture that is broken is a bad row."""
+
     def close(self) -> None:
         """Nothing is open."""
 

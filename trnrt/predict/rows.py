@@ -7,8 +7,11 @@ a fraction fits, for bool 0 and 1. A text that spells a number is one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -103,6 +106,10 @@ class Reader(Protocol):
         """The rows from ``start`` to ``stop``; quickest where the last ones ended. InputError for a broken file."""
         ...
 
+    def check(self) -> None:
+        """Read what has to be read whole to know whether it is broken, before anything is run. InputError if so."""
+        ...
+
     def close(self) -> None:
         """Close what is open."""
         ...
@@ -175,11 +182,13 @@ def _parsed(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
     flat = made.reshape(len(values), -1)
     for row, texts in enumerate(rows):
         try:
-            numbers = np.array([_number(text, wanted) for text in texts])
+            numbers = [_number(text, wanted) for text in texts]
         except ValueError as error:
             bad[row] = str(error)
             continue
-        fitted, reasons = fit(numbers[None], wanted)
+        # Whole numbers are in range, and no float may come between: not every int64 is one.
+        exact = np.array([numbers], np.float64 if _kind(wanted) == "f" else wanted.dtype)
+        fitted, reasons = fit(exact, wanted)
         flat[row] = fitted
         if reasons:
             bad[row] = reasons[0]
@@ -187,16 +196,24 @@ def _parsed(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
 
 
 def _number(text: object, wanted: Wanted) -> int | float:
+    """The number that a text spells: for whole numbers one that the dtype holds; ValueError, with the reason."""
     spelled = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
     plain = spelled.strip()
     try:
         if "_" in plain:  # Python's own digit separator, which no other program writes
             raise ValueError
-        if _kind(wanted) != "f" and plain.lstrip("+-").isdigit() and len(plain) < 20:
-            return int(plain)
-        return float(plain)
+        number = float(plain)
     except ValueError:
         raise ValueError(f"{quoted(spelled)} is no number") from None
+    if _kind(wanted) != "f":
+        low, high = (0, 1) if _kind(wanted) == "b" else (np.iinfo(wanted.dtype).min, np.iinfo(wanted.dtype).max)
+        # Bounded before it becomes an integer: that of 1e999999999 has a billion digits.
+        with suppress(InvalidOperation):  # an exponent that even a Decimal does not hold, as in 1e-9999999999999999999
+            if low <= number <= high + 1 and (whole := int(exact := Decimal(plain))) == exact and low <= whole <= high:
+                return whole
+    elif math.isfinite(number) or not any(map(str.isdigit, plain)):
+        return number
+    raise ValueError(f"{quoted(spelled)} does not fit {wanted.info.dtype}")
 
 
 def _reasons(values: Array, lost: NDArray[np.bool_], wanted: Wanted) -> dict[int, str]:

@@ -23,7 +23,7 @@ from trnrt.errors import InputError, OptionError
 from trnrt.images import ImageOptions
 from trnrt.inputs import kind_of, reading_file, split_argument
 from trnrt.predict.rows import Array, Bad, Reader, Rows, Wanted
-from trnrt.report.text import counted, listed, quoted
+from trnrt.report.text import counted, listed, quoted, shown
 
 _ENDS = 1 << 20
 """Bytes at a file's beginning and at its end that its identity covers, beside its size and time."""
@@ -41,11 +41,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Source:
-    """The rows of the input: what several readers have of each, side by side."""
+    """The rows of the input: what several readers have of each, side by side.
+
+    ``keyed``: the readers whose ids are the rows', by their places; several must agree, and without any the rows'
+    numbers are their ids.
+    """
 
     wanted: Sequence[Wanted]
     readers: Sequence[Reader]
     rows: int
+    keyed: Sequence[int] = ()
 
     @property
     def identity(self) -> dict[str, str]:
@@ -65,15 +70,16 @@ class Source:
     @property
     def id_dtype(self) -> np.dtype[Any]:
         """Of the ids: integers, or object for texts."""
-        return next((reader.id_dtype for reader in self.readers if reader.id_dtype is not None), np.dtype(np.int64))
+        return next((own for at in self.keyed if (own := self.readers[at].id_dtype) is not None), np.dtype(np.int64))
 
     def read(self, start: int, stop: int) -> Rows:
-        """The rows from ``start`` to ``stop``."""
+        """The rows from ``start`` to ``stop``. InputError for a broken file, and where two files' ids differ."""
         found = [reader.read(start, stop) for reader in self.readers]
         count = stop - start
-        ids: Array = np.arange(start, stop)
-        for columns in found:
-            ids = ids if columns.ids is None else columns.ids
+        given = [own for at in self.keyed if (own := found[at].ids) is not None]
+        ids: Array = given[0] if given else np.arange(start, stop)
+        for other in given[1:]:
+            _check_agree(ids, other, start)
         aside: dict[int, tuple[str, str]] = {}
         for columns in found:
             aside = columns.bad | aside
@@ -84,6 +90,11 @@ class Source:
         if aside:
             values = {name: array[good] for name, array in values.items()}
         return Rows(count, np.arange(start, stop)[good], ids[good].astype(self.id_dtype), values, tuple(bad))
+
+    def check(self) -> None:
+        """InputError for a file that says itself, once all of it is read, that it is broken."""
+        for reader in self.readers:
+            reader.check()
 
     def close(self) -> None:
         """Close the files."""
@@ -112,7 +123,7 @@ def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, s
             hint="the ids of pictures are their paths, those of other rows their numbers, from 0",
         )
     readers = _readers(places, asked, wanted, metadata)
-    return _joined(readers, wanted)
+    return _joined(readers, wanted, _keyed(readers, places, asked.id))
 
 
 def file_identity(paths: Iterable[Path], names: Iterable[str]) -> str:
@@ -205,7 +216,37 @@ def _only(wanted: Sequence[Wanted], path: Path) -> str:
     )
 
 
-def _joined(readers: Sequence[Reader], wanted: Sequence[Wanted]) -> Source:
+def _keyed(readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Path]], id_: str | None) -> list[int]:
+    """Whose ids are the rows': of --id all that have it, and not the paths of pictures; else the first that has any."""
+    from trnrt.predict.arrays import names_in
+    from trnrt.predict.pictures import PictureRows
+
+    having = [at for at, reader in enumerate(readers) if reader.id_dtype is not None]
+    if id_ is None:
+        return having[:1]
+    keyed = [at for at in having if not isinstance(readers[at], PictureRows)]
+    if not keyed:
+        archives = [path for kind, _, path in places if kind == "npz"]
+        told = "; ".join(
+            f"{quoted(str(path))} has {listed([quoted(key) for key in names_in(path)])}" for path in archives
+        )
+        raise InputError(f"no array {quoted(id_)} for --id; {told}")
+    return keyed
+
+
+def _check_agree(ids: Array, others: Array, start: int) -> None:
+    """InputError where the ids of two files, from the row ``start`` on, are not the same."""
+    pairs = zip(ids.tolist(), others.tolist(), strict=True)  # as Python's: a text and a number can be compared, too
+    differing = next(((row, one, other) for row, (one, other) in enumerate(pairs, start) if one != other), None)
+    if differing is not None:
+        row, one, other = differing
+        raise InputError(
+            f"row {row} has the id {shown(str(one))} in one file and {shown(str(other))} in another",
+            hint="the files' rows must stand in one order; without --id they are put together as they stand",
+        )
+
+
+def _joined(readers: Sequence[Reader], wanted: Sequence[Wanted], keyed: Sequence[int]) -> Source:
     given = [name for reader in readers for name in reader.shapes]
     if twice := [name for name in given if given.count(name) > 1]:
         raise InputError(f"input {quoted(twice[0])} is given twice")
@@ -218,7 +259,7 @@ def _joined(readers: Sequence[Reader], wanted: Sequence[Wanted]) -> Source:
     rows = next(iter(counts))
     if rows == 0:
         raise InputError("the input has no rows: there is nothing to predict")
-    return Source(wanted, readers, rows)
+    return Source(wanted, readers, rows, keyed)
 
 
 def plain(value: object) -> int | str | None:

@@ -33,6 +33,16 @@ def check_form(form: str) -> None:
         needs_pyarrow("or --format npz")
 
 
+def version_in(form: str) -> str | None:
+    """The version that files of this form have in them: of Parquet pyarrow's, as who wrote it; None for others."""
+    if form != "parquet":
+        return None
+    check_form(form)
+    import pyarrow as pa
+
+    return str(pa.__version__)
+
+
 def write_part(path: Path, form: str, columns: Mapping[str, Array]) -> None:
     """Write the columns into a new file that is on the disk when this returns; OptionError where that can't be."""
     write_whole(path, lambda file: (_parquet if form == "parquet" else write_npz)(file, columns), durable=True)
