@@ -48,7 +48,7 @@ def test_a_batch_is_padded_to_the_next_bucket_and_moved_there_and_back() -> None
 @pytest.mark.parametrize(("rows", "most", "requests", "last"), [(3, 8, 2, 8), (4, 8, 2, 8), (5, 8, 1, 8), (1, 2, 2, 2)])
 def test_requests_of_several_rows_fill_a_batch_sooner(rows: int, most: int, requests: int, last: int) -> None:
     worker = SERVED.worker(most, rows, HOST)
-    assert worker.most == requests
+    assert (worker.most, worker.full) == (requests, requests + (requests * rows < most))
     assert worker.device_us[-1] == pytest.approx(SERVED.predicted_us[last] + 10 + 3.0 * last)
 
 
