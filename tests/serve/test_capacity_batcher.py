@@ -37,11 +37,11 @@ CASES = {
 }
 
 
-def served(monkeypatch: pytest.MonkeyPatch, worker: Worker, arrivals: NDArray[Any], *of_rows: int) -> NDArray[Any]:
-    """What requests see of the server's batcher, microseconds; NaN where they are refused. ``of_rows``: ``latencies``."""
+def served(monkeypatch: pytest.MonkeyPatch, worker: Worker, arrivals: NDArray[Any], **rows: Any) -> NDArray[Any]:
+    """What requests see of the server's batcher, microseconds; NaN where refused. ``rows``: see ``latencies``."""
     clock = Clock((arrivals / 1e6).tolist())
     monkeypatch.setattr(batching, "time", SimpleNamespace(perf_counter=clock.time))
-    return latencies(clock, worker, arrivals, *of_rows)
+    return latencies(clock, worker, arrivals, **rows)
 
 
 @pytest.mark.parametrize("load", [0.4, 0.9])
@@ -74,7 +74,8 @@ def test_requests_of_several_rows_fill_a_batch_as_the_server_has_it(
     worker = Served(times, 4, 4, 4, mergeable).worker(most, rows, host)
     arrivals = stream(samples=COUNT, seed=3) * (1e6 / (load * worker.saturation))
     ours, _ = play(worker, arrivals)
-    np.testing.assert_allclose(ours, served(monkeypatch, worker, arrivals, rows, most, mergeable), rtol=0, atol=1e-3)
+    theirs = served(monkeypatch, worker, arrivals, rows=rows, most=most, mergeable=mergeable)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
 
 
 def test_what_is_assumed_of_the_server_is_its_default() -> None:
