@@ -109,15 +109,17 @@ def verdict(answer: Answer) -> str:
     )
 
 
-def server_line(answer: Answer) -> list[Text]:
+def server_line(answer: Answer) -> list[RenderableType]:
     """The command line that serves what was planned, to be copied: never broken into two."""
+    from rich.console import Group
+
     chosen = answer.chosen
     if chosen is None:
         return []
     _, workers = _servers(chosen, answer.fleets[0])
     sizes = ("--workers", str(workers), "--max-batch", str(chosen.max_batch))
     command = escaped(shlex.join((*answer.question.serve, *sizes)))
-    return [Text(f"    {command}", no_wrap=True, overflow="ignore")]
+    return [Group(Text(f"    {command}", no_wrap=True, overflow="ignore"))]  # print() itself would wrap a bare text
 
 
 def uncertain_lines(answer: Answer) -> list[Text]:
