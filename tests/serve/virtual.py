@@ -123,18 +123,17 @@ class VirtualThread:
 
 
 class Timed:
-    """A model that takes for n rows what tables say, microseconds."""
+    """A model that takes for n requests of ``rows`` rows what tables say, microseconds."""
 
-    mergeable = True
     parameters: tuple[str, ...] = ()
 
-    def __init__(self, thread: VirtualThread, host_us: tuple[float, ...], device_us: tuple[float, ...]) -> None:
-        self._thread, self._host_us, self._device_us = thread, host_us, device_us
+    def __init__(self, thread: VirtualThread, worker: Worker, rows: int, mergeable: bool) -> None:
+        self._thread, self._worker, self._rows, self.mergeable = thread, worker, rows, mergeable
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The rows themselves, later."""
-        index = len(feeds["x"]) - 1
-        self._thread.compute(self._host_us[index] / 1e6, self._device_us[index] / 1e6)
+        index = len(feeds["x"]) // self._rows - 1
+        self._thread.compute(self._worker.host_us[index] / 1e6, self._worker.device_us[index] / 1e6)
         return {"y": feeds["x"]}
 
     def bucket(self, rows: int) -> int:
@@ -146,20 +145,23 @@ class Timed:
         return None
 
 
-def latencies(clock: Clock, worker: Worker, arrivals: Array) -> Array:
-    """What requests of one row see of the server's batcher that come at these moments, microseconds; NaN if refused.
+def latencies(
+    clock: Clock, worker: Worker, arrivals: Array, rows: int = 1, most: int | None = None, mergeable: bool = True
+) -> Array:
+    """What requests see of the server's batcher that come at these moments, microseconds; NaN if refused.
 
+    Each has ``rows`` rows, and a batch ``most`` at most (None: those of the worker's largest batch).
     ``clock`` has the same arrivals, in seconds, and ``trnrt.serve.batching`` must have it for its own.
     """
     loop = VirtualLoop(clock)
     found = np.full(len(arrivals), np.nan)
-    row = {"x": np.zeros((1, 1), np.float32)}
+    row = {"x": np.zeros((rows, 1), np.float32)}
 
     async def ask(batcher: Batcher, number: int) -> None:
         with batcher.arriving():
             clock.spend(worker.in_us / 1e6)
         try:
-            await batcher.infer(row, 1, (), 1e6)
+            await batcher.infer(row, rows, (), 1e6)
         except Problem as problem:
             assert problem.status == 429
             return
@@ -168,8 +170,8 @@ def latencies(clock: Clock, worker: Worker, arrivals: Array) -> Array:
 
     async def work() -> None:
         thread = VirtualThread(clock)
-        limits = Limits(worker.most, 0.002, worker.queue)
-        model = Timed(thread, worker.host_us, worker.device_us)
+        limits = Limits(most or worker.most * rows, 0.002, worker.queue)
+        model = Timed(thread, worker, rows, mergeable)
         batcher = Batcher("timed", model, thread, limits, Metrics())  # type: ignore[arg-type]
         tasks: list[asyncio.Task[None]] = []
         come = asyncio.Event()

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from commanding import trnrt
 
+from trnrt.capacity import choosing
 from trnrt.capacity.assumptions import WORKERS, Host, assumptions, default_utilisation, host
 from trnrt.capacity.choosing import Demand, best, candidates
 from trnrt.capacity.instances import fleets, instances, offered
-from trnrt.capacity.queueing import stream, wait
+from trnrt.capacity.planning import Question, answer
+from trnrt.capacity.queueing import Waiting, Worker, stream, wait
 from trnrt.capacity.workers import Served
 from trnrt.commands.capacity import read_duration
 from trnrt.errors import OptionError
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.planner.crossing import HostLink, host_link
-from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, doubt, time_text
+from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, doubt, time_text, uncertain_lines
 
 ROOT = Path(__file__).parents[2]
 CNN = str(ROOT / "models" / "digits_cnn.onnx")
@@ -48,7 +53,7 @@ def test_a_batch_is_padded_to_the_next_bucket_and_moved_there_and_back() -> None
 @pytest.mark.parametrize(("rows", "most", "requests", "last"), [(3, 8, 2, 8), (4, 8, 2, 8), (5, 8, 1, 8), (1, 2, 2, 2)])
 def test_requests_of_several_rows_fill_a_batch_sooner(rows: int, most: int, requests: int, last: int) -> None:
     worker = SERVED.worker(most, rows, HOST)
-    assert worker.most == requests
+    assert (worker.most, worker.full) == (requests, requests + (requests * rows < most))
     assert worker.device_us[-1] == pytest.approx(SERVED.predicted_us[last] + 10 + 3.0 * last)
 
 
@@ -118,6 +123,51 @@ def test_bursts_and_headroom_take_more_cores() -> None:
     tight = replace(DEMAND, p99_us=2000.0)
     assert cores(tight) < cores(replace(tight, burst=3.0))
     assert cores(tight) < cores(replace(tight, utilisation=0.2))
+
+
+class Plays:
+    """How often the queue was played through."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = 0
+        monkeypatch.setattr(choosing, "wait", self.wait)
+
+    def wait(self, *arguments: Any) -> Waiting:
+        self.number += 1
+        return wait(*arguments)
+
+
+SMALL = Worker((20.0,) * 32, (200.0,) * 32, 150.0, 150.0, 256, 32)
+
+
+@pytest.mark.parametrize("p99_us", [3800.0, 4700.0])
+def test_bursts_whose_p99_hardly_falls_with_the_rate_are_counted_soon(
+    monkeypatch: pytest.MonkeyPatch, p99_us: float
+) -> None:
+    bursts, plays = Demand(5000, p99_us, 1, 5.0, 0.7), Plays(monkeypatch)
+    final = stream(5.0, 40_000)
+    found = choosing._candidate(32, SMALL, bursts, stream(5.0, 8_000), final)
+    assert plays.number <= 45
+    if found.waiting is None:
+        assert wait(SMALL, choosing.LEAST_LOAD * 2 * SMALL.saturation, final).p99_us > p99_us
+    else:
+        assert found.waiting.p99_us <= p99_us < wait(SMALL, found.carries * 1.02, final).p99_us
+        assert found.cores == math.ceil(5000 / found.carries)
+
+
+def test_what_only_the_small_sample_has_in_time_is_not_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    plays = Plays(monkeypatch)
+    early, late = stream(1.0, 500), np.repeat(np.arange(1.0, 101.0) * 50, 50)  # by fifties, however low the rate
+    found = choosing._candidate(32, SMALL, replace(DEMAND, p99_us=1500.0), early, late)
+    assert (found.carries, found.cores, found.waiting) == (0, 0, None) and plays.number < 60
+
+
+@pytest.mark.parametrize(("p99_us", "burst", "uncertain"), [(2000.0, 3.0, True), (5000.0, 1.0, False)])
+def test_a_count_that_other_arrivals_would_change_is_told(p99_us: float, burst: float, uncertain: bool) -> None:
+    demand = replace(DEMAND, rps=400_000, p99_us=p99_us, burst=burst)
+    found = answer(Question("m", "trn2", "float32", (), demand, HOST, SERVED), [4], offered("trn2"))
+    assert found.chosen is not None and found.chosen.limited_by == ("p99" if uncertain else "host")
+    assert [line.plain[:9] for line in uncertain_lines(found)] == ["Uncertain"] * uncertain
 
 
 # ---- instances
@@ -216,7 +266,7 @@ def test_plan_says_what_a_rate_needs_and_on_what_that_rests(tmp_path: Path) -> N
     document = json.loads(file.read_text(encoding="utf-8"))
     chosen, (first, *_) = document["chosen"], document["instances"]
     assert lines[1].startswith(f"{chosen['cores']} cores, batches of {chosen['max_batch']} at most: expected p99 ")
-    assert f"{first['count']} x {first['name']}" in lines[1] and "--workers" in lines[1]
+    assert f"{first['count']} x {first['name']}" in lines[1] and "--workers" in lines[2]
     assert len([line for line in lines if line.startswith("> ")]) == 2
     assert sum(line.endswith("planned") for line in lines) == 1
     for told in ("Poisson", "assumptions.toml", "host_link.toml", "standard error", "--max-delay-ms"):
@@ -240,10 +290,55 @@ def test_the_document_is_the_answer() -> None:
     assert {fleet["target"] for fleet in document["instances"]} == {"trn2"}
 
 
+def test_the_server_that_is_printed_is_the_one_that_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnx
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>\ng (float[N,W] x) => (float[N,W] y) { y = Relu(x) }'
+    )
+    path = tmp_path / "a model.onnx"
+    onnx.save(model, path)
+    monkeypatch.setenv("COLUMNS", "80")
+    flags = ("--target", "trn1", "--dtype", "bfloat16", "--shape", "x=12", "--fallback", "onnxruntime")
+    outcome = trnrt("plan", path, "--rps", "9", "--p99", "1s", "--max-batch", "2", *flags)
+    assert outcome.code == 0, outcome.err
+    (line,) = (line for line in outcome.out.splitlines() if line.startswith("    trnrt serve "))
+    assert len(line) > 80  # whoever copies it has all of it
+    asked: list[dict[str, Any]] = []
+
+    def serve(given: dict[str, Any]) -> int:
+        asked.append(given)
+        return 0
+
+    monkeypatch.setattr("trnrt.commands.serve.serve", serve)
+    assert trnrt(*shlex.split(line)[1:]).code == 0
+    most = int(re.findall(r"batches of (\d) at\s+most", outcome.out)[0])
+    assert asked == [
+        {
+            "models": [path],
+            "workers": 1,
+            "max_batch": most,
+            "target": "trn1",
+            "dtype": "bfloat16",
+            "fallback": "onnxruntime",
+            "shape": ["x=12"],
+        }
+    ]
+
+
+def test_a_plan_that_no_server_makes_is_refused_or_told() -> None:
+    """``trnrt serve`` compiles every size up to its ``--max-batch``, and on a NeuronCore with effort 1."""
+    refused = trnrt(*plan("--buckets", "1,4"))
+    assert refused.code == 2 and "No such option" in refused.err
+    assert "plans with --effort 1" in trnrt(*plan("--effort", "0", "--max-batch", "1")).err
+
+
 def test_more_cores_than_a_server_has_workers_take_several_servers() -> None:
-    told = trnrt(*plan("--rps", "150000", "--instance", "trn2.48xlarge")).out.splitlines()[1]
+    told = "".join(trnrt(*plan("--rps", "150000", "--instance", "trn2.48xlarge")).out.splitlines()[1:3])
     cores, servers, workers = map(
-        int, re.findall(r"^(\d+) cores.*1 x trn2\.48xlarge.* (\d) x .*--workers (\d+)", told)[0]
+        int, re.findall(r"^(\d+) cores.*1 x trn2\.48xlarge.* (\d) x:.*--workers (\d+)", told)[0]
     )
     assert cores > WORKERS >= workers and servers == 2 and servers * workers - cores in (0, 1)
 
@@ -284,7 +379,6 @@ def test_a_quick_host_leaves_it_to_the_device() -> None:
     [
         (("--p99", "20"), "no duration"),
         (("--instance", "trn1.2xlarge"), "trn1.2xlarge has trn1"),
-        (("--buckets", "8,16"), "larger than --max-batch"),
         (("--json-out", "/nowhere/plan.json"), "can't write"),
         (("--shape", "image=3"), "image"),
     ],

@@ -20,7 +20,7 @@ LOADS = (0.2, 0.5, 0.8)
 
 def device_only(*device_us: float, queue: int = 10**9) -> Worker:
     """A core without a host: a queue in front of a server of batches, for which there is theory."""
-    return Worker(device_us, (0.0,) * len(device_us), 0.0, 0.0, queue)
+    return Worker(device_us, (0.0,) * len(device_us), 0.0, 0.0, queue, len(device_us))
 
 
 def seen(worker: Worker, load: float, samples: int = FINAL_SAMPLES) -> Waiting:
@@ -140,7 +140,7 @@ def test_in_batches_it_is_the_markov_chain(name: str, load: float) -> None:
 
 
 def test_a_lone_request_takes_what_it_takes_alone() -> None:
-    worker = Worker((100.0, 120.0), (30.0, 35.0), 20.0, 10.0, 256)
+    worker = Worker((100.0, 120.0), (30.0, 35.0), 20.0, 10.0, 256, 2)
     assert worker.alone_us == 160
     latencies, batches = play(worker, np.array([1e4, 2e4, 3e4]))
     assert latencies == pytest.approx([160] * 3)
@@ -149,8 +149,8 @@ def test_a_lone_request_takes_what_it_takes_alone() -> None:
 
 def test_saturation_is_where_the_queue_grows_without_end() -> None:
     workers = [
-        Worker((200.0, 210.0), (50.0, 50.0), 40.0, 40.0, 10**9),
-        Worker((10.0,) * 4, (80.0,) * 4, 90.0, 90.0, 10**9),
+        Worker((200.0, 210.0), (50.0, 50.0), 40.0, 40.0, 10**9, 2),
+        Worker((10.0,) * 4, (80.0,) * 4, 90.0, 90.0, 10**9, 4),
     ]
     assert [worker.device_rate < worker.host_rate for worker in workers] == [True, False]
     for worker in workers:
@@ -173,7 +173,7 @@ def test_saturation_is_where_the_queue_grows_without_end() -> None:
 def test_whatever_the_table_nobody_is_lost_and_nobody_is_early(
     device: list[float], host: float, loop: float, load: float, queue: int, seed: int
 ) -> None:
-    worker = Worker(tuple(sorted(device)), (host,) * len(device), loop, loop / 2, queue)
+    worker = Worker(tuple(sorted(device)), (host,) * len(device), loop, loop / 2, queue, len(device))
     latencies, batches = play(worker, stream(samples=300, seed=seed) * (1e6 / (load * worker.saturation)))
     answered = latencies[np.isfinite(latencies)]
     assert len(latencies) == 300 and len(answered) >= min(queue, 300) * (load < 1)
@@ -182,7 +182,7 @@ def test_whatever_the_table_nobody_is_lost_and_nobody_is_early(
 
 
 def test_more_requests_wait_longer_and_the_same_question_has_the_same_answer() -> None:
-    worker = Worker(tuple(100.0 + 10 * n for n in range(1, 9)), (50.0,) * 8, 30.0, 30.0, 256)
+    worker = Worker(tuple(100.0 + 10 * n for n in range(1, 9)), (50.0,) * 8, 30.0, 30.0, 256, 8)
     p99 = [seen(worker, load, 20_000).p99_us for load in LOADS]
     assert p99 == sorted(p99) and p99[0] > worker.alone_us
     assert seen(worker, 0.5, 5000) == seen(worker, 0.5, 5000)

@@ -86,7 +86,7 @@ def row(network: dict[str, Any], rate: int, host_us: float | None) -> str:
     served = Served(predicted, network["row_sent"], network["row_in"], network["row_out"], mergeable=True)
     demand = Demand(rate, 20_000.0, 1, 1.0, default_utilisation())
     target = network["target"]
-    question = Question(network["model"], target, network["dtype"], demand, host(target, host_us), served)
+    question = Question(network["model"], target, network["dtype"], (), demand, host(target, host_us), served)
     found = answer(question, sorted(predicted), offered(target))
     chosen = found.chosen
     assert chosen is not None and chosen.waiting is not None
@@ -129,7 +129,7 @@ def test_a_networks_latency_is_still_about_what_is_predicted(tmp_path: Path) -> 
 def test_the_example_is_what_the_command_prints() -> None:
     outcome = trnrt(*COMMAND.replace("models/", f"{ROOT}/models/").split()[2:])
     assert outcome.code == 0
-    shown = outcome.out.partition("\nAssumed:")[0].rstrip().splitlines()
+    shown = outcome.out.partition("\nAssumed:")[0].replace(f"{ROOT}/", "").rstrip().splitlines()
     listing = "".join(f"    {line}".rstrip() + "\n" for line in shown)
     before, _, after = text().partition(COMMAND)
     kept, _, rest = after.partition("\nBelow that")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from trnrt.capacity.workers import Served
 LEAST_LOAD = 1e-4
 """A core that carries less than this share of what it could do carries nothing."""
 _STEPS = 10
-_MORE = 1.02
+_STEP = 0.02
 _LOADS = tuple(share / 10 for share in range(1, 10))
 
 Limit = Literal["device", "host", "p99"]
@@ -79,16 +79,29 @@ def curve(worker: Worker, burst: float) -> list[tuple[float, Waiting]]:
 
 
 def _candidate(most: int, worker: Worker, demand: Demand, search: Array, final: Array) -> Candidate:
+    def shared(carries: float) -> tuple[int, Waiting]:
+        cores = max(1, math.ceil(demand.rps / carries * (1 - 1e-9)))
+        return cores, wait(worker, demand.rps / cores, final)
+
     carries, limited_by = _carried(worker, demand, search)
+    if limited_by != "p99":
+        cores, waiting = shared(carries)
+        if waiting.p99_us <= demand.p99_us:
+            return Candidate(most, worker, carries, limited_by, cores, waiting)
+    top = demand.utilisation * worker.saturation
+    if carries:  # found with the small sample, which may be wrong by a lot in bursts
+        carries = _nearby(lambda rate: wait(worker, rate, final).p99_us <= demand.p99_us, carries, top)
     if not carries:
         return Candidate(most, worker, 0.0, "p99", 0, None)
-    cores = max(1, math.ceil(demand.rps / carries * (1 - 1e-9)))
-    waiting = wait(worker, demand.rps / cores, final)
-    # The larger sample may see a little more than the one that was searched with.
+    cores, waiting = shared(carries)
+    more = 1
+    # A p99 need not fall with every step of the rate; doubling ends this soon where it hardly falls at all.
     while waiting.p99_us > demand.p99_us:
-        cores = max(cores + 1, round(cores * _MORE))
+        if demand.rps / cores < LEAST_LOAD * top:
+            return Candidate(most, worker, 0.0, "p99", 0, None)
+        cores, more = cores + more, 2 * more
         waiting = wait(worker, demand.rps / cores, final)
-    return Candidate(most, worker, carries, limited_by, cores, waiting)
+    return Candidate(most, worker, carries, "p99" if carries < top else _hindrance(worker), cores, waiting)
 
 
 def _carried(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Limit]:
@@ -101,9 +114,32 @@ def _carried(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Lim
     if worker.alone_us >= demand.p99_us:
         return 0.0, "p99"
     if in_time(most):
-        return most, "device" if worker.device_rate <= worker.host_rate else "host"
+        return most, _hindrance(worker)
     low, high = LEAST_LOAD * most, most
     for _ in range(_STEPS):
         middle = math.sqrt(low * high) if high > 4 * low else (low + high) / 2
         low, high = (middle, high) if in_time(middle) else (low, middle)
     return (low if low > LEAST_LOAD * most else 0.0), "p99"
+
+
+def _nearby(in_time: Callable[[float], bool], guess: float, top: float) -> float:
+    """The largest rate in time up to ``top``, to 1 %, begun at a guess in growing steps; 0 for nearly nothing."""
+    low = high = guess
+    step = _STEP
+    if in_time(guess):
+        while low == high < top:
+            high = min(top, low * (1 + step))
+            low, step = (high if in_time(high) else low), 2 * step
+    else:
+        while low == high or not in_time(low):
+            low, high, step = low * (1 - step), low, min(0.5, 2 * step)
+            if low < LEAST_LOAD * top:
+                return 0.0
+    while low < high * (1 - _STEP / 2):
+        middle = (low + high) / 2
+        low, high = (middle, high) if in_time(middle) else (low, middle)
+    return low
+
+
+def _hindrance(worker: Worker) -> Limit:
+    return "device" if worker.device_rate <= worker.host_rate else "host"

@@ -14,11 +14,15 @@ from trnrt.capacity.workers import Served
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for, of which model, and what is known and assumed."""
+    """What is asked for, of which model, and what is known and assumed.
+
+    ``serve`` are the words of the command line that serves the model so, all but those for the workers and the batch.
+    """
 
     model: str
     target: str
     dtype: str
+    serve: Sequence[str]
     demand: Demand
     host: Host
     served: Served

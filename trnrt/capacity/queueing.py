@@ -38,7 +38,9 @@ class Worker:
 
     A batch of n requests takes ``device_us[n - 1]`` on the device, there and back, after ``host_us[n - 1]`` of the
     interpreter. ``in_us`` and ``out_us`` are what the event loop takes for a request before it is queued and after it
-    was computed. A request that finds ``queue`` others waiting is refused.
+    was computed. A request that finds ``queue`` others waiting is refused. Where ``full`` requests or more wait when
+    the thread is done, it goes on by itself: they are a whole batch, or one more than that where a batch of all that
+    fit has rows to spare.
     """
 
     device_us: tuple[float, ...]
@@ -46,6 +48,7 @@ class Worker:
     in_us: float
     out_us: float
     queue: int
+    full: int
 
     @property
     def most(self) -> int:
@@ -223,7 +226,7 @@ class _Play:
         """The thread goes on by itself where the queue holds a whole batch."""
         finished, moment = self.batch, self.done
         self.batch, self.done = [], math.inf
-        goes_on = len(self.queue) >= len(self.worker.device_us)
+        goes_on = len(self.queue) >= self.worker.full
         self.ready.append(_Done(finished, goes_on))
         if goes_on:
             self._start(moment)

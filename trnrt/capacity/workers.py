@@ -42,6 +42,8 @@ class Served:
         """
         megabytes = rows * self.row_sent / 1e6
         count = max(1, most // rows) if self.mergeable else 1
+        # The server sees that a batch with rows to spare has no room only by the next request (``Batcher._choose``).
+        spare = self.mergeable and count * rows < most
         merging = [0.0, *(n * megabytes * host.merge_us_per_mb for n in range(2, count + 1))]
         return Worker(
             tuple(self.device_us(n * rows, most, host) for n in range(1, count + 1)),
@@ -49,6 +51,7 @@ class Served:
             in_us=host.request_us / 2 + megabytes * host.read_us_per_mb,
             out_us=host.request_us / 2,
             queue=QUEUE,
+            full=count + spare,
         )
 
     def cpu_us(self, rows: int, batch: float, host: Host) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.commands.opening import SessionOptions, fixed_batch, open_session
-from trnrt.commands.options import Reporting
+from trnrt.commands.options import EFFORT, DType, Reporting
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
@@ -69,21 +68,36 @@ def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest
     session = open_session(model, options)
     known = offered(session.target, request.instance)
     assumed = host(session.target, request.host_us)
-    served, limits = _served(session, options.buckets, request, assumed, demand.p99_us)
+    served, limits = _served(session, request, assumed, demand.p99_us)
     with working("playing through the queue"):
-        question = Question(session.name, session.target, session.dtype, demand, assumed, served)
+        command = serve_command(model, options)
+        question = Question(session.name, session.target, session.dtype, command, demand, assumed, served)
         found = answer(question, limits, known)
     document = as_text(capacity_document(found))
     say(document if request.reporting.as_json else render(capacity_parts(found)))
     if request.reporting.json_out is not None:
         write_text(request.reporting.json_out, document)
+    if options.effort != EFFORT:
+        note(f"--effort {options.effort}: a server on a NeuronCore plans with --effort {EFFORT}, and takes other times")
     note(doubt(session.target))
     return found.chosen is not None
 
 
-def _served(
-    session: InferenceSession, buckets: Sequence[int] | None, request: CapacityRequest, host: Host, p99_us: float
-) -> tuple[Served, list[int]]:
+def serve_command(model: Path, options: SessionOptions) -> tuple[str, ...]:
+    """The words of a command line that serves the model as it was opened; the workers and the batch are left to say."""
+    words = ["trnrt", "serve", str(model)]
+    if options.target is not None:
+        words += ["--target", options.target]
+    if options.dtype != DType.FLOAT32.value:
+        words += ["--dtype", options.dtype]
+    if options.fallback is not None:
+        words += ["--fallback", options.fallback]
+    for name, sizes in options.shapes.items():
+        words += ["--shape", (f"{name}=" if name else "") + "x".join(map(str, sizes))]
+    return tuple(words)
+
+
+def _served(session: InferenceSession, request: CapacityRequest, host: Host, p99_us: float) -> tuple[Served, list[int]]:
     """What the timing model says of each bucket, and the limits of a batch that are worth a look."""
     from trnrt.capacity.workers import Served
     from trnrt.planner.partition import fallback_notes
@@ -91,7 +105,7 @@ def _served(
     rows = request.rows
     if session.model.batch is None and rows != 1:
         raise OptionError(f"--rows {rows}: the model has no batch, so that a request has one row", hint="leave it out")
-    sizes = _sizes(session, buckets, request)
+    sizes = _sizes(session, request)
     mergeable = sizes is not None
     predicted: dict[int, float] = {}
     notes: list[str] = []
@@ -108,8 +122,9 @@ def _served(
     return served, [size for size in predicted if size >= min(rows, max(predicted))]
 
 
-def _sizes(session: InferenceSession, buckets: Sequence[int] | None, request: CapacityRequest) -> list[int] | None:
-    """The sizes that the server would compile; None where requests can't share a batch."""
+def _sizes(session: InferenceSession, request: CapacityRequest) -> list[int] | None:
+    """The sizes that the server would compile, and there is no way to tell it others; None where requests can't share
+    a batch."""
     from trnrt.capacity.assumptions import DEFAULT_MOST
 
     fixed = fixed_batch(session)
@@ -119,13 +134,9 @@ def _sizes(session: InferenceSession, buckets: Sequence[int] | None, request: Ca
             raise OptionError(told, hint=f"say --rows {fixed}")
         return None
     if fixed is not None:
-        if request.most is not None or buckets is not None:
+        if request.most is not None:
             note(f"the model's batch is fixed at {fixed}: the server fills it up, and knows no other")
         return [fixed]
-    if buckets is not None:
-        if request.most is not None and min(buckets) > request.most:
-            raise OptionError(f"every bucket is larger than --max-batch {request.most}", hint="name a smaller one")
-        return [size for size in buckets if request.most is None or size <= request.most]
     most = request.most or DEFAULT_MOST
     return [*(size for size in DEFAULT_BUCKETS if size < most), most]
 

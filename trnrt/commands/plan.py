@@ -38,15 +38,6 @@ _MostFlag = Annotated[
     int | None,
     typer.Option("--max-batch", min=1, max=1024, metavar="N", help="Rows of a batch at most: 32.", show_default=False),
 ]
-_BucketsFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--buckets",
-        metavar="1,8,32",
-        help="Only these sizes of a batch. By default 1, 2, 4 ... as the server has them.",
-        show_default=False,
-    ),
-]
 _BurstFlag = Annotated[
     float,
     typer.Option(
@@ -93,7 +84,6 @@ def plan_command(
     p99: _P99Flag,
     rows: _RowsFlag = 1,
     most: _MostFlag = None,
-    buckets: _BucketsFlag = None,
     burst: _BurstFlag = 1.0,
     host_us: _HostFlag = None,
     utilisation: _UtilisationFlag = None,
@@ -108,7 +98,6 @@ def plan_command(
 ) -> None:
     """Plan capacity: how many cores and instances answer a rate of requests in time, and with which batches, from
     predicted latencies and a model of the server's queue (docs/scale.md); nothing is run. Exit 1 if none can."""
-    from trnrt.buckets import parse_buckets
     from trnrt.commands.capacity import CapacityRequest, plan_capacity
     from trnrt.commands.opening import SessionOptions
     from trnrt.planner.sizes import parse_shape
@@ -119,7 +108,6 @@ def plan_command(
         Backend.AUTO.value,
         None if fallback is Fallback.NONE else fallback.value,
         dict(parse_shape(text) for text in shape or []),
-        None if buckets is None else parse_buckets(buckets),
         effort=effort,
     )
     reporting = Reporting(as_json, json_out)

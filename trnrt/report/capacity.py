@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from trnrt.capacity.assumptions import WORKERS, assumptions
 from trnrt.capacity.queueing import FINAL_SAMPLES
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import counted, shown
+from trnrt.report.text import counted, escaped, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,28 +87,54 @@ def capacity_parts(answer: Answer) -> list[RenderableType]:
     demand, question = answer.question.demand, answer.question
     asked = f"{shown(question.model)} in {question.dtype} on {question.target}: {demand.rps:,g} requests/s of "
     asked += f"{counted(demand.rows, 'row')}, 99 % answered within {time_text(demand.p99_us)}"
-    parts: list[RenderableType] = [Text(asked, "bold"), Text(verdict(answer)), ""]
-    parts += [candidates_table(answer), ""]
+    parts: list[RenderableType] = [Text(asked, "bold"), Text(verdict(answer)), *server_line(answer)]
+    parts += [*uncertain_lines(answer), "", candidates_table(answer), ""]
     if answer.chosen is not None:
         parts += [instances_table(answer.fleets), "", *curve_lines(answer), ""]
     return [*parts, "Assumed:", *(Text(f"  {line}") for line in assumed_lines(answer))]
 
 
 def verdict(answer: Answer) -> str:
-    """The answer in one line."""
+    """The answer in one line; where it is possible, ``server_line`` goes on."""
     chosen, demand = answer.chosen, answer.question.demand
     if chosen is None or chosen.waiting is None:
         return f"not possible: a request that meets nobody takes {time_text(answer.least_us)} already, and others wait"
     fleet = answer.fleets[0]
-    workers = math.ceil(chosen.cores / fleet.count)
-    servers = math.ceil(workers / WORKERS)
-    several = f"{servers} x " if servers > 1 else ""
+    servers, _ = _servers(chosen, fleet)
     expected = f"{time_text(chosen.waiting.p99_us)} (+- {time_text(chosen.waiting.p99_error)})"
     return (
         f"{counted(chosen.cores, 'core')}, batches of {chosen.max_batch} at most: expected p99 {expected}, load "
-        f"{100 * chosen.load(demand.rps):.0f} %; {fleet.count:,} x {fleet.instance.name}, each with "
-        f"{several}`trnrt serve --workers {math.ceil(workers / servers)} --max-batch {chosen.max_batch}`"
+        f"{100 * chosen.load(demand.rps):.0f} %; {fleet.count:,} x {fleet.instance.name}, each runs"
+        f"{f' {servers} x' if servers > 1 else ''}:"
     )
+
+
+def server_line(answer: Answer) -> list[RenderableType]:
+    """The command line that serves what was planned, to be copied: never broken into two."""
+    from rich.console import Group
+
+    chosen = answer.chosen
+    if chosen is None:
+        return []
+    _, workers = _servers(chosen, answer.fleets[0])
+    sizes = ("--workers", str(workers), "--max-batch", str(chosen.max_batch))
+    command = escaped(shlex.join((*answer.question.serve, *sizes)))
+    return [Group(Text(f"    {command}", no_wrap=True, overflow="ignore"))]  # print() itself would wrap a bare text
+
+
+def uncertain_lines(answer: Answer) -> list[Text]:
+    """A word of warning where another sample of arrivals might have said another number of cores."""
+    chosen, limit = answer.chosen, answer.question.demand.p99_us
+    if chosen is None or chosen.waiting is None or chosen.waiting.p99_us + chosen.waiting.p99_error <= limit:
+        return []
+    return [Text("Uncertain: the p99 that was asked for is within the standard error; other arrivals, other cores")]
+
+
+def _servers(chosen: Candidate, fleet: Fleet) -> tuple[int, int]:
+    """How many servers an instance has, and how many workers each of them."""
+    workers = math.ceil(chosen.cores / fleet.count)
+    servers = math.ceil(workers / WORKERS)
+    return servers, math.ceil(workers / servers)
 
 
 def candidates_table(answer: Answer) -> Table:

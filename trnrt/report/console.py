@@ -30,7 +30,7 @@ def render(parts: Iterable[RenderableType]) -> str:
     width = None if terminal or "COLUMNS" in os.environ else _WIDTH_OF_A_FILE
     console = Console(file=page, force_terminal=terminal, width=width, markup=False, emoji=False, highlight=False)
     for part in parts:
-        console.print(part)
+        console.print(part, crop=False)  # what must not be broken (a command line) must not be cut, either
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
