@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def save_digits(folder: Path, word: str, *, opposite: bool = False) -> Path:
     return path
 
 
+@cache
 def pictures() -> np.ndarray:
     """Test pictures, with few digits, so that JSON holds them exactly."""
     with np.load(MODELS / "digits_test.npz") as held:
