@@ -67,6 +67,10 @@ class MadeUpModel:
     def admit(self) -> None:
         """The queue is never full."""
 
+    def view(self) -> MadeUpModel:
+        """It is never loaded anew."""
+        return self
+
     def check(self, feeds: Mapping[str, Array]) -> None:
         """What the real one says, in short."""
         for meta in self.inputs:
