@@ -37,6 +37,13 @@ class Fallback(StrEnum):
     ONNXRUNTIME = "onnxruntime"
 
 
+class Engine(StrEnum):
+    """What processes do the work: trnrt's own, or Ray's."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 class Stage(StrEnum):
     """A stage of a model that can be looked at."""
 

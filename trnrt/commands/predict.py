@@ -23,6 +23,7 @@ from trnrt.commands.options import (
     CoresFlag,
     DType,
     DTypeFlag,
+    Engine,
     Fallback,
     FallbackFlag,
     JsonFlag,
@@ -53,13 +54,6 @@ class Form(StrEnum):
 
     PARQUET = "parquet"
     NPZ = "npz"
-
-
-class Engine(StrEnum):
-    """Who makes the parts."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 PredictInput = Annotated[

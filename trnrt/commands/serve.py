@@ -14,18 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import Backend, DType, Fallback
+from trnrt.commands.options import Backend, DType, Engine, Fallback
 from trnrt.errors import BackendError
 
 NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
 """What the server is made of, beside trnrt itself."""
-
-
-class Engine(StrEnum):
-    """What runs the models."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 class LogLevel(StrEnum):
