@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ with warnings.catch_warnings():
 
 from trnrt.errors import BackendError, InputError, ModelFileError
 from trnrt.predict import on_ray
-from trnrt.predict.job import Job, Request, prepare
+from trnrt.predict.job import Job, Request, open_job, prepare
 from trnrt.predict.on_ray import ATTEMPTS, Attempts, PartMaker
+from trnrt.predict.output import MostBad, open_output
+from trnrt.predict.part import QUARANTINE, make_part
 from trnrt.predict.source import Asked
 
 pytestmark = [
@@ -106,6 +108,7 @@ def test_a_process_that_is_killed_changes_no_byte(
             for pid in list(started(process.pid, "ray::MapWorker"))[:1]:
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
+                (out / ".part-00003.npz.0123456789abcdef").write_bytes(b"what it may leave")
         time.sleep(0.01)
     told, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
@@ -181,6 +184,22 @@ def test_a_part_that_kills_its_processes_is_given_up(job: Job, tmp_path: Path, m
     with pytest.raises(BackendError, match=f"{ATTEMPTS} processes of Ray ended before they had made part 0"):
         on_ray._believed(said(maker, 0))
     close(maker)
+
+
+def test_what_a_process_left_half_written_is_gone_when_all_is_done(job: Job) -> None:
+    output = open_output(job, MostBad())
+    left = [output.directory / ".part-00001.npz.0123", output.directory / QUARANTINE / ".part-00001.jsonl.0123"]
+    with closing(open_job(job)) as opened:
+        output.add(make_part(opened, 0))
+        left[1].parent.mkdir()
+        for path in left:
+            path.write_bytes(b"half")
+        output.add(make_part(opened, 1))
+    output.finish()
+    output.close()
+    assert not any(path.exists() for path in left)
+    with closing(open_output(job, MostBad())) as again:
+        assert again.finished
 
 
 def test_flags_of_ray_need_ray(line: list[str], tmp_path: Path) -> None:

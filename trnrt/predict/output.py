@@ -119,9 +119,11 @@ class Output:
             )
 
     def finish(self) -> None:
-        """Say in the manifest that all is done."""
+        """Say in the manifest that all is done, and delete what a process of Ray that died had half written."""
         if self.finished:
             return
+        with _writing(self.directory):
+            _sweep(self.directory)
         parts = [self.done[number] for number in range(self.job.parts)]
         document = _manifest(self.job, "finished") | {
             "predicted": sum(part.predicted for part in parts),
