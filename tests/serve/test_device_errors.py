@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from engines import RELU, numbers, run, save
-from fake_neuron import Faults, Hardware
+from fake_neuron import REFERENCE, Faults, Hardware
 from fake_neuron.documented import VIOLATIONS
 from fake_neuron.installing_fake import install, versions
 from serving import ask, error_of
@@ -309,11 +309,14 @@ def test_a_module_that_does_not_compile_is_not(tmp_path: Path, machine: Hardware
     run(work())
 
 
-def test_a_run_that_made_nans_costs_nobody_the_model(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
+@pytest.mark.parametrize("said", ["NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003)", REFERENCE["statuses"]["raised"]["text"]])
+def test_a_run_that_made_nans_costs_nobody_the_model(
+    tmp_path: Path, machine: Hardware, paced: Paced, said: str
+) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
         model = repository.get("relu")
-        machine.faults = Faults(running="NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003)")
+        machine.faults = Faults(running=said)
         problem = await outcome(model)
         assert isinstance(problem, Problem) and problem.status == 500 and "the run made NaNs" in problem.text
         assert repository.ready and paced.pauses == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fake_neuron import Faults, Hardware
+from fake_neuron import REFERENCE, Faults, Hardware
 from fake_neuron.documented import VIOLATIONS
 from fake_neuron.fake_torch_neuronx import State
 from fake_neuron.installing_fake import be_instance, install, versions
@@ -302,6 +303,35 @@ def test_cores_that_another_process_has_are_told(machine: Hardware) -> None:
     assert caught.value.usable and "neuron-ls" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("The PyTorch Neuron Runtime could not be initialized.", "the runtime did not start"),
+        ("... Logical Neuron Core(s) not available - Requested:1 Available:0", "another process has the NeuronCore"),
+    ],
+)
+def test_a_runtime_that_does_not_start_is_no_fault_of_the_module(said: str, told: str, machine: Hardware) -> None:
+    """It starts when the first model is compiled; what it says is from people's reports."""
+    machine.faults = Faults(compiling=said)
+    session = opened()
+    with pytest.raises(DeviceError, match=f"compiling it for trn2: {told}: .*{re.escape(said)}") as caught:
+        session.run(None, session.random_inputs(1))
+    assert caught.value.usable and "NEURON_RT_VISIBLE_CORES" in str(caught.value.hint)
+
+
+def test_a_run_that_made_nans_leaves_the_model_open(machine: Hardware) -> None:
+    session = opened()
+    feeds = session.random_inputs(1)
+    expected = session.run(None, feeds)[0]
+    machine.faults = Faults(running=RAISED)
+    with pytest.raises(BackendError, match=r"the run made NaNs \(NRT_EXEC_COMPLETED_WITH_NUM_ERR, 1003\)") as caught:
+        session.run(None, feeds)
+    assert not isinstance(caught.value, DeviceError)
+    (loaded,) = next(iter(session._compiled.values())).plans
+    machine.faults = Faults()
+    np.testing.assert_array_equal(next(iter(loaded.run(feeds).values())), expected)
+
+
 def test_a_compiler_that_refuses_is_a_kernel_error(machine: Hardware, tmp_path: Path) -> None:
     machine.faults = Faults(compiling="NCC_EVRF001: operator is not supported\n" + "x " * 2000 + "at line 7")
     session = opened()
@@ -313,7 +343,20 @@ def test_a_compiler_that_refuses_is_a_kernel_error(machine: Hardware, tmp_path: 
     session.run(None, session.random_inputs(1))
 
 
+RAISED = str(REFERENCE["statuses"]["raised"]["text"])
+"""What torch-neuronx raises after a run that made NaNs; a status is told by its number alone."""
+
+
+def raised(status: int) -> str:
+    """The same with another status; no page has its words."""
+    return re.sub("status=.*", f"status={status} message=Of It", RAISED)
+
+
 RUNTIME = [
+    (raised(5), r"the core did not finish in time \(NRT_TIMEOUT, 5\)", False),
+    (raised(101), "the core can't go on", False),
+    (raised(1006), "an indirect access left its tensor", True),
+    (raised(77), "status=77", True),
     ("Failure: NRT_EXEC_BAD_INPUT in nrt_execute()", "not what the model was compiled for", True),
     ("status NRT_EXEC_HW_ERR_NC_UE(1202)", "the core's own memory has an error", False),
     ("something nobody documented", "something nobody documented", True),
@@ -328,7 +371,7 @@ def test_an_error_in_mid_flight_closes_the_model(said: str, told: str, usable: b
     machine.faults = Faults(running=said)
     with pytest.raises(DeviceError, match="running it on core 0") as caught:
         session.run(None, feeds)
-    assert told in str(caught.value) and said in str(caught.value)
+    assert re.search(told, str(caught.value)) and said in str(caught.value)
     assert caught.value.usable is usable and caught.value.hint
     assert neuron._models_on == {0: 0}, "its place is given back"
     machine.faults = Faults()
