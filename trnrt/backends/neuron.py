@@ -15,6 +15,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -195,8 +196,13 @@ class NeuronKernel:
 
 
 def _close(copies: list[_Copy]) -> None:
-    while copies:
-        copies.pop().close()
+    """Close each once: runs on several cores may fail at the same time, and each of them closes all."""
+    with suppress(IndexError):
+        while True:
+            copies.pop().close()
+
+
+_Answers = SimpleQueue[tuple[Any, BaseException | None]]
 
 
 class _Copy:
@@ -204,8 +210,7 @@ class _Copy:
 
     def __init__(self, name: str, artefact: Path, core: int) -> None:
         self._name, self._core = name, core
-        self._asked: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._answered: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[Callable[[], Any], _Answers] | None] = SimpleQueue()
         self._module: Any = None
         self._lock, self._ended = threading.Lock(), False
         self._models_on = _models_on
@@ -232,12 +237,13 @@ class _Copy:
 
     def _call(self, function: Callable[[], Any], timeout_s: float, doing: str) -> Any:
         doing = f"{self._name}: {doing} on core {self._core}"
+        answers: _Answers = SimpleQueue()  # this call's own: one that Ctrl-C ended is still answered, to nobody
         with self._lock:  # after the None that ends the thread nobody would answer: that is no device that hangs
             if self._ended:
                 raise DeviceError(f"{doing}: it was closed", hint="open it again", usable=True)
-            self._asked.put(function)
+            self._asked.put((function, answers))
         try:
-            result, error = self._answered.get(timeout=timeout_s)
+            result, error = answers.get(timeout=timeout_s)
         except Empty:
             _hung.add(self._core)
             raise DeviceError(
@@ -252,12 +258,13 @@ class _Copy:
         return result
 
     def _serve(self) -> None:
-        while (function := self._asked.get()) is not None:
+        while (asked := self._asked.get()) is not None:
+            function, answers = asked
             try:
-                self._answered.put((function(), None))
+                answers.put((function(), None))
             except BaseException as error:
-                self._answered.put((None, error))
-            del function  # it holds the module, which unloads with its last reference
+                answers.put((None, error))
+            del asked, function, answers  # they hold the module, which unloads with its last reference
 
 
 def run_kernel(kernel: Callable[..., Any], *arrays: Array, target: str, lnc: int | None = None) -> list[Array]:
