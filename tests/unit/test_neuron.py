@@ -291,6 +291,18 @@ def test_the_direct_route_runs_a_kernel_on_arrays(machine: Hardware) -> None:
         neuron.run_kernel(failing, x, target="trn2")
 
 
+def test_the_compiled_kernel_is_found_by_either_name(tmp_path: Path) -> None:
+    """The SDK's pages contradict each other."""
+    assert neuron._neff_in(tmp_path / "none") is None
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "MODULE_1234.neff").touch()
+    assert neuron._neff_in(tmp_path) == tmp_path / "model" / "MODULE_1234.neff"
+    (tmp_path / "other.neff").touch()
+    assert neuron._neff_in(tmp_path) is None
+    (tmp_path / "graph.neff").touch()
+    assert neuron._neff_in(tmp_path) == tmp_path / "graph.neff"
+
+
 def test_the_state_of_the_fake_is_the_tests_own(machine: Hardware) -> None:
     assert State.hardware is machine
     assert onnx.load(CNN).graph.name

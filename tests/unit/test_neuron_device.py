@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,17 @@ from fake_neuron.hardware import compiler_flags, contiguous
 from fake_neuron.installing_fake import be_instance, install, versions
 
 from trnrt.backends import cores
-from trnrt.backends.cores import VISIBLE, device_cores, lease_cores, lease_for_process, lease_for_worker, parse_cores
+from trnrt.backends.cores import (
+    AVOIDED_S,
+    VISIBLE,
+    device_cores,
+    failed_cores,
+    lease_cores,
+    lease_for_process,
+    lease_for_worker,
+    note_failure,
+    parse_cores,
+)
 from trnrt.backends.device import logical_config
 from trnrt.backends.failures import STATUSES, device_error
 from trnrt.backends.releases import load_releases
@@ -65,6 +76,28 @@ def test_no_core_is_leased_twice_and_several_are_in_a_row(tmp_path: Path) -> Non
 def test_cores_that_are_not_in_a_row_are_no_lease(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="2 of 2 NeuronCores are free, and 2 in a row are needed"):
         lease_cores([0, 2], 2, tmp_path)
+
+
+def test_a_core_that_failed_comes_last_for_a_while(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = alone / "trnrt-cores"
+    monkeypatch.setenv(VISIBLE, "0-3")
+    lease = lease_for_process(2)
+    assert lease.cores == (0, 1)
+    for number in (1, 0, 5):
+        note_failure(number)
+    assert failed_cores().keys() == {0, 1}, "it has no fifth"
+    lease.release()
+    now = time.time()
+    for core, ago in ((0, 5), (1, AVOIDED_S / 2)):
+        os.utime(folder / f"failed-{core}", (now - ago, now - ago))
+    leases = [lease_cores(range(4), 1) for _ in range(4)]
+    assert [lease.cores for lease in leases] == [(2,), (3,), (1,), (0,)], "the longest ago first"
+    for lease in leases:
+        lease.release()
+    assert lease_cores(range(4), 1, lnc=2).cores == (1,), "of logical core 0, both halves failed"
+    os.utime(folder / "failed-0", (now - AVOIDED_S - 60,) * 2)
+    (folder / "failed-x").touch()
+    assert failed_cores().keys() == {1} and lease_cores(range(4), 1).cores == (0,)
 
 
 def test_logical_cores_lock_the_physical_ones(tmp_path: Path) -> None:

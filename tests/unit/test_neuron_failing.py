@@ -17,7 +17,7 @@ from fake_neuron import REFERENCE, Faults, Hardware
 from fake_neuron.installing_fake import TORCHES, an_instance
 
 import trnrt
-from trnrt.backends import DeviceOptions, neuron
+from trnrt.backends import DeviceOptions, cores, neuron
 from trnrt.errors import BackendError, DeviceError, KernelError
 from trnrt.validate import validate
 
@@ -236,6 +236,27 @@ def test_a_device_that_hangs_is_left_behind(machine: Hardware, monkeypatch: pyte
         session.run(None, feeds)
     assert hung is not None
     hung.set()
+
+
+@pytest.mark.parametrize(("status", "next_core"), [(1202, 1), (4, 0)], ids=["lost", "full"])
+def test_whoever_comes_after_a_lost_core_gets_another(
+    status: int, next_core: int, machine: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    feeds = session.random_inputs(1)
+    session.run(None, feeds)
+    machine.faults = Faults(running=raised(status))
+    with pytest.raises(DeviceError):
+        session.run(None, feeds)
+    machine.faults = Faults()
+    lease = cores._Process.lease
+    assert lease is not None and lease.cores == (0,)
+    lease.release()  # as when its process ends
+    monkeypatch.setattr(cores._Process, "lease", None)
+    monkeypatch.delenv(cores.VISIBLE)
+    machine.visible = None
+    opened().run(None, feeds)
+    assert os.environ[cores.VISIBLE] == str(next_core)
 
 
 def test_a_device_that_computes_wrong_is_found(machine: Hardware) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from trnrt.backends import Array, DeviceOptions
 from trnrt.backends.artefacts import Made, find, find_below, keep, made_from, stem_of
-from trnrt.backends.cores import Lease, lease_for_process
+from trnrt.backends.cores import Lease, lease_for_process, note_failure
 from trnrt.backends.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.backends.failures import compile_error, device_error
 from trnrt.backends.simulator import load_entry
@@ -147,8 +147,7 @@ class NeuronKernel:
 
     def __init__(self, plan: Plan, artefact: Path, cores: Sequence[int], timeout_s: float) -> None:
         self._plan, self._timeout_s = plan, timeout_s
-        neff = artefact.with_name(f"{artefact.stem}_neuronx-cc") / "graph.neff"
-        self.neff = neff if neff.exists() else None
+        self.neff = _neff_in(artefact.with_name(f"{artefact.stem}_neuronx-cc"))
         self._closed = ""
         self._free: SimpleQueue[_Copy] = SimpleQueue()
         self._copies: list[_Copy] = []
@@ -193,6 +192,16 @@ class NeuronKernel:
                 usable=True,
             )
         return [array.astype(dtype, copy=False) for array, dtype in zip(results, dtypes, strict=True)]
+
+
+def _neff_in(work: Path) -> Path | None:
+    """The compiled kernel that the compiler left in its folder, None where it can't be told.
+
+    It is graph.neff (nki/guides/use-neuron-profile.rst), or has a hash in its name (neuron-runtime/nrtpy/
+    nrtpy-troubleshooting.rst).
+    """
+    found = [*work.glob("graph.neff")] or [*work.rglob("*.neff")]
+    return found[0] if len(found) == 1 else None
 
 
 def _close(copies: list[_Copy]) -> None:
@@ -246,6 +255,7 @@ class _Copy:
             result, error = answers.get(timeout=timeout_s)
         except Empty:
             _hung.add(self._core)
+            note_failure(self._core)
             raise DeviceError(
                 f"{doing}: no answer after {timeout_s:g} s: the device hangs",
                 hint="end this process, which frees the core; a longer limit is timeout_s",
@@ -254,7 +264,10 @@ class _Copy:
         if isinstance(error, TrnrtError):  # ours already: no fault of the device
             raise error
         if error is not None:
-            raise device_error(doing, error) from error
+            told = device_error(doing, error)
+            if isinstance(told, DeviceError) and not told.usable:
+                note_failure(self._core)
+            raise told from error
         return result
 
     def _serve(self) -> None:
