@@ -23,8 +23,8 @@ DEFAULT_LNC = 1
 PHYSICAL_CORES = {"trn1": 2, "trn2": 8, "trn3": 8}
 """Physical NeuronCores of a device; NEURON_LOGICAL_NC_CONFIG of them make one that the runtime numbers."""
 
-AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla")
-"""AWS's Python packages, and what they stand on."""
+AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla", "nrtpy")
+"""AWS's Python packages, what they stand on, and one that they don't stand beside."""
 
 OWN_PACKAGES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
 """What trnrt stands on without a device."""

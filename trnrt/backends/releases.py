@@ -38,10 +38,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Releases:
-    """The data file."""
+    """The data file. ``driver_needs_runtime``: from that driver on, none but that runtime, or a later one, starts."""
 
     sdk: str
     index: str
+    driver_needs_runtime: tuple[str, str]
     python: Range
     packages: tuple[Range, ...]
     system: tuple[Range, ...]
@@ -76,6 +77,7 @@ def load_releases() -> Releases:
     return Releases(
         data["sdk"],
         data["index"],
+        (data["driver_needs_runtime"]["driver"], data["driver_needs_runtime"]["runtime"]),
         _range({"name": "python", **data["python"]}),
         tuple(_range(row) for row in data["packages"]),
         tuple(_range(row) for row in data["system"]),
