@@ -156,7 +156,7 @@ def test_a_run_that_meets_a_close_is_no_hang(monkeypatch: pytest.MonkeyPatch, tm
     """Whoever asks after the thread was told to end has an answer at once, and the core is not lost."""
     monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: lambda *inputs: [])
     copy = neuron._Copy("model", tmp_path / "model.pt", 0)
-    copy.close()
+    neuron._close([copy])
     with pytest.raises(DeviceError, match="it was closed") as caught:
         copy.run([], timeout_s=600)
     assert caught.value.usable and not neuron._hung
@@ -177,7 +177,54 @@ def test_what_an_interrupted_run_gives_is_nobody_elses_answer(monkeypatch: pytes
         patch.setattr(neuron, "SimpleQueue", Interrupted)
         copy.run([first], timeout_s=600)
     assert copy.run([second], timeout_s=600)[0] is second
-    copy.close()
+    neuron._close([copy])
+
+
+class Module:
+    """A loaded model. Its last reference unloads it: ``unloaded`` has the thread that did, which waits for ``go``."""
+
+    def __init__(self, unloaded: list[str], go: threading.Event) -> None:
+        self.unloaded, self.go = unloaded, go
+
+    def __del__(self) -> None:
+        self.unloaded.append(threading.current_thread().name)
+        self.go.wait()
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["unloads", "hangs"])
+def test_a_model_is_unloaded_by_its_own_thread(hangs: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever holds it when it is closed, an error that somebody keeps among them; and a hang there holds nobody."""
+
+    def failing(module: Module, inputs: Any) -> None:
+        raise RuntimeError(f"NRT_FAILURE {module.go}")
+
+    unloaded, go = list[str](), threading.Event()
+    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: Module(unloaded, go))
+    monkeypatch.setattr(neuron, "_run", failing)
+    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
+    with pytest.raises(DeviceError) as caught:
+        copy.run([], timeout_s=600)
+    assert isinstance(caught.value.__cause__, RuntimeError) and unloaded == []
+    if hangs:
+        monkeypatch.setattr(neuron, "GRACE_S", 0.01)
+    else:
+        go.set()
+    neuron._close([copy])
+    go.set()
+    copy._thread.join()
+    assert unloaded == ["model on core 0"]
+
+
+def test_a_session_that_fails_in_two_threads_is_closed_once(machine: Hardware) -> None:
+    class Raced(dict[Any, Any]):
+        """The last one is taken by somebody else between a look and the taking."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    session = opened()
+    session._compiled = Raced()
+    session.close()
 
 
 def test_two_cores_that_fail_at_the_same_time_close_each_copy_once() -> None:
