@@ -155,6 +155,7 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (replace(GOOD, listed=()), "cores", "warning", "--json-output lists nothing; from SDK 2.34", "look yourself"),
     (replace(GOOD, listed=(USED,), leased=(3,)), "cores", "warning", "4711 python; leased by trnrt: 3", "kill 4711"),
     (replace(GOOD, failed=(3, 5)), "cores", "ok", "failed in the last 10 minutes: 3, 5 (physical)", ""),
+    (setting("NKI_SIMULATOR", "1"), "kernels", "wrong", "simulate the kernels on the CPU", "unset NKI_SIMULATOR"),
     (replace(GOOD, seam="TRNRT_NKI=simulator is set"), "kernels", "wrong", "don't get it", "unset TRNRT_NKI"),
     (replace(GOOD, seam="no modules"), "kernels", "wrong", "no modules", "pip install"),
 ]  # fmt: skip
@@ -163,6 +164,7 @@ HARMLESS = [
     setting("NEURON_CC_FLAGS", "--auto-cast=none --lnc=1"),
     setting("NEURON_RT_VISIBLE_CORES", "0-3,8"),
     setting("NEURON_RT_ALLOW_LEGACY_NEFF", "FALSE"),
+    setting("NKI_SIMULATOR", "0"),
     setting("NEURON_PLATFORM_TARGET_OVERRIDE", "gen3"),
     replace(GOOD, listed=(USED, Listed(1, 8, 1))),
     replace(UNSET, lnc_file="1"),

@@ -17,6 +17,7 @@ from trnrt.errors import BackendError
 
 LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+AWS_SIMULATOR = "NKI_SIMULATOR"  # nki/guides/nki_simulator.rst
 DEFAULT_LNC = 1
 """The kernels run on one physical core. The runtime's own default is 2 on trn2."""
 
@@ -29,7 +30,7 @@ AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla", "
 OWN_PACKAGES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
 """What trnrt stands on without a device."""
 
-PREFIXES = ("NEURON_", "NEURONCORE_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
+PREFIXES = ("NEURON_", "NEURONCORE_", "NKI_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 # Not all of trnrt's own: a report is sent to others, and a server's variables may hold secrets.
 OWN_SETTINGS = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
 
