@@ -456,6 +456,35 @@ def test_a_lost_core_ends_the_worker(
     run(work())
 
 
+@pytest.mark.parametrize("loading", [False, True], ids=["pause", "loading"])
+def test_a_server_that_recovers_stops_when_it_is_told_to(
+    tmp_path: Path, machine: Hardware, paced: Paced, loading: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits neither for the end of a pause, nor for a load that does not come back."""
+    begun, never = Event(), Event()
+
+    def hanging(*_: Any) -> None:
+        begun.set()
+        never.wait()
+
+    async def work() -> None:
+        repository = repository_of(tmp_path)
+        worker = Worker(repository.settings, repository, lambda _rows: None)
+        serving = asyncio.create_task(worker.run(socket.create_server(("127.0.0.1", 0))))
+        await until(lambda: repository.ready)
+        machine.faults = Faults(running=PASSING)
+        await refused(repository.get("relu"))
+        if loading:
+            monkeypatch.setattr(models, "LoadedModel", hanging)
+            paced.go.release()
+            await until(begun.is_set)
+        worker.stop()
+        assert await serving == 0 and state(repository.get("relu")) == "recovering"
+
+    run(work())
+    never.set()
+
+
 def test_a_successor_whose_core_is_lost_does_not_even_listen(tmp_path: Path, machine: Hardware) -> None:
     async def work() -> None:
         machine.faults = Faults(running=LASTING)

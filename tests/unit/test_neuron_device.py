@@ -29,6 +29,7 @@ from trnrt.backends.cores import (
     VISIBLE,
     device_cores,
     failed_cores,
+    known_cores,
     lease_cores,
     lease_for_process,
     lease_for_worker,
@@ -47,6 +48,22 @@ from trnrt.backends.cores import lease_cores
 lease = lease_cores(range(4), 1, pathlib.Path(sys.argv[1]))
 print(*lease.cores, flush=True)
 time.sleep(60)
+"""
+
+FORK = """
+import os, sys, pathlib
+from trnrt.backends import cores
+from trnrt.errors import BackendError
+folder = pathlib.Path(sys.argv[1])
+lease = cores._Process.lease = cores.lease_cores(range(1), 1, folder)
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) or not lease.held or cores.leased_cores(folder) != (0,))
+assert cores._Process.lease is None and not lease.held
+try:
+    cores.lease_cores(range(1), 1, folder)
+except BackendError as error:
+    os._exit(str(os.getppid()) not in str(error))
+os._exit(2)
 """
 
 
@@ -122,6 +139,11 @@ def test_a_killed_process_gives_its_core_back(tmp_path: Path) -> None:
     assert lease_cores(range(1), 1, tmp_path).cores == (0,)
 
 
+def test_a_fork_has_no_lease_and_its_parent_keeps_it(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_user_may_lock_in_the_folder_and_no_link_is_followed(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     lease_cores([0], 1, folder).release()
@@ -150,6 +172,9 @@ def test_a_process_has_one_lease_and_shows_the_runtime_no_more(alone: Path, monk
     assert lease_for_process(1) is lease
     with pytest.raises(BackendError, match="this process has 2 NeuronCores"):
         lease_for_process(3)
+    with pytest.raises(BackendError, match="0 of 2 NeuronCores are free") as caught:
+        lease_cores(known_cores())  # as another process would, that this one started
+    assert f"{VISIBLE}=4-5 allows no others" in str(caught.value.hint)
     with pytest.raises(BackendError, match="of 1 physical cores each"):
         lease_for_process(1, lnc=2)
     lease.release()

@@ -180,6 +180,20 @@ def test_what_an_interrupted_run_gives_is_nobody_elses_answer(monkeypatch: pytes
     neuron._close([copy])
 
 
+def test_a_fork_can_not_use_what_its_parent_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No other thread of the parent is in it: nobody would answer, and the device would seem to hang."""
+    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: None)
+    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
+    own, copy._thread = copy._thread, threading.Thread()
+    with pytest.raises(BackendError, match="before this process was forked") as caught:
+        copy.run([], timeout_s=600)
+    assert not isinstance(caught.value, DeviceError) and "spawn" in str(caught.value.hint)
+    monkeypatch.setattr(neuron, "GRACE_S", 600.0)
+    copy.wait(600.0)
+    copy._thread = own
+    neuron._close([copy])
+
+
 class Module:
     """A loaded model. Its last reference unloads it: ``unloaded`` has the thread that did, which waits for ``go``."""
 

@@ -53,6 +53,16 @@ class _Process:
     lease: Lease | None = None
 
 
+def _forked() -> None:
+    """In a child: the lease is its parent's, who holds the locks all the same, and whose runtime it can't use."""
+    lease, _Process.lease, _Process.lock = _Process.lease, None, Lock()
+    if lease is not None:
+        lease.release()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None, lnc: int = 1) -> Lease:
     """The first ``count`` of the known cores in a row that nobody has. BackendError where there are too few.
 
@@ -73,9 +83,11 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     holders = _holders(folder)
     by = f"; the others are held by process {', '.join(map(str, holders))}" if holders else ""
     row = " in a row" if count > 1 else ""
+    told = os.environ.get(VISIBLE)  # a process that has cores shows its children these, and no more
     raise BackendError(
         f"{free} of {len(known)} NeuronCores are free, and {count}{row} {'is' if count == 1 else 'are'} needed{by}",
-        hint="ask for fewer cores or --workers, or stop another process that uses them",
+        hint="ask for fewer cores or --workers, or stop another process that uses them"
+        + (f"; {VISIBLE}={told} allows no others" if told else ""),
     )
 
 

@@ -260,7 +260,7 @@ class _Copy:
 
     def wait(self, seconds: float) -> None:
         """Until it is unloaded, so long at most; not where that can't be."""
-        if self._core not in _hung and threading.current_thread() is not self._thread:
+        if self._core not in _hung and self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._gone.wait(seconds)
 
     def _call(self, function: Callable[[], list[Array] | None], timeout_s: float, doing: str) -> list[Array] | None:
@@ -269,6 +269,11 @@ class _Copy:
         with self._lock:  # after the None that ends the thread nobody would answer: that is no device that hangs
             if self._ended:
                 raise DeviceError(f"{doing}: it was closed", hint="open it again", usable=True)
+            if not self._thread.is_alive():  # no thread of a process is in its forks
+                raise BackendError(
+                    f"{doing}: it was loaded before this process was forked, which can't use its parent's NeuronCore",
+                    hint="open the model in each process; multiprocessing has spawn for that",
+                )
             self._asked.put((function, answers))
         try:
             answer = answers.get(timeout=timeout_s)
