@@ -14,7 +14,10 @@ _FILE = Path(__file__).with_name("releases.json")
 
 @dataclass(frozen=True)
 class Range:
-    """The versions of one thing that trnrt was written to. ``newer`` is the state of what is at ``below`` or beyond."""
+    """The versions of one thing that trnrt was written to.
+
+    ``newer`` is the state of what is at ``below`` or beyond, and ``beyond`` what is to be said of it.
+    """
 
     name: str
     at_least: str
@@ -23,6 +26,7 @@ class Range:
     sources: tuple[str, ...]
     install: str = ""
     needed: bool = True
+    beyond: str = ""
 
     def state(self, version: str) -> str:
         """The state of a version: "ok", "wrong" for what is too old, ``newer`` for what is too new."""

@@ -13,7 +13,7 @@ from functools import partial
 
 from trnrt.backends.cores import VISIBLE, parse_cores
 from trnrt.backends.device import AWS_SIMULATOR, DEFAULT_LNC, LNC_VARIABLE, Facts, look_for_device
-from trnrt.backends.releases import Range, Releases, load_releases
+from trnrt.backends.releases import Range, Releases, load_releases, numbers
 from trnrt.errors import BackendError
 
 STATES = ("ok", "warning", "missing", "wrong")
@@ -105,8 +105,10 @@ def package(facts: Facts, releases: Releases, asked: Asked, wanted: Range) -> Fi
     if found.placeholder:
         told = f"{found.version}, PyPI's empty placeholder"
         return Finding(wanted.name, "wrong", told, wanted.text, f"pip uninstall -y {wanted.name} && {mend}")
-    state = wanted.state(found.version)
-    return Finding(wanted.name, state, found.version, wanted.text, "" if state == "ok" else mend)
+    state, told = wanted.state(found.version), found.version
+    if wanted.beyond and numbers(found.version) >= numbers(wanted.below):
+        told += f", {wanted.beyond}"
+    return Finding(wanted.name, state, told, wanted.text, "" if state == "ok" else mend)
 
 
 def kernels(facts: Facts, releases: Releases, asked: Asked) -> Finding:
