@@ -176,8 +176,12 @@ class InferenceSession:
 
     def close(self) -> None:
         """Let go of what was compiled, and of its place on a device; a later ``run`` puts it there again."""
-        while self._compiled:
-            self._compiled.popitem()[1].close()
+        while True:
+            try:
+                _, loaded = self._compiled.popitem()
+            except KeyError:  # not asked before: another thread's run may have failed, too, and close the last one
+                return
+            loaded.close()
 
     def plan_for(self, batch: int = 1) -> Plan:
         """The plan for ``batch`` rows."""

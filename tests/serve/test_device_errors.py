@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from engines import RELU, numbers, run, save
-from fake_neuron import Faults, Hardware
+from engines import RELU, run, save
+from failing import LASTING, PASSING, Paced, outcome, paused, refused, state, until
+from fake_neuron import REFERENCE, Faults, Hardware
 from fake_neuron.documented import VIOLATIONS
 from fake_neuron.installing_fake import install, versions
 from serving import ask, error_of
@@ -26,35 +25,10 @@ from trnrt.backends import neuron
 from trnrt.serve import devices, models
 from trnrt.serve.app import make_app
 from trnrt.serve.metrics import Metrics
-from trnrt.serve.models import Inference
 from trnrt.serve.problems import Problem
-from trnrt.serve.recovering import Backoff
 from trnrt.serve.repository import Repository
-from trnrt.serve.served import Model
 from trnrt.serve.settings import ServeSettings
 from trnrt.serve.worker import Worker
-
-PASSING = "NRT_FAILURE(1): something failed"
-LASTING = "NRT_EXEC_UNIT_UNRECOVERABLE(101)"
-
-
-@dataclass(frozen=True)
-class Paced(Backoff):
-    """Pauses that end when a test lets them: ``go`` has a place for each."""
-
-    pauses: list[float] = field(default_factory=list)
-    clock: list[float] = field(default_factory=lambda: [1000.0])
-    go: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-
-    def now(self) -> float:
-        """As late as the pauses that passed make it."""
-        return self.clock[0]
-
-    async def wait(self, seconds: float) -> None:
-        """Until ``go``."""
-        self.pauses.append(seconds)
-        await self.go.acquire()
-        self.clock[0] += seconds
 
 
 @pytest.fixture
@@ -105,42 +79,6 @@ async def started(folder: Path, *names: str, **settings: Any) -> Repository:
     await repository.start()
     assert repository.ready, repository.reasons
     return repository
-
-
-def state(model: Model) -> str:
-    """Its state now; mypy would believe that it stays."""
-    return model.state
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until it holds; the test's own limit ends that."""
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
-async def paused(paced: Paced, count: int) -> None:
-    """Wait until so many pauses have begun."""
-    await until(lambda: len(paced.pauses) == count)
-
-
-async def outcome(model: Model, seed: int = 0) -> Problem | str:
-    """What became of a request: ``right``, or what its client is told; never a wrong answer."""
-    x = numbers(1, 4, seed=seed)
-    try:
-        inference: Inference = await model.infer({"x": x}, timeout_s=50)
-    except Problem as problem:
-        return problem
-    assert np.array_equal(inference.outputs["y"], np.maximum(x, 0))
-    return "right"
-
-
-async def refused(model: Model, count: int = 1) -> list[str]:
-    """The texts of so many requests at the same time, which all get 503 and when to come back."""
-    found = await asyncio.gather(*(outcome(model, seed) for seed in range(count)))
-    problems = [one for one in found if isinstance(one, Problem)]
-    assert len(problems) == count and {problem.status for problem in problems} == {503}
-    assert all(int(problem.headers["Retry-After"]) >= 1 for problem in problems)
-    return [problem.text for problem in problems]
 
 
 def metric(repository: Repository, start: str) -> float:
@@ -309,11 +247,14 @@ def test_a_module_that_does_not_compile_is_not(tmp_path: Path, machine: Hardware
     run(work())
 
 
-def test_a_run_that_made_nans_costs_nobody_the_model(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
+@pytest.mark.parametrize("said", ["NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003)", REFERENCE["statuses"]["raised"]["text"]])
+def test_a_run_that_made_nans_costs_nobody_the_model(
+    tmp_path: Path, machine: Hardware, paced: Paced, said: str
+) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
         model = repository.get("relu")
-        machine.faults = Faults(running="NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003)")
+        machine.faults = Faults(running=said)
         problem = await outcome(model)
         assert isinstance(problem, Problem) and problem.status == 500 and "the run made NaNs" in problem.text
         assert repository.ready and paced.pauses == []
@@ -451,6 +392,35 @@ def test_a_lost_core_ends_the_worker(
         assert state(model) == "failed" and repository.core_lost.is_set() and paced.pauses == []
 
     run(work())
+
+
+@pytest.mark.parametrize("loading", [False, True], ids=["pause", "loading"])
+def test_a_server_that_recovers_stops_when_it_is_told_to(
+    tmp_path: Path, machine: Hardware, paced: Paced, loading: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits neither for the end of a pause, nor for a load that does not come back."""
+    begun, never = Event(), Event()
+
+    def hanging(*_: Any) -> None:
+        begun.set()
+        never.wait()
+
+    async def work() -> None:
+        repository = repository_of(tmp_path)
+        worker = Worker(repository.settings, repository, lambda _rows: None)
+        serving = asyncio.create_task(worker.run(socket.create_server(("127.0.0.1", 0))))
+        await until(lambda: repository.ready)
+        machine.faults = Faults(running=PASSING)
+        await refused(repository.get("relu"))
+        if loading:
+            monkeypatch.setattr(models, "LoadedModel", hanging)
+            paced.go.release()
+            await until(begun.is_set)
+        worker.stop()
+        assert await serving == 0 and state(repository.get("relu")) == "recovering"
+
+    run(work())
+    never.set()
 
 
 def test_a_successor_whose_core_is_lost_does_not_even_listen(tmp_path: Path, machine: Hardware) -> None:

@@ -23,7 +23,7 @@ from fake_neuron.documented import VIOLATIONS
 from fake_neuron.installing_fake import install, versions
 from serving import ServerProcess, events, metric, ready_workers, server_process, until, workers
 
-from trnrt.backends.cores import VISIBLE, _holders
+from trnrt.backends.cores import VISIBLE, _holders, failed_cores, leased_cores
 from trnrt.serve.devices import LONGEST_RUN_S, device_options, lease_for
 from trnrt.serve.metrics import Metrics
 from trnrt.serve.repository import Repository
@@ -186,6 +186,8 @@ def test_a_worker_whose_core_hangs_ends_and_is_replaced(tmp_path: Path) -> None:
         assert asked_often(server, 20) == {200: 20}
         assert workers(server)[0] != before[0] and workers(server)[1] == before[1]
         assert _holders(tmp_path / "trnrt-cores") == sorted(workers(server).values())
+        (failed,) = failed_cores(tmp_path / "trnrt-cores")
+        assert failed not in leased_cores(tmp_path / "trnrt-cores"), "the successor has others"
         assert metric(server, 'trnrt_device_errors_total{model="relu"}') == 1
         assert server.stop() == 0
     (error,) = events(server, "device_error")

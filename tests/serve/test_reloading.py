@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from engines import RELU, run, save
+from failing import PASSING, Paced, outcome, until
 from fake_neuron import Faults, Hardware
 from fake_neuron.installing_fake import install, versions
-from test_device_errors import PASSING, Paced, outcome, until
 
 from trnrt.serve import models
 from trnrt.serve.app import make_app

@@ -36,6 +36,7 @@ _LNC_SPELLED = ("nki/guides/use-neuron-profile.rst", "compiler/error-codes/EARG0
 _TARGET_SPELLED = "nki/deep-dives/src/mxfp-matmul/mx_toplevel.py"
 _RUNTIME = "neuron-runtime/guides/configuration-guide.rst"
 _STATUS = "neuron-runtime/api/nrt_status.rst"
+_RAISED = "libraries/nxd-inference/tutorials/trn2-llama3.3-70b-tutorial.rst"
 _MANIFEST = "src/helperscripts/n2-manifest.json"
 _PACKAGES = ("neuronx-cc", "nki", "torch-neuronx", "libneuronxla", "aws-neuronx-runtime-lib")
 
@@ -191,6 +192,14 @@ def statuses(sdk: Sdk) -> Facts:
     return {name: int(number) for name, number in pairs}
 
 
+def raised(sdk: Sdk) -> Facts:
+    """What torch-neuronx raises where a run fails: the only text of it that the pages have."""
+    for number, line in enumerate(sdk.lines(_RAISED), 1):
+        if found := re.search(r"RuntimeError: (Failed to execute the model status=\d+ message=.+)$", line):
+            return {"text": found[1], "source": sdk.source(_RAISED, number)}
+    raise LookupError(_RAISED)
+
+
 def releases(sdk: Sdk) -> Facts:
     """What the newest releases hold: release -> package -> versions."""
     manifest = json.loads(sdk.text(_MANIFEST))
@@ -256,7 +265,7 @@ def main(sdk_directory: str, torch_directory: str) -> None:
         "variables": variables(sdk),
         "rules": rules(sdk, torch),
         "profile": {**profile_tables(sdk), "variables": profile_variables(sdk)},
-        "statuses": {"values": statuses(sdk), "source": sdk.source(_STATUS, 1)},
+        "statuses": {"values": statuses(sdk), "source": sdk.source(_STATUS, 1), "raised": raised(sdk)},
         "releases": {"packages": releases(sdk), "source": sdk.source(_MANIFEST, 1)},
     }
     REFERENCE.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")

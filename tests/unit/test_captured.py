@@ -237,6 +237,22 @@ def test_what_is_not_as_documented_is_refused(
         attributed(tmp_path / "p", planned, tables)
 
 
+def test_a_schema_of_another_major_version_is_told(tmp_path: Path, planned: tuple[Plan, Profile]) -> None:
+    """As SDK 2.33 has it: what is needed may be there, and mean something else."""
+    tables = tables_of(planned[1].timeline, elsewhere)
+    changed(tables, "Metadata", profile_schema_version="12.0.1")
+    told = "its schema is 12.0.1, and the fields are read as those of 7.4.0"
+    assert told in attributed(tmp_path / "p", planned, tables).notes
+    without(tables, "Instruction", "engine")
+    with pytest.raises(InputError, match=f"no field engine; it has .*; {told}$") as caught:
+        attributed(tmp_path / "q", planned, tables)
+    assert "aws-neuronx-tools 2.31 or 2.32" in str(caught.value.hint) and "--show-profile" in str(caught.value.hint)
+    changed(tables, "Metadata", profile_schema_version="7.9.0")
+    with pytest.raises(InputError) as caught:
+        attributed(tmp_path / "r", planned, tables)
+    assert "its schema is" not in str(caught.value)
+
+
 def test_another_type_and_a_broken_file_are_refused(tmp_path: Path, planned: tuple[Plan, Profile]) -> None:
     import pyarrow
     import pyarrow.parquet

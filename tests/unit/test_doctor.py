@@ -23,6 +23,7 @@ from trnrt.doctor.rules import table
 from trnrt.report.console import render
 from trnrt.report.doctor import WIDTH, doctor_document, doctor_parts
 
+DATA = Path(__file__).parents[2] / "trnrt" / "backends" / "releases.json"
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 VERSIONS = {
     "nki": "0.6.0",
@@ -79,6 +80,18 @@ def without(*names: str) -> Machine:
     return replace(GOOD, packages={n: p for n, p in GOOD.packages.items() if n not in names})
 
 
+NEWER = replace(
+    GOOD,
+    system={
+        "aws-neuronx-dkms": "2.31.7.0",
+        "aws-neuronx-runtime-lib": "2.35.30.0",
+        "aws-neuronx-collectives": "2.35.43.0",
+        "aws-neuronx-tools": "2.33.38.0",
+    },
+    driver="2.31.7.0",
+    packages={**GOOD.packages, "nki": Package("nki", "0.7.0"), "neuronx-cc": Package("neuronx-cc", "2.28.7631.0")},
+)
+"""All of SDK 2.33.0, but for torch-neuronx, which it takes from 2.31."""
 USED = Listed(0, 8, 1, ("4711 python",))
 TRN1 = replace(GOOD, instance="trn1.2xlarge", listed=(Listed(0, 2, None),))
 UNSET = replace(GOOD, settings={})
@@ -103,6 +116,10 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
         *("driver", "wrong", "SDK 2.31.1, the runtime", "aws-neuronx-dkms=2.30.2.0"),
     ),
     (system("aws-neuronx-tools", "2.20.1.0"), "aws-neuronx-tools", "warning", "2.20.1.0", "=2.32.28.0"),
+    (NEWER, "aws-neuronx-dkms", "warning", "2.31.7.0 of SDK 2.33.0", "else sudo apt-get install --allow-downgrades"),
+    (NEWER, "aws-neuronx-tools", "warning", "2.33.38.0 of SDK 2.33.0", "'aws-neuronx-tools=2.32.28.0*'"),
+    (NEWER, "nki", "warning", "0.7.0", "nki==0.6.0"),
+    (system("aws-neuronx-runtime-lib", "2.32.31.0"), "driver", "wrong", "does not start", "runtime-lib=2.34.10.0"),
     (replace(GOOD, system={}), "aws-neuronx-runtime-lib", "missing", "not installed", "2.34.10.0"),
     (replace(GOOD, python="3.10.2"), "python", "wrong", "3.10.2", "python3.12"),
     (replace(GOOD, python="3.14.0"), "python", "wrong", "3.14.0", "python3.12"),
@@ -111,10 +128,12 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (package("neuronx-cc", "1.0.post1", True), "neuronx-cc", "wrong", "placeholder", "pip uninstall -y neuronx-cc"),
     (package("nki", "0.5.0"), "nki", "wrong", "0.5.0", "nki==0.6.0"),
     (package("nki", "0.7.0"), "nki", "warning", "0.7.0", "nki==0.6.0"),
-    (package("torch-neuronx", "2.10.0"), "torch-neuronx", "wrong", "2.10.0", "torch-neuronx==2.9.0.2.15.32035"),
+    (package("torch-neuronx", "2.14.3.0"), "torch-neuronx", "wrong", "TorchNeuron", "torch-neuronx==2.9.0.2.15.32035"),
+    (package("torch-neuronx", "2.8.0"), "torch-neuronx", "wrong", "2.8.0", "torch-neuronx==2.9.0.2.15.32035"),
     (package("torch", "2.13.0"), "torch", "wrong", "2.13.0", "torch-neuronx=="),
     (package("numpy", "2.4.6"), "numpy", "warning", "2.4.6", "numpy==2.3.*"),
     (package("neuronx-cc", "2.26.6360.0"), "together", "wrong", "SDK 2.31.1", "neuronx-cc==2.27.5334.0"),
+    (package("nrtpy", "2.34.10"), "together", "wrong", "nrtpy 2.34.10 claim", "pip uninstall -y nrtpy nki && pip"),
     (package("neuronx-cc", "2.27.1.0"), "together", "warning", "SDK unknown", "neuronx-cc==2.27.5334.0"),
     (setting("NEURON_LOGICAL_NC_CONFIG", "2"), "lnc", "warning", "NEURON_LOGICAL_NC_CONFIG is 2", "CONFIG=1"),
     (setting("NEURON_LOGICAL_NC_CONFIG", "4"), "lnc", "wrong", "=4", "export NEURON_LOGICAL_NC_CONFIG=1"),
@@ -128,12 +147,16 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (setting("NEURON_PLATFORM_TARGET_OVERRIDE", "gen4"), "target", "warning", "the device is a trn2", "unset"),
     (setting("NEURON_CC_FLAGS", "--auto-cast=all"), "settings", "warning", "rounds float32", "unset NEURON_CC_FLAGS"),
     (setting("XLA_USE_BF16", "1"), "settings", "warning", "bfloat16", "unset XLA_USE_BF16"),
+    (setting("NEURON_RT_VIRTUAL_CORE_SIZE", "2"), "settings", "warning", "an older name", "unset NEURON_RT_VIRTUAL"),
     (setting("NEURON_RT_VISIBLE_CORES", "all"), "visible", "wrong", "names no cores", "it is as 0-3"),
     (setting("NEURON_RT_VISIBLE_CORES", ""), "visible", "wrong", "given no NeuronCore", "unset NEURON_RT_VISIBLE"),
     (setting("NEURON_RT_NUM_CORES", "all"), "settings", "warning", "no number", "unset NEURON_RT_NUM_CORES"),
     (setting("NEURON_RT_ALLOW_LEGACY_NEFF", "TRUE"), "settings", "warning", "another device", "unset"),
-    (replace(GOOD, listed=()), "cores", "warning", "neuron-ls is missing", "aws-neuronx-tools"),
+    (replace(GOOD, listed=(), neuron_ls=None), "cores", "warning", "neuron-ls is missing", "aws-neuronx-tools"),
+    (replace(GOOD, listed=()), "cores", "warning", "--json-output lists nothing; from SDK 2.34", "look yourself"),
     (replace(GOOD, listed=(USED,), leased=(3,)), "cores", "warning", "4711 python; leased by trnrt: 3", "kill 4711"),
+    (replace(GOOD, failed=(3, 5)), "cores", "ok", "failed in the last 10 minutes: 3, 5 (physical)", ""),
+    (setting("NKI_SIMULATOR", "1"), "kernels", "wrong", "simulate the kernels on the CPU", "unset NKI_SIMULATOR"),
     (replace(GOOD, seam="TRNRT_NKI=simulator is set"), "kernels", "wrong", "don't get it", "unset TRNRT_NKI"),
     (replace(GOOD, seam="no modules"), "kernels", "wrong", "no modules", "pip install"),
 ]  # fmt: skip
@@ -142,6 +165,7 @@ HARMLESS = [
     setting("NEURON_CC_FLAGS", "--auto-cast=none --lnc=1"),
     setting("NEURON_RT_VISIBLE_CORES", "0-3,8"),
     setting("NEURON_RT_ALLOW_LEGACY_NEFF", "FALSE"),
+    setting("NKI_SIMULATOR", "0"),
     setting("NEURON_PLATFORM_TARGET_OVERRIDE", "gen3"),
     replace(GOOD, listed=(USED, Listed(1, 8, 1))),
     replace(UNSET, lnc_file="1"),
@@ -185,6 +209,13 @@ def test_what_keeps_the_device_from_running(machine: Machine, rule: str, state: 
         assert not diagnosis.usable("neuron") and diagnosis.backend != "neuron"
 
 
+def test_a_release_that_came_later_is_known_and_keeps_nobody_from_trying() -> None:
+    found = judged(NEWER)
+    assert found.usable("neuron") and found.backend == "neuron"
+    assert found.finding("driver").state == found.finding("together").state == "ok"
+    assert found.finding("together").found.count("of SDK 2.33.0") == 2
+
+
 def test_a_laptop_runs_the_simulator() -> None:
     diagnosis = judged(LAPTOP)
     assert (diagnosis.backend, diagnosis.reason) == ("simulator", "no Neuron device on this machine")
@@ -202,12 +233,13 @@ def test_the_data_says_where_each_version_is_from() -> None:
     pinned = {p.name: p.install for p in (*releases.packages, *releases.system)}
     assert {name: version for name, version in newest.items() if pinned[name] != version} == {}
     assert pinned["torch-neuronx"] == releases.releases["2.31.1"]["torch-neuronx"]
+    assert set(json.loads(DATA.read_text())["driver_needs_runtime"]["sources"]) <= set(releases.sources)
 
 
 def test_the_extra_of_the_package_and_the_data_agree() -> None:
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     for wanted in load_releases().packages[:3]:
-        assert f'"{wanted.name}>={wanted.at_least}' in pyproject
+        assert f'"{wanted.name}>={wanted.at_least},<{wanted.below}"' in pyproject
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""The NeuronCore backend on the fake SDK: numbers, artefacts, settings, cores, and everything that goes wrong."""
+"""The NeuronCore backend on the fake SDK: numbers, artefacts, settings, cores."""
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import threading
@@ -14,15 +13,13 @@ import numpy as np
 import onnx
 import pytest
 from fake_neuron import Faults, Hardware
-from fake_neuron.documented import VIOLATIONS
 from fake_neuron.fake_torch_neuronx import State
-from fake_neuron.installing_fake import be_instance, install, versions
+from fake_neuron.installing_fake import TORCHES, an_instance, be_instance, install, versions
 
 import trnrt
 from trnrt.backends import DeviceOptions, artefacts, neuron
-from trnrt.errors import BackendError, DeviceError, KernelError
+from trnrt.errors import BackendError, DeviceError
 from trnrt.nki import nki, nl
-from trnrt.validate import validate
 
 # PyTorch 2.13 calls torch.jit deprecated; 2.9, which torch-neuronx is for, has nothing else.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated:DeprecationWarning")
@@ -38,23 +35,10 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-@pytest.fixture(params=["fake torch", "torch"])
+@pytest.fixture(params=TORCHES)
 def machine(request: pytest.FixtureRequest, tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[Hardware]:
-    """A trn2 instance with one device; nothing may be done on it that the reference does not allow.
-
-    With PyTorch itself where it is installed, and with the fake of it, which knows what the reference says.
-    """
-    real = request.param == "torch"
-    if real:
-        pytest.importorskip("torch", reason="PyTorch is not installed")
-    patch.setenv("TRNRT_CACHE", str(tmp_path / "cache"))
-    hardware = Hardware()
-    VIOLATIONS.clear()
-    install(patch, tmp_path, hardware, versions(), real_torch=real)
-    yield hardware
-    if hardware.faults.hanging is not None:
-        hardware.faults.hanging.set()
-    assert VIOLATIONS == []
+    with an_instance(patch, tmp_path, request.param) as hardware:
+        yield hardware
 
 
 def become(hardware: Hardware, patch: pytest.MonkeyPatch, folder: Path, target: str, devices: int = 1) -> None:
@@ -287,152 +271,6 @@ def test_models_may_be_loaded_from_several_threads(machine: Hardware) -> None:
     assert len(machine.ran_on) == 4
 
 
-def test_cores_that_another_process_has_are_told(machine: Hardware) -> None:
-    from trnrt.backends.cores import lease_cores
-
-    other = lease_cores(range(8), 8)
-    session = opened()
-    with pytest.raises(BackendError, match=f"0 of 8 NeuronCores are free.*held by process {os.getpid()}"):
-        session.run(None, session.random_inputs(1))
-    assert machine.visible is None
-    other.release()
-    machine.taken = frozenset({0})
-    with pytest.raises(DeviceError, match="another process has the NeuronCore") as caught:
-        session.run(None, session.random_inputs(1))
-    assert caught.value.usable and "neuron-ls" in str(caught.value.hint)
-
-
-def test_a_compiler_that_refuses_is_a_kernel_error(machine: Hardware, tmp_path: Path) -> None:
-    machine.faults = Faults(compiling="NCC_EVRF001: operator is not supported\n" + "x " * 2000 + "at line 7")
-    session = opened()
-    with pytest.raises(KernelError, match=r"refused digits_cnn for trn2: RuntimeError: .*at line 7$") as caught:
-        session.run(None, session.random_inputs(1))
-    assert caught.value.exit_code == 1 and len(str(caught.value)) < 1000
-    assert str(tmp_path / "cache" / "neuron") in str(caught.value.hint)
-    machine.faults = Faults()
-    session.run(None, session.random_inputs(1))
-
-
-RUNTIME = [
-    ("Failure: NRT_EXEC_BAD_INPUT in nrt_execute()", "not what the model was compiled for", True),
-    ("status NRT_EXEC_HW_ERR_NC_UE(1202)", "the core's own memory has an error", False),
-    ("something nobody documented", "something nobody documented", True),
-]
-
-
-@pytest.mark.parametrize(("said", "told", "usable"), RUNTIME)
-def test_an_error_in_mid_flight_closes_the_model(said: str, told: str, usable: bool, machine: Hardware) -> None:
-    session = opened()
-    feeds = session.random_inputs(1)
-    expected = session.run(None, feeds)[0]
-    machine.faults = Faults(running=said)
-    with pytest.raises(DeviceError, match="running it on core 0") as caught:
-        session.run(None, feeds)
-    assert told in str(caught.value) and said in str(caught.value)
-    assert caught.value.usable is usable and caught.value.hint
-    assert neuron._models_on == {0: 0}, "its place is given back"
-    machine.faults = Faults()
-    np.testing.assert_array_equal(session.run(None, feeds)[0], expected)  # loaded anew, not compiled
-    assert len(machine.compiled) == 1
-
-
-def test_a_session_that_nobody_has_any_more_frees_its_place(machine: Hardware) -> None:
-    session = opened()
-    session.run(None, session.random_inputs(1))
-    assert neuron._models_on == {0: 1}
-    del session
-    gc.collect()
-    assert neuron._models_on == {0: 0}
-
-
-def test_a_closed_kernel_says_why(machine: Hardware) -> None:
-    session = opened()
-    feeds = session.random_inputs(1)
-    session.run(None, feeds)
-    (loaded,) = next(iter(session._compiled.values())).plans
-    machine.faults = Faults(running="NRT_TIMEOUT(5)")
-    with pytest.raises(DeviceError, match="the core did not finish in time"):
-        loaded.run(feeds)
-    machine.faults = Faults()
-    with pytest.raises(DeviceError, match=r"digits_cnn is closed: digits_cnn: running it on core 0: the core did not"):
-        loaded.run(feeds)
-    session.close()
-    assert neuron._models_on == {0: 0}, "once"
-
-
-def test_a_run_that_meets_a_close_is_no_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whoever asks after the thread was told to end has an answer at once, and the core is not lost."""
-    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: lambda *inputs: [])
-    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
-    copy.close()
-    with pytest.raises(DeviceError, match="it was closed") as caught:
-        copy.run([], timeout_s=600)
-    assert caught.value.usable and not neuron._hung
-
-
-def test_packages_that_are_missing_are_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing() -> None:
-        raise BackendError("torch_neuronx can't be imported", hint="trnrt doctor looks for the cause")
-
-    monkeypatch.setattr(neuron, "_imported", missing)
-    with pytest.raises(BackendError, match="can't be imported") as caught:
-        neuron._Copy("model", tmp_path / "model.pt", 0)
-    assert not isinstance(caught.value, DeviceError) and "trnrt doctor" in str(caught.value.hint)
-
-
-def test_what_can_not_be_loaded_gives_its_place_back(machine: Hardware) -> None:
-    machine.faults = Faults(loading="NRT_RESOURCE: out of device memory")
-    session = opened(device=DeviceOptions(cores=2))
-    with pytest.raises(DeviceError, match="compiling it for trn2: no memory of the device"):
-        session.run(None, session.random_inputs(1))
-    machine.faults = Faults()
-    session.run(None, session.random_inputs(1))
-    machine.faults = Faults(loading="NRT_RESOURCE: out of device memory")
-    with pytest.raises(DeviceError, match="loading it on core 0: no memory of the device"):
-        opened().run(None, session.random_inputs(1))
-    machine.faults = Faults(loading="NRT_LOAD_NOT_ENOUGH_NC: requested 2, available 1")
-    with pytest.raises(DeviceError, match="the compiled model needs more cores than there are") as caught:
-        opened().run(None, session.random_inputs(1))
-    assert caught.value.hint == "ask for more cores"
-    assert neuron._models_on == {0: 1, 1: 1}
-
-
-def test_a_device_that_hangs_is_left_behind(machine: Hardware, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(neuron, "GRACE_S", 0.1)
-    session = opened(device=DeviceOptions(timeout_s=0.4, cores=2))
-    feeds = session.random_inputs(1)
-    session.run(None, feeds)
-    assert os.environ["NEURON_RT_EXEC_TIMEOUT"] == "1"
-    machine.faults = Faults(hanging=threading.Event())
-    with pytest.raises(DeviceError, match=r"no answer after 0.5 s: the device hangs") as caught:
-        session.run(None, feeds)
-    assert not caught.value.usable
-    hung = machine.faults.hanging
-    machine.faults = Faults()
-    machine.ran_on.clear()
-    opened(device=DeviceOptions(cores=1)).run(None, feeds)
-    assert machine.ran_on == [0] and neuron._hung == {1}, "the core that hangs is not asked again"
-    with pytest.raises(DeviceError, match="1 of the process's 2 cores hang"):
-        session.run(None, feeds)
-    assert hung is not None
-    hung.set()
-
-
-def test_a_device_that_computes_wrong_is_found(machine: Hardware) -> None:
-    session = opened()
-    feeds = session.random_inputs(4)
-    assert validate(session, feeds).passed
-    machine.faults = Faults(wrong=True)
-    assert not validate(session, feeds).passed
-
-
-def test_results_of_another_shape_are_not_the_models(machine: Hardware) -> None:
-    machine.faults = Faults(wrong_shape=True)
-    session = opened()
-    with pytest.raises(DeviceError, match=r"the device returned .*; its plan has"):
-        session.run(None, session.random_inputs(1))
-
-
 def test_the_direct_route_runs_a_kernel_on_arrays(machine: Hardware) -> None:
     def doubled(x: Any) -> Any:
         tile = nl.load(x)
@@ -451,6 +289,18 @@ def test_the_direct_route_runs_a_kernel_on_arrays(machine: Hardware) -> None:
 
     with pytest.raises(DeviceError, match="did not finish in time"):
         neuron.run_kernel(failing, x, target="trn2")
+
+
+def test_the_compiled_kernel_is_found_by_either_name(tmp_path: Path) -> None:
+    """The SDK's pages contradict each other."""
+    assert neuron._neff_in(tmp_path / "none") is None
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "MODULE_1234.neff").touch()
+    assert neuron._neff_in(tmp_path) == tmp_path / "model" / "MODULE_1234.neff"
+    (tmp_path / "other.neff").touch()
+    assert neuron._neff_in(tmp_path) is None
+    (tmp_path / "graph.neff").touch()
+    assert neuron._neff_in(tmp_path) == tmp_path / "graph.neff"
 
 
 def test_the_state_of_the_fake_is_the_tests_own(machine: Hardware) -> None:

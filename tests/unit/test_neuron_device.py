@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,18 @@ from fake_neuron.hardware import compiler_flags, contiguous
 from fake_neuron.installing_fake import be_instance, install, versions
 
 from trnrt.backends import cores
-from trnrt.backends.cores import VISIBLE, device_cores, lease_cores, lease_for_process, lease_for_worker, parse_cores
+from trnrt.backends.cores import (
+    AVOIDED_S,
+    VISIBLE,
+    device_cores,
+    failed_cores,
+    known_cores,
+    lease_cores,
+    lease_for_process,
+    lease_for_worker,
+    note_failure,
+    parse_cores,
+)
 from trnrt.backends.device import logical_config
 from trnrt.backends.failures import STATUSES, device_error
 from trnrt.backends.releases import load_releases
@@ -36,6 +48,22 @@ from trnrt.backends.cores import lease_cores
 lease = lease_cores(range(4), 1, pathlib.Path(sys.argv[1]))
 print(*lease.cores, flush=True)
 time.sleep(60)
+"""
+
+FORK = """
+import os, sys, pathlib
+from trnrt.backends import cores
+from trnrt.errors import BackendError
+folder = pathlib.Path(sys.argv[1])
+lease = cores._Process.lease = cores.lease_cores(range(1), 1, folder)
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) or not lease.held or cores.leased_cores(folder) != (0,))
+assert cores._Process.lease is None and not lease.held
+try:
+    cores.lease_cores(range(1), 1, folder)
+except BackendError as error:
+    os._exit(str(os.getppid()) not in str(error))
+os._exit(2)
 """
 
 
@@ -67,6 +95,28 @@ def test_cores_that_are_not_in_a_row_are_no_lease(tmp_path: Path) -> None:
         lease_cores([0, 2], 2, tmp_path)
 
 
+def test_a_core_that_failed_comes_last_for_a_while(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = alone / "trnrt-cores"
+    monkeypatch.setenv(VISIBLE, "0-3")
+    lease = lease_for_process(2)
+    assert lease.cores == (0, 1)
+    for number in (1, 0, 5):
+        note_failure(number)
+    assert failed_cores().keys() == {0, 1}, "it has no fifth"
+    lease.release()
+    now = time.time()
+    for core, ago in ((0, 5), (1, AVOIDED_S / 2)):
+        os.utime(folder / f"failed-{core}", (now - ago, now - ago))
+    leases = [lease_cores(range(4), 1) for _ in range(4)]
+    assert [lease.cores for lease in leases] == [(2,), (3,), (1,), (0,)], "the longest ago first"
+    for lease in leases:
+        lease.release()
+    assert lease_cores(range(4), 1, lnc=2).cores == (1,), "of logical core 0, both halves failed"
+    os.utime(folder / "failed-0", (now - AVOIDED_S - 60,) * 2)
+    (folder / "failed-x").touch()
+    assert failed_cores().keys() == {1} and lease_cores(range(4), 1).cores == (0,)
+
+
 def test_logical_cores_lock_the_physical_ones(tmp_path: Path) -> None:
     lease = lease_cores(range(4), 1, tmp_path, lnc=2)
     assert lease.cores == (0,)
@@ -87,6 +137,11 @@ def test_a_killed_process_gives_its_core_back(tmp_path: Path) -> None:
         if holder.stdout is not None:
             holder.stdout.close()
     assert lease_cores(range(1), 1, tmp_path).cores == (0,)
+
+
+def test_a_fork_has_no_lease_and_its_parent_keeps_it(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_user_may_lock_in_the_folder_and_no_link_is_followed(tmp_path: Path) -> None:
@@ -117,6 +172,9 @@ def test_a_process_has_one_lease_and_shows_the_runtime_no_more(alone: Path, monk
     assert lease_for_process(1) is lease
     with pytest.raises(BackendError, match="this process has 2 NeuronCores"):
         lease_for_process(3)
+    with pytest.raises(BackendError, match="0 of 2 NeuronCores are free") as caught:
+        lease_cores(known_cores())  # as another process would, that this one started
+    assert f"{VISIBLE}=4-5 allows no others" in str(caught.value.hint)
     with pytest.raises(BackendError, match="of 1 physical cores each"):
         lease_for_process(1, lnc=2)
     lease.release()

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from fake_neuron import Hardware
-from fake_neuron.documented import VIOLATIONS
-from fake_neuron.installing_fake import install, versions
+from fake_neuron.installing_fake import TORCHES, an_instance
 
 import trnrt
 from trnrt.backends import DeviceOptions, neuron
@@ -28,17 +27,10 @@ CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 DTYPES = ["bool", "int8", "int16", "int32", "uint8", "float16", "float32", "bfloat16"]
 
 
-@pytest.fixture(params=["fake torch", "torch"])
+@pytest.fixture(params=TORCHES)
 def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hardware]:
-    """A trn2 instance; see test_neuron.py."""
-    if request.param == "torch":
-        pytest.importorskip("torch", reason="PyTorch is not installed")
-    monkeypatch.setenv("TRNRT_CACHE", str(tmp_path / "cache"))
-    VIOLATIONS.clear()
-    hardware = Hardware()
-    install(monkeypatch, tmp_path, hardware, versions(), real_torch=request.param == "torch")
-    yield hardware
-    assert VIOLATIONS == []
+    with an_instance(monkeypatch, tmp_path, request.param) as hardware:
+        yield hardware
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float32", "bfloat16"])

@@ -2,7 +2,8 @@
 
 The Neuron runtime takes every core that it can see and keeps it until its process ends; a second process then fails.
 So each process locks a file for each physical core that it uses, in a folder that all processes of the machine share,
-and shows the runtime only those. The kernel frees the lock when the process ends, however it ends.
+and shows the runtime only those. The kernel frees the lock when the process ends, however it ends. Beside the locks is
+noted which core failed last, and when: whoever replaces a process whose core is lost shall get another one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import fcntl
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
@@ -20,6 +22,8 @@ from trnrt.backends.device import PHYSICAL_CORES, device_target, logical_config,
 from trnrt.errors import BackendError
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
+AVOIDED_S = 600.0
+"""For so long a core that failed is leased after all others."""
 _MOST_CORES = 1024
 _SPAN = re.compile(r"\d{1,4}(-\d{1,4})?", re.ASCII)
 _LOCKS = Path("/proc/locks")
@@ -49,28 +53,41 @@ class _Process:
     lease: Lease | None = None
 
 
+def _forked() -> None:
+    """In a child: the lease is its parent's, who holds the locks all the same, and whose runtime it can't use."""
+    lease, _Process.lease, _Process.lock = _Process.lease, None, Lock()
+    if lease is not None:
+        lease.release()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None, lnc: int = 1) -> Lease:
     """The first ``count`` of the known cores in a row that nobody has. BackendError where there are too few.
 
     In a row, because the runtime takes no other list. ``lnc``: how many physical cores each of them is; the locks are
-    on those, so that processes with another setting are seen, too.
+    on those, so that processes with another setting are seen, too. Cores that failed lately come last.
     """
     folder = folder or _shared_folder()
     _make_shared(folder)
+    failed = failed_cores(folder)
+    rows = [tuple(known[start : start + count]) for start in range(len(known) - count + 1)]
+    rows = [cores for cores in rows if cores == tuple(range(cores[0], cores[0] + count))]
     with _choosing(folder):
-        for start in range(len(known) - count + 1):
-            cores = tuple(known[start : start + count])
-            if cores == tuple(range(cores[0], cores[0] + count)):
-                files = _locked(folder, cores, lnc)
-                if files is not None:
-                    return Lease(cores, lnc, files)
+        for cores in sorted(rows, key=lambda cores: max(failed.get(core, 0.0) for core in _physical(cores, lnc))):
+            files = _locked(folder, cores, lnc)
+            if files is not None:
+                return Lease(cores, lnc, files)
         free = sum(_is_free(folder, core, lnc) for core in known)
     holders = _holders(folder)
     by = f"; the others are held by process {', '.join(map(str, holders))}" if holders else ""
     row = " in a row" if count > 1 else ""
+    told = os.environ.get(VISIBLE)  # a process that has cores shows its children these, and no more
     raise BackendError(
         f"{free} of {len(known)} NeuronCores are free, and {count}{row} {'is' if count == 1 else 'are'} needed{by}",
-        hint="ask for fewer cores or --workers, or stop another process that uses them",
+        hint="ask for fewer cores or --workers, or stop another process that uses them"
+        + (f"; {VISIBLE}={told} allows no others" if told else ""),
     )
 
 
@@ -132,6 +149,32 @@ def leased_cores(folder: Path | None = None) -> tuple[int, ...]:
         return tuple(core for core in known if not _is_free(folder, core, 1))
 
 
+def note_failure(number: int) -> None:
+    """The core that this process numbers so, from 0, is lost to it: others shall take it last."""
+    lease = _Process.lease
+    if lease is None or number >= len(lease.cores):
+        return
+    for core in _physical(lease.cores[number : number + 1], lease.lnc):
+        with suppress(OSError):  # another user's note stays as it is: it is a preference, and no more
+            file = _open_shared(_shared_folder() / f"failed-{core}")
+            try:
+                os.utime(file)
+            finally:
+                os.close(file)
+
+
+def failed_cores(folder: Path | None = None) -> dict[int, float]:
+    """The physical cores that failed within AVOIDED_S, and when."""
+    now, found = time.time(), dict[int, float]()
+    for path in (folder or _shared_folder()).glob("failed-*"):
+        number = path.name.removeprefix("failed-")
+        with suppress(OSError):
+            at = path.lstat().st_mtime
+            if number.isdecimal() and abs(now - at) < AVOIDED_S:
+                found[int(number)] = at
+    return found
+
+
 def parse_cores(text: str) -> list[int]:
     """``0-3,8`` as numbers. BackendError for anything else, and for nothing: then no core was given to the process."""
     if not text.strip():
@@ -172,10 +215,15 @@ def _span(lease: Lease) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
+def _physical(cores: Sequence[int], lnc: int) -> list[int]:
+    """The physical cores of logical ones."""
+    return [core * lnc + k for core in cores for k in range(lnc)]
+
+
 def _locked(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:
     """The locked files of all these cores; None where somebody has one of them."""
     files: list[int] = []
-    for physical in (core * lnc + k for core in cores for k in range(lnc)):
+    for physical in _physical(cores, lnc):
         file = _open_shared(folder / f"core-{physical}")
         files.append(file)
         try:

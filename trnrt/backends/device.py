@@ -17,19 +17,20 @@ from trnrt.errors import BackendError
 
 LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+AWS_SIMULATOR = "NKI_SIMULATOR"  # nki/guides/nki_simulator.rst
 DEFAULT_LNC = 1
 """The kernels run on one physical core. The runtime's own default is 2 on trn2."""
 
 PHYSICAL_CORES = {"trn1": 2, "trn2": 8, "trn3": 8}
 """Physical NeuronCores of a device; NEURON_LOGICAL_NC_CONFIG of them make one that the runtime numbers."""
 
-AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla")
-"""AWS's Python packages, and what they stand on."""
+AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla", "nrtpy")
+"""AWS's Python packages, what they stand on, and one that they don't stand beside."""
 
 OWN_PACKAGES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
 """What trnrt stands on without a device."""
 
-PREFIXES = ("NEURON_", "NEURONCORE_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
+PREFIXES = ("NEURON_", "NEURONCORE_", "NKI_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 # Not all of trnrt's own: a report is sent to others, and a server's variables may hold secrets.
 OWN_SETTINGS = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
 

@@ -1,6 +1,8 @@
 """What the Neuron runtime and compiler say when something fails, as errors that name the way out.
 
 The status codes and what helps are from the SDK's pages on nrt_status.h and on troubleshooting; none was ever met here.
+Those pages and nrtpy's call a status by its name. What torch-neuronx raises has its number alone, as in
+libraries/nxd-inference/tutorials/trn2-llama3.3-70b-tutorial.rst: "Failed to execute the model status=1003 message=...".
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ class Status:
 
 
 _REPLACE = "stop and start the instance, or replace it: the hardware failed"
+_OTHER_CORE = "stop it (neuron-ls names it), or name another core: NEURON_RT_VISIBLE_CORES"
 _COMPILE_AGAIN = "compile the model again on this machine: trnrt cache clear"
 
 STATUSES = {
@@ -63,15 +66,19 @@ STATUSES = {
         1205, "the device's memory had an error that can be mended", "reload the driver, or reboot", usable=False
     ),
 }
-_TAKEN = re.compile(r"NeuronCore\(s\) not available")
+_NUMBERED = re.compile(r"\bstatus=(\d{1,4}),? (?:error )?message=")
+_TAKEN = re.compile(r"Neuron ?Core\(s\) not available")
+# What torch-neuronx says whatever the reason; that is in the runtime's own log (aws-neuron-sdk, issue 835).
+_NOT_STARTED = re.compile(r"Neuron Runtime could not be initialized")
 # A module of TorchScript puts its own stack before what went wrong in it, and may put Python's after it.
 _SCRIPT = re.compile(r"Traceback of TorchScript.*\n\w*(?:Error|Exception): (.*?)(?:\n\nAt:\n.*)?\Z", re.DOTALL)
 
 
 def status_of(message: str) -> tuple[str, Status] | None:
-    """The status that a message of the runtime names, by its name."""
-    names = (name for name in re.findall(r"\bNRT_[A-Z_]+\b", message) if name in STATUSES)
-    name = next(names, None)
+    """The status that a message of the runtime tells, by its name."""
+    told = {str(status.number): name for name, status in STATUSES.items()} | {name: name for name in STATUSES}
+    words = (*re.findall(r"\bNRT_[A-Z_]+\b", message), *_NUMBERED.findall(message))
+    name = next((told[word] for word in words if word in told), None)
     return None if name is None else (name, STATUSES[name])
 
 
@@ -79,10 +86,14 @@ def device_error(doing: str, error: BaseException) -> BackendError:
     """What the runtime raised while it was ``doing`` something, with what its status means."""
     whole, said = _said(error)
     if _TAKEN.search(whole):
-        return DeviceError(
-            f"{doing}: another process has the NeuronCore: {said}", hint="stop it: neuron-ls names it", usable=True
-        )
+        return DeviceError(f"{doing}: another process has the NeuronCore: {said}", hint=_OTHER_CORE, usable=True)
     found = status_of(whole)
+    if found is None and _NOT_STARTED.search(whole):
+        return DeviceError(
+            f"{doing}: the runtime did not start: {said}",
+            hint=f"its log says why; where another process has the core, {_OTHER_CORE}; else trnrt doctor",
+            usable=True,
+        )
     if found is None:
         return DeviceError(f"{doing}: {said}", hint="see the runtime's log: NEURON_RT_LOG_LEVEL=INFO", usable=True)
     name, status = found
@@ -95,7 +106,7 @@ def device_error(doing: str, error: BaseException) -> BackendError:
 def compile_error(name: str, target: str, log: str, error: BaseException) -> TrnrtError:
     """What the compiler raised for a kernel module, or the runtime, to which it brings what it made."""
     whole, said = _said(error)
-    if _TAKEN.search(whole) or status_of(whole) is not None:
+    if _TAKEN.search(whole) or _NOT_STARTED.search(whole) or status_of(whole) is not None:
         return device_error(f"{name}: compiling it for {target}", error)
     return KernelError(
         f"AWS's compiler refused {name} for {target}: {type(error).__name__}: {said}",

@@ -13,17 +13,20 @@ import math
 import os
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
 
 from trnrt.backends import Array, DeviceOptions
 from trnrt.backends.artefacts import Made, find, find_below, keep, made_from, stem_of
-from trnrt.backends.cores import Lease, lease_for_process
+from trnrt.backends.cores import Lease, lease_for_process, note_failure
 from trnrt.backends.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.backends.failures import compile_error, device_error
 from trnrt.backends.simulator import load_entry
@@ -146,8 +149,7 @@ class NeuronKernel:
 
     def __init__(self, plan: Plan, artefact: Path, cores: Sequence[int], timeout_s: float) -> None:
         self._plan, self._timeout_s = plan, timeout_s
-        neff = artefact.with_name(f"{artefact.stem}_neuronx-cc") / "graph.neff"
-        self.neff = neff if neff.exists() else None
+        self.neff = _neff_in(artefact.with_name(f"{artefact.stem}_neuronx-cc"))
         self._closed = ""
         self._free: SimpleQueue[_Copy] = SimpleQueue()
         self._copies: list[_Copy] = []
@@ -194,70 +196,115 @@ class NeuronKernel:
         return [array.astype(dtype, copy=False) for array, dtype in zip(results, dtypes, strict=True)]
 
 
+def _neff_in(work: Path) -> Path | None:
+    """The compiled kernel that the compiler left in its folder, None where it can't be told.
+
+    It is graph.neff (nki/guides/use-neuron-profile.rst), or has a hash in its name (neuron-runtime/nrtpy/
+    nrtpy-troubleshooting.rst).
+    """
+    found = [*work.glob("graph.neff")] or [*work.rglob("*.neff")]
+    return found[0] if len(found) == 1 else None
+
+
 def _close(copies: list[_Copy]) -> None:
-    while copies:
-        copies.pop().close()
+    """End each once: runs on several cores may fail at the same time, and each of them closes all."""
+    ended: list[_Copy] = []
+    with suppress(IndexError):
+        while True:
+            ended.append(copies.pop())
+    for copy in ended:
+        copy.end()
+    until = time.monotonic() + GRACE_S
+    for copy in ended:
+        copy.wait(until - time.monotonic())
+
+
+_Answers = SimpleQueue[BaseException | list[Array] | None]
 
 
 class _Copy:
-    """A model on one core, and a thread that runs it: from a call that hangs, only that thread does not come back."""
+    """A model on one core, and a thread that loads, runs and unloads it: from what hangs, only that thread does not
+    come back."""
 
     def __init__(self, name: str, artefact: Path, core: int) -> None:
         self._name, self._core = name, core
-        self._asked: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._answered: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        self._module: Any = None
-        self._lock, self._ended = threading.Lock(), False
+        self._asked: SimpleQueue[tuple[Callable[[], list[Array] | None], _Answers] | None] = SimpleQueue()
+        self._module: Any = None  # the thread's alone: whoever lets go of it last unloads it
+        self._lock, self._ended, self._gone = threading.Lock(), False, threading.Event()
         self._models_on = _models_on
         self._models_on[core] = self._models_on.get(core, 0) + 1
-        threading.Thread(target=self._serve, name=f"{name} on core {core}", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name=f"{name} on core {core}", daemon=True)
+        self._thread.start()
+
+        def load() -> None:
+            self._module = _on_core(artefact, core)
+
         try:
-            self._module = self._call(lambda: _on_core(artefact, core), LOADING_S, "loading it")
+            self._call(load, LOADING_S, "loading it")
         except BaseException:
-            self.close()
+            _close([self])
             raise
 
     def run(self, inputs: Sequence[Array], timeout_s: float) -> list[Array]:
-        module = self._module  # another thread may close this at any time
-        results: list[Array] = self._call(lambda: _run(module, inputs), timeout_s + GRACE_S, "running it")
+        results = self._call(lambda: _run(self._module, inputs), timeout_s + GRACE_S, "running it")
+        assert results is not None
         return results
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Take no more calls, and unload the model after those that were taken."""
         if self._core not in _hung:
             self._models_on[self._core] -= 1
-        self._module = None
         with self._lock:
             self._ended = True
             self._asked.put(None)
 
-    def _call(self, function: Callable[[], Any], timeout_s: float, doing: str) -> Any:
+    def wait(self, seconds: float) -> None:
+        """Until it is unloaded, so long at most; not where that can't be."""
+        if self._core not in _hung and self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._gone.wait(seconds)
+
+    def _call(self, function: Callable[[], list[Array] | None], timeout_s: float, doing: str) -> list[Array] | None:
         doing = f"{self._name}: {doing} on core {self._core}"
+        answers: _Answers = SimpleQueue()  # this call's own: one that Ctrl-C ended is still answered, to nobody
         with self._lock:  # after the None that ends the thread nobody would answer: that is no device that hangs
             if self._ended:
                 raise DeviceError(f"{doing}: it was closed", hint="open it again", usable=True)
-            self._asked.put(function)
+            if not self._thread.is_alive():  # no thread of a process is in its forks
+                raise BackendError(
+                    f"{doing}: it was loaded before this process was forked, which can't use its parent's NeuronCore",
+                    hint="open the model in each process; multiprocessing has spawn for that",
+                )
+            self._asked.put((function, answers))
         try:
-            result, error = self._answered.get(timeout=timeout_s)
+            answer = answers.get(timeout=timeout_s)
         except Empty:
             _hung.add(self._core)
+            note_failure(self._core)
             raise DeviceError(
                 f"{doing}: no answer after {timeout_s:g} s: the device hangs",
                 hint="end this process, which frees the core; a longer limit is timeout_s",
                 usable=False,
             ) from None
-        if isinstance(error, TrnrtError):  # ours already: no fault of the device
-            raise error
-        if error is not None:
-            raise device_error(doing, error) from error
-        return result
+        if isinstance(answer, TrnrtError):  # ours already: no fault of the device
+            raise answer
+        if isinstance(answer, BaseException):
+            told = device_error(doing, answer)
+            if isinstance(told, DeviceError) and not told.usable:
+                note_failure(self._core)
+            raise told from answer
+        return answer
 
     def _serve(self) -> None:
-        while (function := self._asked.get()) is not None:
+        while (asked := self._asked.get()) is not None:
+            function, answers = asked
             try:
-                self._answered.put((function(), None))
+                answers.put(function())
             except BaseException as error:
-                self._answered.put((None, error))
-            del function  # it holds the module, which unloads with its last reference
+                clear_frames(error.__traceback__)  # they hold the module, and whoever has the error would unload it
+                answers.put(error)
+            del asked, function, answers
+        self._module = None
+        self._gone.set()
 
 
 def run_kernel(kernel: Callable[..., Any], *arrays: Array, target: str, lnc: int | None = None) -> list[Array]:

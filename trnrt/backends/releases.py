@@ -14,7 +14,10 @@ _FILE = Path(__file__).with_name("releases.json")
 
 @dataclass(frozen=True)
 class Range:
-    """The versions of one thing that trnrt was written to. ``newer`` is the state of what is at ``below`` or beyond."""
+    """The versions of one thing that trnrt was written to.
+
+    ``newer`` is the state of what is at ``below`` or beyond, and ``beyond`` what is to be said of it.
+    """
 
     name: str
     at_least: str
@@ -23,6 +26,7 @@ class Range:
     sources: tuple[str, ...]
     install: str = ""
     needed: bool = True
+    beyond: str = ""
 
     def state(self, version: str) -> str:
         """The state of a version: "ok", "wrong" for what is too old, ``newer`` for what is too new."""
@@ -38,10 +42,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Releases:
-    """The data file."""
+    """The data file. ``driver_needs_runtime``: from that driver on, none but that runtime, or a later one, starts."""
 
     sdk: str
     index: str
+    driver_needs_runtime: tuple[str, str]
     python: Range
     packages: tuple[Range, ...]
     system: tuple[Range, ...]
@@ -76,6 +81,7 @@ def load_releases() -> Releases:
     return Releases(
         data["sdk"],
         data["index"],
+        (data["driver_needs_runtime"]["driver"], data["driver_needs_runtime"]["runtime"]),
         _range({"name": "python", **data["python"]}),
         tuple(_range(row) for row in data["packages"]),
         tuple(_range(row) for row in data["system"]),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from trnrt.backends.cores import VISIBLE, parse_cores
-from trnrt.backends.device import DEFAULT_LNC, LNC_VARIABLE, Facts, look_for_device
-from trnrt.backends.releases import Range, Releases, load_releases
+from trnrt.backends.device import AWS_SIMULATOR, DEFAULT_LNC, LNC_VARIABLE, Facts, look_for_device
+from trnrt.backends.releases import Range, Releases, load_releases, numbers
 from trnrt.errors import BackendError
 
 STATES = ("ok", "warning", "missing", "wrong")
@@ -105,12 +105,17 @@ def package(facts: Facts, releases: Releases, asked: Asked, wanted: Range) -> Fi
     if found.placeholder:
         told = f"{found.version}, PyPI's empty placeholder"
         return Finding(wanted.name, "wrong", told, wanted.text, f"pip uninstall -y {wanted.name} && {mend}")
-    state = wanted.state(found.version)
-    return Finding(wanted.name, state, found.version, wanted.text, "" if state == "ok" else mend)
+    state, told = wanted.state(found.version), found.version
+    if wanted.beyond and numbers(found.version) >= numbers(wanted.below):
+        told += f", {wanted.beyond}"
+    return Finding(wanted.name, state, told, wanted.text, "" if state == "ok" else mend)
 
 
 def kernels(facts: Facts, releases: Releases, asked: Asked) -> Finding:
-    """Kernels get AWS's nki where it is installed."""
+    """Kernels get AWS's nki where it is installed, and that compiles them: it has a simulator of its own."""
+    if (value := facts.settings.get(AWS_SIMULATOR)) not in (None, "", "0"):
+        told = f"{AWS_SIMULATOR}={value} is set: AWS's nki would simulate the kernels on the CPU"
+        return Finding("kernels", "wrong", told, "unset", f"unset {AWS_SIMULATOR}")
     if facts.seam and "nki" in facts.packages and not facts.packages["nki"].placeholder:
         told = f"AWS's nki is installed, but kernels don't get it: {facts.seam}"
         mend = "unset TRNRT_NKI" if "TRNRT_NKI" in facts.seam else releases.pip_command

@@ -29,7 +29,10 @@ _LONGEST_STACK = 64
 _WAIT = "EVENT_SEMAPHORE"
 """The instruction that waits. An engine is active but for semaphore waits, says the table ActiveTime."""
 _PLACE = re.compile(r"([^\s,\[\]'\"]+):(\d{1,9})", re.ASCII)
-_MIND = "process it with neuron-explorer of Neuron SDK 2.31 or 2.32, which the fields are documented for"
+_MIND = (
+    "process it again with neuron-explorer of Neuron SDK 2.31 or 2.32 (aws-neuronx-tools 2.31 or 2.32), which the "
+    "fields are documented for; or report this, with what neuron-explorer view --show-profile-schema prints"
+)
 
 Place = tuple[str, int]  # file, line
 Rows = NDArray[np.int64]
@@ -75,11 +78,17 @@ def read_profile(path: Path) -> DeviceProfile:
     if metadata.get("is_simulation"):
         raise InputError(f"{tables.folder}: it is a simulation of AWS's compiler, and was not measured")
     notes = [f"the profiler warns: {row['message']}" for row in tables.rows("Warning")[:10]]
-    window, told = _last_execution(tables)
-    rows, more = _instructions(tables, window)
+    version = str(metadata["profile_schema_version"])
+    strange = _strange(version)
+    try:
+        window, told = _last_execution(tables)
+        rows, more = _instructions(tables, window)
+    except InputError as error:
+        raise InputError(f"{error}{'; ' if strange else ''}{strange}", hint=error.hint) from None
+    notes += [strange] if strange else []
     totals = [row["total_time"] for row in tables.rows("Summary") if row.get("total_time") is not None]
     return DeviceProfile(
-        schema_version=str(metadata["profile_schema_version"]),
+        schema_version=version,
         instance=metadata.get("instance_type"),
         total_us=float(totals[0]) * 1e6 if totals and not told else None,
         notes=(*told, *more, *notes),
@@ -180,10 +189,23 @@ class Tables:
         return known
 
 
+def _strange(version: str) -> str:
+    """What to say of a profile whose schema is an incompatible one by its own account: another first number."""
+    known = _document()["profile_schema_version"]
+    if version.partition(".")[0] == known.partition(".")[0]:
+        return ""
+    return f"its schema is {version}, and the fields are read as those of {known}"
+
+
 @cache
-def _schema() -> dict[str, dict[str, Any]]:
+def _document() -> dict[str, Any]:
     text = Path(__file__).with_name("schema.json").read_text(encoding="utf-8")
-    tables: dict[str, dict[str, Any]] = json.loads(text)["tables"]
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def _schema() -> dict[str, dict[str, Any]]:
+    tables: dict[str, dict[str, Any]] = _document()["tables"]
     return tables
 
 

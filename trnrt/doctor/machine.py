@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trnrt.backends import device
-from trnrt.backends.cores import leased_cores
+from trnrt.backends.cores import failed_cores, leased_cores
 from trnrt.backends.device import Facts, first_line, look_for_device
 
 SYSTEM_PACKAGES = ("aws-neuronx-dkms", "aws-neuronx-runtime-lib", "aws-neuronx-collectives", "aws-neuronx-tools")
@@ -43,7 +43,8 @@ class Listed:
 class Machine(Facts):
     """The facts that decide, which are the backend's own, and those that explain.
 
-    ``leased`` are physical cores that trnrt has taken. ``cache_error`` (state, why, what helps): why nothing is kept.
+    ``leased`` are physical cores that trnrt has taken, ``failed`` those that failed under it lately. ``cache_error``
+    (state, why, what helps): why nothing is kept.
     """
 
     system: Mapping[str, str] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Machine(Facts):
     neuron_ls: str | None = None
     listed: tuple[Listed, ...] = ()
     leased: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
     cache: str = ""
     cache_error: tuple[str, str, str] | None = None
 
@@ -71,6 +73,7 @@ def look(root: Path | None = None, environ: Mapping[str, str] | None = None, run
         neuron_ls=tool,
         listed=listed,
         leased=leased_cores(),
+        failed=tuple(sorted(failed_cores())),
         cache=cache,
         cache_error=cache_error,
     )

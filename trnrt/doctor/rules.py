@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from trnrt.backends.cores import AVOIDED_S
 from trnrt.backends.device import OWN_PACKAGES, TARGET_VARIABLE
 from trnrt.backends.releases import Range, Releases, load_releases, numbers
 from trnrt.backends.requirements import Asked, Finding, Requirement, install_command, package, requirements
@@ -41,7 +42,16 @@ def python(machine: Machine, releases: Releases) -> Finding:
 
 
 def together(machine: Machine, releases: Releases) -> Finding:
-    """NKI and the compiler are of one release of the SDK; torch-neuronx of 2.31 goes with that of 2.32."""
+    """NKI and the compiler are of one release of the SDK; torch-neuronx of 2.31 goes with that of 2.32.
+
+    nrtpy goes with no nki at all.
+    """
+    if "nrtpy" in machine.packages and "nki" in machine.packages:
+        told = (
+            f"nki {machine.packages['nki'].version} and nrtpy {machine.packages['nrtpy'].version} claim the same names"
+        )
+        mend = f"pip uninstall -y nrtpy nki && {releases.pip_command}"
+        return Finding("together", "wrong", told, "nki without nrtpy", mend)
     known = {}
     for name in ("nki", "neuronx-cc"):
         found = machine.packages.get(name)
@@ -63,14 +73,18 @@ def system_package(machine: Machine, releases: Releases, wanted: Range) -> Findi
     mend = f"sudo apt-get install -y '{wanted.name}={wanted.install}*'"
     if found is None:
         return Finding(wanted.name, "missing", "not installed, or not by apt or dnf", wanted.text, mend)
-    state = wanted.state(found)
+    if wanted.state(found) == "ok":
+        return Finding(wanted.name, "ok", found, wanted.text)
     # An older one that fits its fellows works; a newer one may.
-    state = "warning" if state == "wrong" else state
-    return Finding(wanted.name, state, found, wanted.text, "" if state == "ok" else mend)
+    sdk = releases.release_of(wanted.name, found)
+    told = found if sdk is None else f"{found} of SDK {sdk}"
+    if wanted.state(found) == wanted.newer:
+        mend = f"try it; else {mend.replace('install', 'install --allow-downgrades', 1)}"
+    return Finding(wanted.name, "warning", told, wanted.text, mend)
 
 
 def driver(machine: Machine, releases: Releases) -> Finding:
-    """The loaded driver is the installed one, and none older than the runtime's release."""
+    """The loaded driver is the installed one, and neither older than the runtime's release nor too new for it."""
     if machine.driver is None and machine.devices:
         return Finding(
             "driver", "warning", "the devices are here, but /sys/module/neuron/version is not", "its version"
@@ -96,6 +110,11 @@ def driver(machine: Machine, releases: Releases) -> Finding:
         return Finding(
             "driver", "wrong", told, "no older than the runtime", install_command(releases, "aws-neuronx-dkms")
         )
+    since, least = releases.driver_needs_runtime
+    if runtime and numbers(machine.driver) >= numbers(since) and numbers(runtime) < numbers(least):
+        told = f"{machine.driver}, and the runtime {runtime}, which does not start with a driver from {since} on"
+        mend = install_command(releases, "aws-neuronx-runtime-lib")
+        return Finding("driver", "wrong", told, f"a runtime >={least}", mend)
     return Finding("driver", "ok", machine.driver)
 
 
@@ -126,11 +145,16 @@ def cores(machine: Machine, releases: Releases) -> Finding:
     """Some core is free: a runtime keeps the cores that it took until its process ends."""
     if not machine.devices:
         return Finding("cores", "ok", "no device, no cores")
+    if not machine.listed and machine.neuron_ls is not None:
+        told = f"{machine.neuron_ls} --json-output lists nothing; from SDK 2.34 on it has another format"
+        return Finding("cores", "warning", told, "the devices' cores", "look yourself: neuron-ls")
     if not machine.listed:
         mend = install_command(releases, "aws-neuronx-tools")
-        return Finding("cores", "warning", "neuron-ls is missing, or lists nothing", "the devices' cores", mend)
+        return Finding("cores", "warning", "neuron-ls is missing", "the devices' cores", mend)
     total = sum(listed.cores for listed in machine.listed)
     leased = f"; leased by trnrt: {', '.join(map(str, machine.leased))} (physical)" if machine.leased else ""
+    if machine.failed:
+        leased += f"; failed in the last {AVOIDED_S / 60:g} minutes: {', '.join(map(str, machine.failed))} (physical)"
     users = list(dict.fromkeys(user for listed in machine.listed for user in listed.users))
     if not users:
         return Finding("cores", "ok", f"{total} cores, no process on them{leased}")
@@ -178,6 +202,8 @@ def _trouble(name: str, value: str) -> str:
         "NEURON_RT_STOCHASTIC_ROUNDING_EN": "results differ from run to run",
         "NEURON_RT_ALLOW_LEGACY_NEFF": "a model that was compiled for another device is run",
         "NEURONCORE_GROUP_SIZES": "is deprecated",
+        # In the SDK's tutorials for trn2: libraries/nxd-inference/tutorials/trn2-llama3.1-405b-speculative-tutorial.rst
+        "NEURON_RT_VIRTUAL_CORE_SIZE": "is an older name of NEURON_LOGICAL_NC_CONFIG, and may say something else",
     }
     return troubles.get(name, "") if on else ""
 

@@ -6,6 +6,8 @@ import importlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +15,7 @@ import pytest
 
 import trnrt.nki
 from fake_neuron import fake_torch, fake_torch_neuronx
-from fake_neuron.documented import REFERENCE
+from fake_neuron.documented import REFERENCE, VIOLATIONS
 from fake_neuron.hardware import Hardware
 from trnrt.backends import cores, device, neuron
 
@@ -21,6 +23,27 @@ _TORCH_NAMES = ("from_numpy", "nn", *fake_torch.DTYPES)
 _TORCH_NEURONX_NAMES = ("trace", "neuron_cores_context", "move_trace_to_device")
 # What the backend sets.
 _SET = (device.LNC_VARIABLE, device.TARGET_VARIABLE, neuron.TIMEOUT_VARIABLE, cores.VISIBLE)
+
+TORCHES = ("fake torch", "torch")
+"""The fake of PyTorch, which knows what the reference says of it; and PyTorch itself."""
+
+
+@contextmanager
+def an_instance(patch: pytest.MonkeyPatch, folder: Path, torch: str) -> Iterator[Hardware]:
+    """A trn2 instance with one device and an empty cache; nothing may be done on it that the reference does not allow.
+
+    ``torch``: one of TORCHES. With PyTorch itself the test is skipped where that is not installed.
+    """
+    if torch == "torch":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    patch.setenv("TRNRT_CACHE", str(folder / "cache"))
+    hardware = Hardware()
+    VIOLATIONS.clear()
+    install(patch, folder, hardware, versions(), real_torch=torch == "torch")
+    yield hardware
+    if hardware.faults.hanging is not None:
+        hardware.faults.hanging.set()
+    assert VIOLATIONS == []
 
 
 def versions() -> dict[str, str]:
