@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InputError
@@ -49,6 +50,10 @@ _PIXEL_RANGES = {  # scale and mean that give the range
     "normalized_1_1": (2 / 255, 1.0),
     "nominalrange_16_235": (219 / 255, -16.0),
 }
+
+LARGE = 1 << 24
+"""Pixels of a picture from which on one is decoded at a time: each takes some eight bytes in memory."""
+_DECODING_LARGE = Lock()
 
 _METADATA = "the model's metadata"
 _WORDS = {"layout": {word: word for word in LAYOUTS}, "color": {word: word for word in CHANNELS}}
@@ -99,7 +104,7 @@ class NamedPicture(BytesIO):
         """InputError for a picture of more than ``most`` pixels, as its header has them; it is not decoded."""
         from PIL import Image
 
-        with _reading(self), Image.open(self, formats=("PNG", "JPEG")) as file:
+        with silent(), _reading(self), Image.open(self, formats=("PNG", "JPEG")) as file:
             if file.width * file.height > most:
                 raise InputError(f"{quoted(self.name)} has {file.width}x{file.height} pixels; the limit is {most:,}")
         self.seek(0)
@@ -140,7 +145,8 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
     pictures: list[npt.NDArray[np.uint8]] = []
     steps: dict[str, None] = {}
     for path in paths:
-        pixels = _read_pixels(path, how, steps, largest // len(paths))
+        with silent():
+            pixels = _read_pixels(path, how, steps, largest // len(paths))
         if pictures and pixels.shape != pictures[0].shape:
             raise InputError(
                 f"{quoted(str(path))} has {_size_text(pixels)} pixels, and {quoted(str(paths[0]))} "
@@ -150,6 +156,25 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
         pictures.append(pixels)
     batch = _values(np.stack(pictures), how)
     return batch, _told(paths, batch, how, steps)
+
+
+def read_image(path: Path | NamedPicture, how: Recipe, *, largest: int) -> npt.NDArray[Any]:
+    """One picture as ``read_images`` makes it, without the batch. For threads, within ``silent``.
+
+    InputError as there. Of pictures of ``LARGE`` pixels one is in memory at a time, however many threads there are.
+    """
+    row: npt.NDArray[Any] = _values(_read_pixels(path, how, {}, largest)[None], how)[0]
+    return row
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without Pillow's warnings. All threads share their filters: enter this around threads, not in each of them."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
@@ -284,15 +309,19 @@ def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None],
     from PIL import Image
 
     with _reading(path), Image.open(path, formats=("PNG", "JPEG")) as file:
+        count = file.width * file.height
+        if Image.MAX_IMAGE_PIXELS is not None and count > Image.MAX_IMAGE_PIXELS:  # of which Pillow only warns
+            raise Image.DecompressionBombError
         width, height = how.width or file.width, how.height or file.height
         if width * height * CHANNELS[how.color] * np.dtype(np.float64).itemsize > largest:
             raise InputError(f"as {width}x{height} pixels, {quoted(str(path))} needs more than {size_text(largest)}")
-        picture = _colored(_upright(file, steps), how.color, steps)
-        width, height = how.width or picture.width, how.height or picture.height
-        if picture.size != (width, height):
-            step = f"resized from {picture.width}x{picture.height} to {width}x{height} (bilinear, antialiased)"
-            steps[step] = None
-            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        with _DECODING_LARGE if count >= LARGE else nullcontext():
+            picture = _colored(_upright(file, steps), how.color, steps)
+            width, height = how.width or picture.width, how.height or picture.height
+            if picture.size != (width, height):
+                step = f"resized from {picture.width}x{picture.height} to {width}x{height} (bilinear, antialiased)"
+                steps[step] = None
+                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, -1)
     return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]] if how.color.startswith("BGR") else pixels
 
@@ -301,17 +330,13 @@ def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None],
 def _reading(path: Path | NamedPicture) -> Iterator[None]:
     """Turn what Pillow raises for a bad file into InputError."""
     import struct
-    import warnings
     import zlib
 
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        yield
+    except Image.DecompressionBombError as error:
         raise InputError(
             f"{quoted(str(path))} has more pixels than trnrt reads ({Image.MAX_IMAGE_PIXELS:,})",
             hint="resize it first",
