@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_killed_twice_and_resumed_gives_the_bytes_of_one_run(tmp_path: Path, dat
     assert killed.returncode == -signal.SIGKILL
     # The second time while a part is being written: its file is there under another name.
     second = noted(out) + drawn.randint(1, 10)
-    killed = stopped(line(data, out), signal.SIGKILL, lambda: noted(out) >= second and any(out.glob(".part-*")))
+    killed = stopped(line(data, out), signal.SIGKILL, lambda: noted(out) >= second and any(out.glob(".parts-*/*")))
     assert killed.returncode == -signal.SIGKILL
     kept = noted(out)
     assert second <= kept < 40
@@ -133,9 +134,9 @@ def crashing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
         return call
 
     monkeypatch.setattr(os, "fsync", wrapped("fsync", os.fsync))
-    monkeypatch.setattr(Path, "replace", wrapped("replace", Path.replace))
-    # A process that ends deletes nothing.
-    monkeypatch.setattr(Path, "unlink", wrapped("unlink", Path.unlink))
+    for name in ("mkdir", "rename", "replace", "unlink"):  # a process that ends deletes nothing, either
+        monkeypatch.setattr(Path, name, wrapped(name, getattr(Path, name)))
+    monkeypatch.setattr(shutil, "rmtree", wrapped("rmtree", shutil.rmtree))
     return calls
 
 
@@ -186,7 +187,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path, monkeypatch: pyte
     assert outcome.code == 2
     assert "part-00002.parquet': no space left on device" in outcome.err
     assert "2 of 3 parts are done and kept" in outcome.err
-    assert not list(out.glob(".part-*"))
+    assert not list(out.glob(".parts-*"))
     assert trnrt(*arguments, "--output", out).document["parts_kept"] == 2
     assert trnrt(*arguments, "--output", tmp_path / "whole").code == 0
     assert digests(out) == digests(tmp_path / "whole")

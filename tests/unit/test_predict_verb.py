@@ -229,7 +229,7 @@ def test_a_session_that_runs_nothing_is_no_bad_row(
     opened = opened_rows(tmp_path)
     monkeypatch.setattr(opened.session, "run", fail)
     with pytest.raises(type(error), match=str(error)):
-        make_part(opened, 0)
+        make_part(opened, 0, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -298,16 +298,21 @@ def test_a_limit_is_a_number_or_a_share_rounded_down(text: str, rows: int, limit
 
 def test_a_job_goes_to_another_process_and_makes_the_same_part(tmp_path: Path) -> None:
     opened = opened_rows(tmp_path)
-    mine = make_part(opened, 1)
+    mine = make_part(opened, 1, tmp_path / "out")
     opened.close()
     before = digests(tmp_path / "out")
     (tmp_path / "out" / "part-00001.parquet").unlink()
     script = (
-        "import pickle, sys; from trnrt.predict.job import open_job; from trnrt.predict.part import make_part;"
-        "done = make_part(open_job(pickle.load(sys.stdin.buffer)), 1); sys.stdout.buffer.write(pickle.dumps(done))"
+        "import pickle, sys; from pathlib import Path; from trnrt.predict.job import open_job;"
+        "from trnrt.predict.part import make_part;"
+        "done = make_part(open_job(pickle.load(sys.stdin.buffer)), 1, Path(sys.argv[1]));"
+        "sys.stdout.buffer.write(pickle.dumps(done))"
     )
     made = subprocess.run(
-        [sys.executable, "-c", script], input=pickle.dumps(opened.job), capture_output=True, check=True
+        [sys.executable, "-c", script, tmp_path / "out"],
+        input=pickle.dumps(opened.job),
+        capture_output=True,
+        check=True,
     )
     assert pickle.loads(made.stdout) == mine
     assert digests(tmp_path / "out") == before
@@ -423,7 +428,7 @@ def test_outputs_that_have_no_row_for_each_row_are_refused(tmp_path: Path) -> No
         prepare(request)
     opened = prepare(replace(request, batch=1))
     with pytest.raises(OptionError, match=r"output 'z' has the shape \(5,\) for 1 row"):
-        make_part(opened, 0)
+        make_part(opened, 0, tmp_path / "out")
     opened.close()
 
 

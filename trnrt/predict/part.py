@@ -1,6 +1,6 @@
 """One part of a job: its rows are read, the bad ones set aside, the others run in batches, and its file is written.
 
-The file appears whole, under its own name, or not at all; the bad rows stand in another, which is there before it.
+Its files are written into a folder of this run alone, ``Output.workshop``; ``Output.add`` puts them in their places.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class _Collected:
 
 
 def part_file(job: Job, number: int) -> Path:
-    """Where a part is written."""
+    """Where a part stands."""
     return Path(job.request.directory) / f"{_stem(job, number)}.{job.request.form}"
 
 
 def bad_file(job: Job, number: int) -> Path:
-    """Where the bad rows of a part are written."""
+    """Where the bad rows of a part stand."""
     return Path(job.request.directory) / QUARANTINE / f"{_stem(job, number)}.jsonl"
 
 
@@ -73,8 +73,8 @@ def _stem(job: Job, number: int) -> str:
     return f"part-{number:0{max(5, len(str(job.parts - 1)))}d}"
 
 
-def make_part(opened: Opened, number: int, after_batch: Callable[[int], None] | None = None) -> PartDone:
-    """Make part ``number``, and write its files, which are on the disk when this returns.
+def make_part(opened: Opened, number: int, folder: Path, after_batch: Callable[[int], None] | None = None) -> PartDone:
+    """Make part ``number``, and write its files into ``folder``; they are on the disk when this returns.
 
     ``after_batch`` is called with the rows that are done, bad ones counted, after each batch; what it raises ends the
     part, of which nothing is left then. Another call makes the same bytes.
@@ -90,8 +90,8 @@ def make_part(opened: Opened, number: int, after_batch: Callable[[int], None] | 
             collected.bad += rows.bad
             _run_block(opened, rows, collected, after_batch or (lambda rows: None))
     bad = sorted(collected.bad, key=lambda row: row.row)
-    bad_sha256 = _write_bad(bad_file(job, number), bad)
-    path = part_file(job, number)
+    bad_sha256 = _write_bad(folder / bad_file(job, number).name, bad)
+    path = folder / part_file(job, number).name
     write_part(path, job.request.form, _columns(opened, collected))
     rows_made = sum(map(len, collected.ids))
     start, stop = job.span(number)
@@ -210,13 +210,8 @@ def _top(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _write_bad(path: Path, bad: list[Bad]) -> str | None:
     """Write the bad rows as JSON lines, or none where there are none; the file's digest."""
-    try:
-        if not bad:
-            path.unlink(missing_ok=True)
-            return None
-        path.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}") from error
+    if not bad:
+        return None
     lines = [
         json.dumps({"row": one.row, "id": one.id, "input": one.input, "reason": _short(one.reason)}) for one in bad
     ]
