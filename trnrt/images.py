@@ -55,6 +55,17 @@ LARGE = 1 << 24
 """Pixels of a picture from which on one is decoded at a time: each takes some eight bytes in memory."""
 _DECODING_LARGE = Lock()
 
+# How a picture is turned that a camera stored so: the tag Orientation of the EXIF specification.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
 _METADATA = "the model's metadata"
 _WORDS = {"layout": {word: word for word in LAYOUTS}, "color": {word: word for word in CHANNELS}}
 
@@ -350,14 +361,16 @@ def _reading(path: Path | NamedPicture) -> Iterator[None]:
 
 def _upright(picture: Image, steps: dict[str, None]) -> Image:
     """The picture as a viewer shows it: cameras store how it must be turned."""
-    from PIL import ImageOps
+    from PIL import Image
     from PIL.ExifTags import Base
 
     picture.load()
-    if picture.getexif().get(Base.Orientation, 1) == 1:
+    turn = _TURNS.get(picture.getexif().get(Base.Orientation, 1))
+    if turn is None:
         return picture
     steps["turned upright, as its EXIF data says"] = None
-    return ImageOps.exif_transpose(picture)
+    # Not ImageOps.exif_transpose, which also writes the EXIF data anew, and fails where that is damaged.
+    return picture.transpose(Image.Transpose[turn])
 
 
 def _colored(picture: Image, color: str, steps: dict[str, None]) -> Image:
