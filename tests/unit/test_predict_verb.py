@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
@@ -402,6 +403,25 @@ def test_a_part_holds_what_its_outputs_allow_whatever_the_model_declares(tmp_pat
     np.save(tmp_path / "x.npy", np.zeros((16, 8, 64, 64), np.float32))
     opened = prepare(Request(str(model), "", Asked((str(tmp_path / "x.npy"),))))
     assert opened.job.rows_per_part == BYTES_PER_PART // (2 * 128 * 128 * 4)
+    opened.close()
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": range(4096)}, {"classlabels_strings": ["a"] * 4096}])
+def test_a_list_of_dicts_counts_with_all_its_labels(tmp_path: Path, labels: dict[str, Any]) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("ZipMap", ["y"], ["p"], domain="ai.onnx.ml", **labels),
+    ]
+    source = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4096])
+    key = TensorProto.INT64 if "classlabels_int64s" in labels else TensorProto.STRING
+    value = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    dicts = helper.make_value_info("p", helper.make_sequence_type_proto(helper.make_map_type_proto(key, value)))
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph(nodes, "m", [source], [dicts])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.zeros((16, 4096), np.float32))
+    opened = prepare(Request(str(tmp_path / "m.onnx"), "", Asked((str(tmp_path / "x.npy"),))))
+    assert opened.job.rows_per_part == BYTES_PER_PART // (4096 * 4)
     opened.close()
 
 

@@ -100,7 +100,7 @@ PartFlag = Annotated[
         show_default=False,
     ),
 ]
-BatchFlag = Annotated[
+RunBatchFlag = Annotated[
     int | None,
     typer.Option(
         "--batch",
@@ -110,7 +110,7 @@ BatchFlag = Annotated[
         show_default=False,
     ),
 ]
-LimitFlag = Annotated[
+RowLimitFlag = Annotated[
     int | None,
     typer.Option("--limit", min=1, metavar="N", help="Only the first N rows of the input.", show_default=False),
 ]
@@ -122,7 +122,7 @@ MaxBadFlag = Annotated[
         help="Bad rows that are accepted, a number or a share as 5%; with more it stops with exit code 1.",
     ),
 ]
-TopFlag = Annotated[
+TopColumnsFlag = Annotated[
     int | None,
     typer.Option(
         "--top",
@@ -177,11 +177,11 @@ def predict_command(
     form: FormFlag = Form.PARQUET,
     id_column: IdFlag = None,
     columns: ColumnsFlag = None,
-    top: TopFlag = None,
+    top: TopColumnsFlag = None,
     logits: LogitsFlag = False,
-    batch: BatchFlag = None,
+    batch: RunBatchFlag = None,
     rows_per_part: PartFlag = None,
-    limit: LimitFlag = None,
+    limit: RowLimitFlag = None,
     max_bad: MaxBadFlag = "10%",
     overwrite: OverwriteFlag = False,
     engine: EngineFlag = Engine.LOCAL,

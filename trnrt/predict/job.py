@@ -289,10 +289,18 @@ def _output_bytes(session: InferenceSession, source: Source, batch: int) -> int 
         shapes = _bound_shapes(session, {one.name: (batch, *source.shapes[one.name]) for one in source.wanted})
     if not shapes or not all(isinstance(dim, int) for shape in shapes for dim in shape):
         return None
-    return sum(
-        int(math.prod(shape)) * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
-        for output, shape in zip(session.model.outputs, shapes, strict=True)
+    return sum(_row_bytes(session, output, shape) for output, shape in zip(session.model.outputs, shapes, strict=True))
+
+
+def _row_bytes(session: InferenceSession, output: TensorInfo, shape: tuple[int, ...]) -> int:
+    if not output.dtype.endswith(")"):
+        return math.prod(shape) * as_numpy(output.dtype).itemsize
+    # A list of dicts is written as a float32 for each of the labels that its ZipMap has.
+    (node,) = (node for node in session.model.model.graph if output.name in (value.name for value in node.outputs))
+    labels = node.attributes.get_strings("classlabels_strings", ()) or node.attributes.get_ints(
+        "classlabels_int64s", ()
     )
+    return len(labels) * np.dtype(np.float32).itemsize
 
 
 def _bound_shapes(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Any, ...]]:
