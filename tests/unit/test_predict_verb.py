@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 from commanding import trnrt
@@ -374,16 +376,34 @@ def test_output_within_the_input_is_refused(tmp_path: Path) -> None:
         assert "is in the folder of the input" in predict(model, "--input", tmp_path, out=out, code=2)
 
 
-def test_a_csv_file_is_refused_with_what_converts_it(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("a,b,c\n1,2,3\n", "utf-8")
+@pytest.mark.parametrize("name", ["it's x.csv", "x.TSV", "x.jsonl", "x.feather", "x.orc"])
+def test_other_tables_are_refused_with_the_command_that_converts_them(tmp_path: Path, name: str) -> None:
+    table, path = pa.table({"a": [1], "b": [2], "c": [3]}), tmp_path / name
+    texts = {".csv": "a,b,c\n1,2,3\n", ".tsv": "a\tb\tc\n1\t2\t3\n", ".jsonl": '{"a": 1, "b": 2, "c": 3}\n'}
+    if path.suffix == ".feather":
+        pyarrow.feather.write_feather(table, path)
+    elif path.suffix == ".orc":
+        pyarrow.orc.write_table(table, path)
+    else:
+        path.write_text(texts[path.suffix.lower()], "utf-8")
     model = linear(tmp_path / "m.onnx")
-    complaint = predict(model, "--input", tmp_path / "x.csv", out=tmp_path / "out", code=2)
-    (code,) = [line.removeprefix("hint: ") for line in complaint.splitlines() if line.startswith("hint: ")]
-    exec(
-        code.replace("'data.parquet'", repr(str(tmp_path / "x.parquet"))), {"pyarrow": pa, "pq": pq, "csv": pyarrow.csv}
-    )
-    predict(model, "--input", tmp_path / "x.parquet", out=tmp_path / "out")
+    complaint = predict(model, "--input", path, out=tmp_path / "out", code=2)
+    (hint,) = [line.removeprefix("hint: ") for line in complaint.splitlines() if line.startswith("hint: ")]
+    command, _, program = shlex.split(hint)
+    assert command == "python3"
+    exec(program, {})
+    predict(model, "--input", path.with_suffix(".parquet"), out=tmp_path / "out")
     assert parts(tmp_path / "out") == [{"id": 0, "y": [1.0, 2.0, 3.0]}]
+
+
+def test_patterns_and_addresses_are_refused(tmp_path: Path, images: Path) -> None:
+    complaint = predict(FFNN, "--input", tmp_path / "*.parquet", out=tmp_path / "out", code=2)
+    assert "--input takes no patterns" in complaint and "name the folder" in complaint
+    for address in ("s3://bucket/x.parquet", "image=https://host/x.npy"):
+        assert "//" in (complaint := predict(FFNN, "--input", address, out=tmp_path / "out", code=2))
+        assert "is an address, and trnrt reads and writes files of this machine" in complaint
+    outcome = trnrt("predict", FFNN, "--input", images, "--output", "s3://bucket/out")
+    assert outcome.code == 2 and "'s3://bucket/out' is an address" in outcome.err
 
 
 def test_parts_are_in_order_by_name_however_many_there_are(tmp_path: Path) -> None:

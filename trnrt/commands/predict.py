@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,8 +66,8 @@ PredictInput = Annotated[
         show_default=False,
     ),
 ]
-DirectoryFlag = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
+DirectoryFlag = Annotated[  # no Path, which would make s3:/BUCKET of s3://BUCKET
+    str, typer.Option("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
 ]
 FormFlag = Annotated[Form, typer.Option("--format", help="What parts are written as.")]
 IdFlag = Annotated[
@@ -217,7 +216,7 @@ def predict_command(
     asked = Asked(tuple(inputs), id_column, tuple(columns or ()), image_options(layout, color, scale, mean, std))
     settings = (target, *_computing(dtype, backend, fallback, shape), DeviceOptions(lnc, cores, compiled), cache)
     how = (form.value, top, logits, batch, rows_per_part, limit)
-    request = Request(str(model), str(directory), asked, *settings, *how)
+    request = Request(str(model), directory, asked, *settings, *how)
     place = _place(engine, replicas, replica_cpus, address)
     predict(request, parse_most_bad(max_bad), Reporting(as_json, json_out), place, overwrite=overwrite)
 

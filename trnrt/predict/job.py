@@ -22,7 +22,7 @@ import numpy as np
 from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.feeds import as_numpy
-from trnrt.inputs import split_argument
+from trnrt.inputs import local, split_argument
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source, open_source
@@ -172,6 +172,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         InputError: for an input that can't be read, or doesn't fit the model; for a model whose inputs are no rows.
         OptionError: for settings that the model or the input doesn't have.
     """
+    directory = local(request.directory)
     session = InferenceSession(
         request.model,
         target=request.target,
@@ -183,7 +184,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         device=request.device,
     )
     wanted = _wanted(session, dict(request.shapes))
-    _check_outside(request, wanted)
+    _check_outside(request.asked.files, directory, wanted)
     source = open_source(request.asked, wanted, session.metadata)
     rows = source.rows if request.limit is None else min(request.limit, source.rows)
     width = sum(_bytes(one, source.shapes[one.name]) for one in wanted)
@@ -247,14 +248,14 @@ def _row_sizes(model: ImportedModel, info: TensorInfo, shapes: Mapping[str, tupl
     return tuple(dim if isinstance(dim, int) else None for dim in info.shape[1:])
 
 
-def _check_outside(request: Request, wanted: Sequence[Wanted]) -> None:
+def _check_outside(files: Sequence[str], directory: Path, wanted: Sequence[Wanted]) -> None:
     """OptionError where the parts would be written into a folder of the input, and be rows of it the next time."""
     names = {one.name: one.info for one in wanted}
-    for argument in request.asked.files:
+    for argument in files:
         folder = split_argument(argument, names)[1]
-        if folder.is_dir() and Path(request.directory).resolve().is_relative_to(folder.resolve()):
+        if folder.is_dir() and directory.resolve().is_relative_to(folder.resolve()):
             raise OptionError(
-                f"--output {quoted(request.directory)} is in the folder of the input, {quoted(str(folder))}",
+                f"--output {quoted(str(directory))} is in the folder of the input, {quoted(str(folder))}",
                 hint="name a directory outside of it",
             )
 
