@@ -263,6 +263,27 @@ def test_another_model_or_input_in_the_same_directory_is_refused(tmp_path: Path)
     assert "what is not the same: input x 1 file" in trnrt(*arguments, "--output", out).err
 
 
+def test_an_input_that_changes_while_it_is_read_is_no_finished_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, out = small(tmp_path), tmp_path / "out"
+    real = output_room.Output.add
+
+    def add(output: output_room.Output, part: PartDone) -> None:
+        real(output, part)
+        if part.number == 0:
+            small(tmp_path)  # the same rows, written anew
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output_room.Output, "add", add)
+        outcome = trnrt(*arguments, "--output", out)
+    assert outcome.code == 2 and "the input changed while it was read: input x 1 file" in outcome.err
+    assert "the same command goes on" not in outcome.err
+    assert json.loads((out / "_manifest.json").read_text("utf-8"))["state"] == "running"
+    assert "holds another prediction" in trnrt(*arguments, "--output", out).err
+    assert trnrt(*arguments, "--output", out, "--overwrite").code == 0
+
+
 @pytest.mark.parametrize("form", ["parquet", "npz"])
 def test_what_writes_the_files_is_part_of_the_job(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, out = [*small(tmp_path), "--format", form], tmp_path / "out"

@@ -275,6 +275,7 @@ def predict(
 
 def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) -> Outcome:
     """Make what is missing; say what stays where it ends before that."""
+    from trnrt.predict.job import check_input
     from trnrt.predict.running import StoppedError, run_parts, stopping
     from trnrt.predict.summary import Outcome
 
@@ -297,6 +298,7 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
                     from trnrt.predict import on_ray
 
                     on_ray.run_parts(opened, output, place, advance)
+            check_input(opened)
         output.finish()
     except StoppedError as error:
         note(f"stopped; {_kept(output)}")
@@ -304,7 +306,7 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
     except TooManyBadError as error:
         outcome.stopped = error
     except TrnrtError:
-        if output.done:
+        if output.done and output.missing:
             note(_kept(output))
         raise
     outcome.seconds = time.perf_counter() - start

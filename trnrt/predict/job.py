@@ -213,6 +213,17 @@ def open_job(job: Job) -> Opened:
     return opened
 
 
+def check_input(opened: Opened) -> None:
+    """InputError where the input files are no longer those that were opened: the parts may have rows of either."""
+    now = open_source(opened.job.request.asked, opened.source.wanted, opened.session.metadata)
+    now.close()
+    if changed := changes(opened.source.identity, now.identity):
+        raise InputError(
+            f"the input changed while it was read: {listed(changed)}",
+            hint="the parts may have rows of either; let nobody write to the files, and begin anew with --overwrite",
+        )
+
+
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What is not the same, in words."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
