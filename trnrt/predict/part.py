@@ -54,7 +54,8 @@ class _Collected:
     """What a part has so far."""
 
     ids: list[Array] = field(default_factory=list)
-    outputs: list[Mapping[str, Array]] = field(default_factory=list)
+    outputs: list[dict[str, Array]] = field(default_factory=list)
+    top: list[dict[str, Array]] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
 
 
@@ -129,6 +130,7 @@ def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: C
         kept = np.array([row for row in range(stop - start) if row not in failed], np.int64)
         if outputs is not None:
             collected.outputs.append(outputs)
+            collected.top.append(_top(opened, outputs))  # here: of all rows of a part it takes some times their memory
         collected.ids.append(rows.ids[start:stop][kept] if failed else rows.ids[start:stop])
         for row, reason in failed.items():
             at = start + row
@@ -149,7 +151,7 @@ def _isolated(opened: Opened, feeds: Mapping[str, Array], rows: int) -> tuple[di
         whole, failed = _halved(opened, feeds, rows, error)
         if not whole:
             opened.run(opened.zeros(rows), rows)
-        return _joined(whole), failed
+        return _joined(whole) if whole else None, failed
 
 
 def _halved(
@@ -172,19 +174,19 @@ def _halved(
     return whole, failed
 
 
-def _joined(outputs: list[dict[str, Array]]) -> dict[str, Array] | None:
-    return {name: np.concatenate([one[name] for one in outputs]) for name in outputs[0]} if outputs else None
+def _joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def _columns(opened: Opened, collected: _Collected) -> dict[str, Array]:
     """The part's columns: ids, outputs, and the best classes."""
-    if collected.outputs:
-        names = list(collected.outputs[0])
-        outputs = {name: np.concatenate([one[name] for one in collected.outputs]) for name in names}
-    else:  # of no rows, but with the columns and types that all parts have
-        outputs = {name: array[:0] for name, array in opened.run(opened.zeros(1), 1).items()}
+    if not collected.outputs:  # of no rows, but with the columns and types that all parts have
+        made = opened.run(opened.zeros(1), 1)
+        collected.outputs, collected.top = (
+            [{name: array[:0] for name, array in found.items()}] for found in (made, _top(opened, made))
+        )
+    outputs, extra = _joined(collected.outputs), _joined(collected.top)
     ids = np.concatenate([np.empty(0, opened.source.id_dtype), *collected.ids])
-    extra = _top(opened, outputs)
     named = {name: f"output_{name}" if name in {"id", *extra} else name for name in outputs}
     for column in named.values():
         if len(sharing := [quoted(name) for name, own in named.items() if own == column]) > 1:
