@@ -117,7 +117,9 @@ def test_texts_and_zipmaps_are_columns(tmp_path: Path, name: str) -> None:
     (wanted,) = session.get_inputs()
     x = np.random.default_rng(2).random((20, int(wanted.shape[1] or 0)), dtype=np.float32)
     np.save(tmp_path / "x.npy", x)
-    predict(model, "--input", tmp_path / "x.npy", out=tmp_path / "out")
+    document = predict(model, "--input", tmp_path / "x.npy", out=tmp_path / "out")
+    order = "has a number for each of these labels, in this order: no, yes"
+    assert any(order in told for told in document["notes"]) == name.endswith("zipmap")
     rows = parts(tmp_path / "out")
     for output, expected in zip(session.get_outputs(), session.run(None, {wanted.name: x}), strict=True):
         column = [row[output.name] for row in rows]

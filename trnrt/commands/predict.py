@@ -263,7 +263,7 @@ def predict(
         opened = prepare(request)
     with closing(opened):
         notes = [f"runs on the {opened.session.backend}: {opened.session.backend_reason}"] * (request.backend == "auto")
-        notes += opened.source.notes
+        notes += opened.notes
         for text in notes:
             note(text)
         with counting("checking what is there", opened.job.rows) as checked:

@@ -128,6 +128,16 @@ class Opened:
         """The names of the classes, where the model has them."""
         return labels_of(self.session.metadata) or looked_up_labels(self.session.model)
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about how the files are understood, and what the parts will hold."""
+        dicts = [output for output in self.session.model.outputs if output.dtype.startswith("seq(map(")]
+        return self.source.notes + [
+            f"{quoted(output.name)} has a number for each of these labels, in this order: "
+            f"{listed([shown(str(label)) for label in _dict_labels(self.session, output)], 20)}"
+            for output in dicts
+        ]
+
     def run(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
         """The outputs of ``rows`` rows, in whole batches: the last one is filled with copies of its last row.
 
@@ -307,12 +317,16 @@ def _output_bytes(session: InferenceSession, source: Source, batch: int) -> int 
 def _row_bytes(session: InferenceSession, output: TensorInfo, shape: tuple[int, ...]) -> int:
     if not output.dtype.endswith(")"):
         return math.prod(shape) * as_numpy(output.dtype).itemsize
-    # A list of dicts is written as a float32 for each of the labels that its ZipMap has.
+    return len(_dict_labels(session, output)) * np.dtype(np.float32).itemsize
+
+
+def _dict_labels(session: InferenceSession, output: TensorInfo) -> list[str | int]:
+    """What a list of dicts has in each of them: the labels of the ZipMap that makes it."""
     (node,) = (node for node in session.model.model.graph if output.name in (value.name for value in node.outputs))
-    labels = node.attributes.get_strings("classlabels_strings", ()) or node.attributes.get_ints(
-        "classlabels_int64s", ()
-    )
-    return len(labels) * np.dtype(np.float32).itemsize
+    return [
+        *node.attributes.get_strings("classlabels_strings", ()),
+        *node.attributes.get_ints("classlabels_int64s", ()),
+    ]
 
 
 def _bound_shapes(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Any, ...]]:

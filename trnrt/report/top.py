@@ -79,7 +79,9 @@ def choose_output(outputs: Sequence[TensorInfo], metadata: Mapping[str, str], lo
         found = listed([f"{quoted(o.name)} {o.dtype} {shape_text(o.shape)}" for o in outputs])
         raise OptionError(
             f"--top needs an output with one number a class, floats of shape [rows, classes]; the model's are {found}",
-            hint="leave --top out",
+            hint="export it with options={'zipmap': False}"
+            if any(output.dtype.startswith("seq(map(") for output in outputs)
+            else "leave --top out",
         )
     count = len(labels_of(metadata))
     candidates = [output for output in candidates if output.shape[1] == count] or candidates
