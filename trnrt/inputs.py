@@ -176,15 +176,15 @@ def split_argument(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str
     """``NAME=FILE`` or ``FILE``. Both may hold a "="; a prefix that is an input's name is one."""
     for name in sorted(wanted, key=len, reverse=True):
         if argument.startswith(f"{name}="):
-            return name, local(argument[len(name) + 1 :])
-    path = local(argument)
+            return name, local_path(argument[len(name) + 1 :])
+    path = local_path(argument)
     if "=" in argument and not path.exists():
         name = argument.split("=")[0]
         raise InputError(f"the model has no input {quoted(name)}", hint=f"its inputs are {_inputs(wanted)}")
     return None, path
 
 
-def local(text: str) -> Path:
+def local_path(text: str) -> Path:
     """A path of this machine; InputError for an address such as s3://BUCKET/FILE."""
     path = Path(text)
     if "://" in text and not path.exists():

@@ -22,7 +22,7 @@ import numpy as np
 from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.feeds import as_numpy
-from trnrt.inputs import local, split_argument
+from trnrt.inputs import local_path, split_argument
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source, open_source
@@ -182,7 +182,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         InputError: for an input that can't be read, or doesn't fit the model; for a model whose inputs are no rows.
         OptionError: for settings that the model or the input doesn't have.
     """
-    directory = local(request.directory)
+    directory = local_path(request.directory)
     session = InferenceSession(
         request.model,
         target=request.target,

@@ -184,7 +184,10 @@ def _kind(path: Path) -> str:
         if path.suffix.lower() == ".parquet":
             raise InputError(f"{quoted(str(path))} is no Parquet file, by its first bytes")
         if (read := _TABLES.get(path.suffix.lower())) is not None:
-            raise InputError(f"{quoted(str(path))} is read as a Parquet file alone", hint=_conversion(path, read))
+            raise InputError(
+                f"{quoted(str(path))} is no Parquet file, and tables are read from Parquet alone",
+                hint=_conversion(path, read),
+            )
     elif has_magic(str(path)) and not path.exists():
         hint = "name the folder for all Parquet files or pictures in it, or repeat --input for each file"
         raise InputError(f"there is no file {quoted(str(path))}, and --input takes no patterns", hint=hint)
