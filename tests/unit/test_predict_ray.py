@@ -212,6 +212,16 @@ def test_a_process_that_outlives_its_driver_changes_nothing(job: Job, tmp_path: 
         assert again.finished
 
 
+def test_a_ray_that_does_not_start_is_told(line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")  # as Ray does, in ray/_private/node.py
+
+    monkeypatch.setattr(ray, "init", init)
+    outcome = trnrt(*line, "--output", tmp_path / "out", "--engine", "ray")
+    assert outcome.code == 2, outcome.err
+    assert "Ray did not start: The current node timed out during startup." in outcome.err
+
+
 def test_flags_of_ray_need_ray(line: list[str], tmp_path: Path) -> None:
     for flag, value in (("--replicas", "2"), ("--address", "auto"), ("--replica-cpus", "1")):
         outcome = trnrt(*line, "--output", tmp_path / "out", flag, value)
