@@ -28,7 +28,7 @@ MOST_PIXELS = 1 << 25
 """A picture's pixels; decoding one takes a few bytes for each, however small its file is."""
 _SUM_TOLERANCE = 1e-3
 
-# Pillow's warnings become errors by a filter that all threads share; and one picture at a time is memory enough.
+# Pillow's warnings are silenced by a filter that all threads share; and one picture at a time is memory enough.
 _DECODING = Lock()
 
 

@@ -41,15 +41,19 @@ def started(each: Mapping[str, float], count: int) -> Iterator[dict[str, Any]]:
     check_room(each, count, {CPU: cpus, NEURON_CORES: cores})
     _keep_quiet()
     try:
-        context: Any = ray.init(
-            address="local",
-            num_cpus=cpus,
-            resources={NEURON_CORES: cores} if cores else None,
-            namespace=_NAMESPACE,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        try:
+            context: Any = ray.init(
+                address="local",
+                num_cpus=cpus,
+                resources={NEURON_CORES: cores} if cores else None,
+                namespace=_NAMESPACE,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except Exception as error:  # of no kind of its own, where its processes take longer than Ray waits
+            reason = " ".join(str(error).split())
+            raise BackendError(f"Ray did not start: {reason}", hint="try again when the machine is less busy") from None
         yield dict(context.address_info)
     finally:
         ray.shutdown()

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InputError
@@ -48,6 +49,21 @@ _PIXEL_RANGES = {  # scale and mean that give the range
     "normalized_0_1": (1 / 255, 0.0),
     "normalized_1_1": (2 / 255, 1.0),
     "nominalrange_16_235": (219 / 255, -16.0),
+}
+
+LARGE = 1 << 24
+"""Pixels of a picture from which on one is decoded at a time: each takes some eight bytes in memory."""
+_DECODING_LARGE = Lock()
+
+# How a picture is turned that a camera stored so: the tag Orientation of the EXIF specification.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
 }
 
 _METADATA = "the model's metadata"
@@ -99,7 +115,7 @@ class NamedPicture(BytesIO):
         """InputError for a picture of more than ``most`` pixels, as its header has them; it is not decoded."""
         from PIL import Image
 
-        with _reading(self), Image.open(self, formats=("PNG", "JPEG")) as file:
+        with silent(), _reading(self), Image.open(self, formats=("PNG", "JPEG")) as file:
             if file.width * file.height > most:
                 raise InputError(f"{quoted(self.name)} has {file.width}x{file.height} pixels; the limit is {most:,}")
         self.seek(0)
@@ -140,7 +156,8 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
     pictures: list[npt.NDArray[np.uint8]] = []
     steps: dict[str, None] = {}
     for path in paths:
-        pixels = _read_pixels(path, how, steps, largest // len(paths))
+        with silent():
+            pixels = _read_pixels(path, how, steps, largest // len(paths))
         if pictures and pixels.shape != pictures[0].shape:
             raise InputError(
                 f"{quoted(str(path))} has {_size_text(pixels)} pixels, and {quoted(str(paths[0]))} "
@@ -150,6 +167,25 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
         pictures.append(pixels)
     batch = _values(np.stack(pictures), how)
     return batch, _told(paths, batch, how, steps)
+
+
+def read_image(path: Path | NamedPicture, how: Recipe, *, largest: int) -> npt.NDArray[Any]:
+    """One picture as ``read_images`` makes it, without the batch. For threads, within ``silent``.
+
+    InputError as there. Of pictures of ``LARGE`` pixels one is in memory at a time, however many threads there are.
+    """
+    row: npt.NDArray[Any] = _values(_read_pixels(path, how, {}, largest)[None], how)[0]
+    return row
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without Pillow's warnings. All threads share their filters: enter this around threads, not in each of them."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
@@ -284,15 +320,19 @@ def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None],
     from PIL import Image
 
     with _reading(path), Image.open(path, formats=("PNG", "JPEG")) as file:
+        count = file.width * file.height
+        if Image.MAX_IMAGE_PIXELS is not None and count > Image.MAX_IMAGE_PIXELS:  # of which Pillow only warns
+            raise Image.DecompressionBombError
         width, height = how.width or file.width, how.height or file.height
         if width * height * CHANNELS[how.color] * np.dtype(np.float64).itemsize > largest:
             raise InputError(f"as {width}x{height} pixels, {quoted(str(path))} needs more than {size_text(largest)}")
-        picture = _colored(_upright(file, steps), how.color, steps)
-        width, height = how.width or picture.width, how.height or picture.height
-        if picture.size != (width, height):
-            step = f"resized from {picture.width}x{picture.height} to {width}x{height} (bilinear, antialiased)"
-            steps[step] = None
-            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        with _DECODING_LARGE if count >= LARGE else nullcontext():
+            picture = _colored(_upright(file, steps), how.color, steps)
+            width, height = how.width or picture.width, how.height or picture.height
+            if picture.size != (width, height):
+                step = f"resized from {picture.width}x{picture.height} to {width}x{height} (bilinear, antialiased)"
+                steps[step] = None
+                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, -1)
     return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]] if how.color.startswith("BGR") else pixels
 
@@ -301,17 +341,13 @@ def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None],
 def _reading(path: Path | NamedPicture) -> Iterator[None]:
     """Turn what Pillow raises for a bad file into InputError."""
     import struct
-    import warnings
     import zlib
 
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        yield
+    except Image.DecompressionBombError as error:
         raise InputError(
             f"{quoted(str(path))} has more pixels than trnrt reads ({Image.MAX_IMAGE_PIXELS:,})",
             hint="resize it first",
@@ -325,14 +361,16 @@ def _reading(path: Path | NamedPicture) -> Iterator[None]:
 
 def _upright(picture: Image, steps: dict[str, None]) -> Image:
     """The picture as a viewer shows it: cameras store how it must be turned."""
-    from PIL import ImageOps
+    from PIL import Image
     from PIL.ExifTags import Base
 
     picture.load()
-    if picture.getexif().get(Base.Orientation, 1) == 1:
+    turn = _TURNS.get(picture.getexif().get(Base.Orientation, 1))
+    if turn is None:
         return picture
     steps["turned upright, as its EXIF data says"] = None
-    return ImageOps.exif_transpose(picture)
+    # Not ImageOps.exif_transpose, which also writes the EXIF data anew, and fails where that is damaged.
+    return picture.transpose(Image.Transpose[turn])
 
 
 def _colored(picture: Image, color: str, steps: dict[str, None]) -> Image:
@@ -348,7 +386,7 @@ def _colored(picture: Image, color: str, steps: dict[str, None]) -> Image:
             steps["transparency dropped"] = None
     if mode == "L" and colorful:
         steps["colours turned to grey (ITU-R 601 luma)"] = None
-    return picture.convert(mode)
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
 def _reduced(picture: Image) -> Image:
@@ -364,12 +402,14 @@ def _values(pixels: npt.NDArray[np.uint8], how: Recipe) -> npt.NDArray[Any]:
     """Pixels (images, height, width, channels) as the model's input."""
     import numpy as np
 
-    batch: npt.NDArray[Any] = pixels
-    if how.dtype != "uint8":
-        batch = (pixels * how.scale - np.array(how.mean)) / np.array(how.std)
-    if how.layout == "NCHW":
-        batch = batch.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(batch.astype(_dtype(how.dtype)))
+    axis = LAYOUTS[how.layout]
+    if how.dtype == "uint8":
+        return np.ascontiguousarray(np.moveaxis(pixels, 3, axis))
+    # What becomes of each of the 256 values a pixel can have, looked up: a quarter of the time of computing it.
+    values = (np.arange(256)[:, None] * how.scale - np.array(how.mean)) / np.array(how.std)
+    table = np.broadcast_to(values, (256, pixels.shape[3])).astype(_dtype(how.dtype))
+    channels = [table[:, channel].take(pixels[..., channel], mode="clip") for channel in range(pixels.shape[3])]
+    return np.stack(channels, axis=axis)
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -176,12 +176,23 @@ def split_argument(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str
     """``NAME=FILE`` or ``FILE``. Both may hold a "="; a prefix that is an input's name is one."""
     for name in sorted(wanted, key=len, reverse=True):
         if argument.startswith(f"{name}="):
-            return name, Path(argument[len(name) + 1 :])
-    path = Path(argument)
+            return name, local_path(argument[len(name) + 1 :])
+    path = local_path(argument)
     if "=" in argument and not path.exists():
         name = argument.split("=")[0]
         raise InputError(f"the model has no input {quoted(name)}", hint=f"its inputs are {_inputs(wanted)}")
     return None, path
+
+
+def local_path(text: str) -> Path:
+    """A path of this machine; InputError for an address such as s3://BUCKET/FILE."""
+    path = Path(text)
+    if "://" in text and not path.exists():
+        raise InputError(
+            f"{quoted(text)} is an address, and trnrt reads and writes files of this machine",
+            hint="copy it, as with aws s3 cp --recursive, or mount it",
+        )
+    return path
 
 
 def _checked(path: Path) -> Path:

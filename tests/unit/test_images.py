@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from trnrt.errors import InputError
 from trnrt.images import ImageOptions, Recipe, parse_numbers, read_images, recipe
@@ -334,13 +335,27 @@ def test_a_cmyk_jpeg(saved: Saved) -> None:
     assert (batch > 250).all()
 
 
-def test_a_camera_s_orientation_is_followed(saved: Saved) -> None:
-    picture = Image.new("L", (20, 10))
+@pytest.mark.parametrize("orientation", range(10))
+def test_a_camera_s_orientation_is_followed(saved: Saved, orientation: int) -> None:
+    """As Pillow's own function turns it; 0 and 9 are none that the specification has."""
+    picture = Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3) * 40)
     exif = picture.getexif()
-    exif[0x112] = 6
-    batch, told = read(saved(picture, "picture.jpg", exif=exif), TensorInfo("x", "float32", ("N", 1, "H", "W")))
+    exif[0x112] = orientation
+    path = saved(picture, "picture.png", exif=exif)
+    with Image.open(path) as file:
+        expected = np.asarray(ImageOps.exif_transpose(file))
+    batch, told = read(path, TensorInfo("x", "float32", ("N", 1, "H", "W")))
+    np.testing.assert_array_equal(batch[0, 0], expected)
+    assert ("turned upright" in told) == (2 <= orientation <= 8)
+
+
+def test_a_picture_is_turned_whose_exif_data_could_not_be_written_again(saved: Saved) -> None:
+    """Its resolution, a fraction, is a text: Pillow reads that, and writing it anew would be a TypeError."""
+    turned, resolution = struct.pack("<HHIHH", 0x112, 3, 1, 6, 0), struct.pack("<HHI4s", 0x11A, 2, 4, b"abc")
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + turned + resolution + bytes(4)
+    path = saved(Image.new("L", (20, 10)), "picture.jpg", exif=exif)
+    batch, _ = read(path, TensorInfo("x", "float32", ("N", 1, "H", "W")))
     assert batch.shape == (1, 1, 20, 10)
-    assert "turned upright" in told
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a" + bytes(50)])

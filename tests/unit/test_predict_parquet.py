@@ -320,6 +320,8 @@ def test_files_whose_columns_differ_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "b.parquet")
     with pytest.raises(InputError, match=r"b\.parquet' is int64, and double in the first file"):
         open_source(Asked((str(tmp_path),)), [want()], {})
+    with pytest.raises(InputError, match=r"'a\.parquet' has no column 'k' for --id; it has 'x' double"):
+        open_source(Asked((str(tmp_path),), id="k"), [want()], {})
     pq.write_table(pa.table({"y": [1]}), tmp_path / "b.parquet")
     with pytest.raises(InputError, match=r"b\.parquet' has no column 'x'"):
         open_source(Asked((str(tmp_path),)), [want()], {})

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ with warnings.catch_warnings():
     import ray
     import ray.data
 
-from trnrt.errors import BackendError, InputError, ModelFileError
+from trnrt.errors import BackendError, InputError, ModelFileError, OptionError
 from trnrt.predict import on_ray
 from trnrt.predict.job import Job, Request, open_job, prepare
 from trnrt.predict.on_ray import ATTEMPTS, Attempts, PartMaker
 from trnrt.predict.output import MostBad, open_output
-from trnrt.predict.part import QUARANTINE, make_part
+from trnrt.predict.part import make_part
 from trnrt.predict.source import Asked
 
 pytestmark = [
@@ -108,7 +109,8 @@ def test_a_process_that_is_killed_changes_no_byte(
             for pid in list(started(process.pid, "ray::MapWorker"))[:1]:
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-                (out / ".part-00003.npz.0123456789abcdef").write_bytes(b"what it may leave")
+                (workshop,) = out.glob(".parts-*")
+                (workshop / ".part-00003.npz.0123456789abcdef").write_bytes(b"what it may leave")
         time.sleep(0.01)
     told, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
@@ -161,24 +163,24 @@ def test_a_part_travels_as_a_row_and_so_does_an_error(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    maker = PartMaker(job, str(tmp_path), Local())
+    maker = PartMaker(job, str(tmp_path), tmp_path / "out", Local())
     done = on_ray._believed(said(maker, 1))
     close(maker)
     assert (done.number, done.rows, done.predicted, done.reasons) == (1, 5, 5, ())
     with pytest.raises(BackendError, match="has no folder") as caught:
-        on_ray._believed(said(PartMaker(job, str(tmp_path / "none"), Local()), 0))
+        on_ray._believed(said(PartMaker(job, str(tmp_path / "none"), tmp_path, Local()), 0))
     assert caught.value.hint is not None and "shared storage" in caught.value.hint
     np.save(tmp_path / "x.npy", np.zeros((10, 4), np.float32))
     with pytest.raises(InputError, match="the job is not what it was"):
-        on_ray._believed(said(PartMaker(job, str(tmp_path), Local()), 0))
+        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path, Local()), 0))
     (tmp_path / "m.onnx").unlink()
     with pytest.raises(ModelFileError):
-        on_ray._believed(said(PartMaker(job, str(tmp_path), Local()), 0))
+        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path, Local()), 0))
 
 
 def test_a_part_that_kills_its_processes_is_given_up(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    maker = PartMaker(job, str(tmp_path), Local())
+    maker = PartMaker(job, str(tmp_path), tmp_path / "out", Local())
     for _ in range(ATTEMPTS):
         on_ray._believed(said(maker, 0))
     with pytest.raises(BackendError, match=f"{ATTEMPTS} processes of Ray ended before they had made part 0"):
@@ -186,20 +188,38 @@ def test_a_part_that_kills_its_processes_is_given_up(job: Job, tmp_path: Path, m
     close(maker)
 
 
-def test_what_a_process_left_half_written_is_gone_when_all_is_done(job: Job) -> None:
-    output = open_output(job, MostBad())
-    left = [output.directory / ".part-00001.npz.0123", output.directory / QUARANTINE / ".part-00001.jsonl.0123"]
-    with closing(open_job(job)) as opened:
-        output.add(make_part(opened, 0))
-        left[1].parent.mkdir()
-        for path in left:
-            path.write_bytes(b"half")
-        output.add(make_part(opened, 1))
-    output.finish()
-    output.close()
-    assert not any(path.exists() for path in left)
-    with closing(open_output(job, MostBad())) as again:
+def test_a_process_that_outlives_its_driver_changes_nothing(job: Job, tmp_path: Path) -> None:
+    """The driver is killed, another job takes the directory, and only then the process comes to its end."""
+    driver = open_output(job, MostBad())
+    orphan = open_job(job)
+    driver.add(make_part(orphan, 0, driver.workshop))
+    (driver.workshop / ".part-00001.npz.0123").write_bytes(b"half")
+    driver.lock.close()  # as the kernel does
+    other = replace(job, identity=(*job.identity, ("other", "yes")))
+    with closing(orphan), closing(open_output(other, MostBad(), overwrite=True)) as output:
+        with pytest.raises(OptionError, match=r"can't write .*part-00001"):
+            make_part(orphan, 1, driver.workshop)
+        for number in output.missing:
+            output.add(make_part(orphan, number, output.workshop))
+            with pytest.raises(OptionError, match="can't write"):
+                make_part(orphan, number, driver.workshop)
+        output.finish()
+        with pytest.raises(OptionError, match="can't write"):  # one of its own that Ray took for dead
+            make_part(orphan, 1, output.workshop)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {".lock", "_manifest.json", "part-00000.npz", "part-00001.npz"}
+    with closing(open_output(other, MostBad())) as again:
         assert again.finished
+
+
+def test_a_ray_that_does_not_start_is_told(line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")  # as Ray does, in ray/_private/node.py
+
+    monkeypatch.setattr(ray, "init", init)
+    outcome = trnrt(*line, "--output", tmp_path / "out", "--engine", "ray")
+    assert outcome.code == 2, outcome.err
+    assert "Ray did not start: The current node timed out during startup." in outcome.err
 
 
 def test_flags_of_ray_need_ray(line: list[str], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_killed_twice_and_resumed_gives_the_bytes_of_one_run(tmp_path: Path, dat
     assert killed.returncode == -signal.SIGKILL
     # The second time while a part is being written: its file is there under another name.
     second = noted(out) + drawn.randint(1, 10)
-    killed = stopped(line(data, out), signal.SIGKILL, lambda: noted(out) >= second and any(out.glob(".part-*")))
+    killed = stopped(line(data, out), signal.SIGKILL, lambda: noted(out) >= second and any(out.glob(".parts-*/*")))
     assert killed.returncode == -signal.SIGKILL
     kept = noted(out)
     assert second <= kept < 40
@@ -133,9 +134,9 @@ def crashing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
         return call
 
     monkeypatch.setattr(os, "fsync", wrapped("fsync", os.fsync))
-    monkeypatch.setattr(Path, "replace", wrapped("replace", Path.replace))
-    # A process that ends deletes nothing.
-    monkeypatch.setattr(Path, "unlink", wrapped("unlink", Path.unlink))
+    for name in ("mkdir", "rename", "replace", "unlink"):  # a process that ends deletes nothing, either
+        monkeypatch.setattr(Path, name, wrapped(name, getattr(Path, name)))
+    monkeypatch.setattr(shutil, "rmtree", wrapped("rmtree", shutil.rmtree))
     return calls
 
 
@@ -186,7 +187,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path, monkeypatch: pyte
     assert outcome.code == 2
     assert "part-00002.parquet': no space left on device" in outcome.err
     assert "2 of 3 parts are done and kept" in outcome.err
-    assert not list(out.glob(".part-*"))
+    assert not list(out.glob(".parts-*"))
     assert trnrt(*arguments, "--output", out).document["parts_kept"] == 2
     assert trnrt(*arguments, "--output", tmp_path / "whole").code == 0
     assert digests(out) == digests(tmp_path / "whole")
@@ -260,6 +261,27 @@ def test_another_model_or_input_in_the_same_directory_is_refused(tmp_path: Path)
     status = (tmp_path / "x.parquet").stat()
     os.utime(tmp_path / "x.parquet", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert "what is not the same: input x 1 file" in trnrt(*arguments, "--output", out).err
+
+
+def test_an_input_that_changes_while_it_is_read_is_no_finished_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, out = small(tmp_path), tmp_path / "out"
+    real = output_room.Output.add
+
+    def add(output: output_room.Output, part: PartDone) -> None:
+        real(output, part)
+        if part.number == 0:
+            small(tmp_path)  # the same rows, written anew
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output_room.Output, "add", add)
+        outcome = trnrt(*arguments, "--output", out)
+    assert outcome.code == 2 and "the input changed while it was read: input x 1 file" in outcome.err
+    assert "the same command goes on" not in outcome.err
+    assert json.loads((out / "_manifest.json").read_text("utf-8"))["state"] == "running"
+    assert "holds another prediction" in trnrt(*arguments, "--output", out).err
+    assert trnrt(*arguments, "--output", out, "--overwrite").code == 0
 
 
 @pytest.mark.parametrize("form", ["parquet", "npz"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 from commanding import trnrt
@@ -114,7 +117,9 @@ def test_texts_and_zipmaps_are_columns(tmp_path: Path, name: str) -> None:
     (wanted,) = session.get_inputs()
     x = np.random.default_rng(2).random((20, int(wanted.shape[1] or 0)), dtype=np.float32)
     np.save(tmp_path / "x.npy", x)
-    predict(model, "--input", tmp_path / "x.npy", out=tmp_path / "out")
+    document = predict(model, "--input", tmp_path / "x.npy", out=tmp_path / "out")
+    order = "has a number for each of these labels, in this order: no, yes"
+    assert any(order in told for told in document["notes"]) == name.endswith("zipmap")
     rows = parts(tmp_path / "out")
     for output, expected in zip(session.get_outputs(), session.run(None, {wanted.name: x}), strict=True):
         column = [row[output.name] for row in rows]
@@ -229,7 +234,7 @@ def test_a_session_that_runs_nothing_is_no_bad_row(
     opened = opened_rows(tmp_path)
     monkeypatch.setattr(opened.session, "run", fail)
     with pytest.raises(type(error), match=str(error)):
-        make_part(opened, 0)
+        make_part(opened, 0, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -298,16 +303,21 @@ def test_a_limit_is_a_number_or_a_share_rounded_down(text: str, rows: int, limit
 
 def test_a_job_goes_to_another_process_and_makes_the_same_part(tmp_path: Path) -> None:
     opened = opened_rows(tmp_path)
-    mine = make_part(opened, 1)
+    mine = make_part(opened, 1, tmp_path / "out")
     opened.close()
     before = digests(tmp_path / "out")
     (tmp_path / "out" / "part-00001.parquet").unlink()
     script = (
-        "import pickle, sys; from trnrt.predict.job import open_job; from trnrt.predict.part import make_part;"
-        "done = make_part(open_job(pickle.load(sys.stdin.buffer)), 1); sys.stdout.buffer.write(pickle.dumps(done))"
+        "import pickle, sys; from pathlib import Path; from trnrt.predict.job import open_job;"
+        "from trnrt.predict.part import make_part;"
+        "done = make_part(open_job(pickle.load(sys.stdin.buffer)), 1, Path(sys.argv[1]));"
+        "sys.stdout.buffer.write(pickle.dumps(done))"
     )
     made = subprocess.run(
-        [sys.executable, "-c", script], input=pickle.dumps(opened.job), capture_output=True, check=True
+        [sys.executable, "-c", script, tmp_path / "out"],
+        input=pickle.dumps(opened.job),
+        capture_output=True,
+        check=True,
     )
     assert pickle.loads(made.stdout) == mine
     assert digests(tmp_path / "out") == before
@@ -368,16 +378,34 @@ def test_output_within_the_input_is_refused(tmp_path: Path) -> None:
         assert "is in the folder of the input" in predict(model, "--input", tmp_path, out=out, code=2)
 
 
-def test_a_csv_file_is_refused_with_what_converts_it(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("a,b,c\n1,2,3\n", "utf-8")
+@pytest.mark.parametrize("name", ["it's x.csv", "x.TSV", "x.jsonl", "x.feather", "x.orc"])
+def test_other_tables_are_refused_with_the_command_that_converts_them(tmp_path: Path, name: str) -> None:
+    table, path = pa.table({"a": [1], "b": [2], "c": [3]}), tmp_path / name
+    texts = {".csv": "a,b,c\n1,2,3\n", ".tsv": "a\tb\tc\n1\t2\t3\n", ".jsonl": '{"a": 1, "b": 2, "c": 3}\n'}
+    if path.suffix == ".feather":
+        pyarrow.feather.write_feather(table, path)
+    elif path.suffix == ".orc":
+        pyarrow.orc.write_table(table, path)
+    else:
+        path.write_text(texts[path.suffix.lower()], "utf-8")
     model = linear(tmp_path / "m.onnx")
-    complaint = predict(model, "--input", tmp_path / "x.csv", out=tmp_path / "out", code=2)
-    (code,) = [line.removeprefix("hint: ") for line in complaint.splitlines() if line.startswith("hint: ")]
-    exec(
-        code.replace("'data.parquet'", repr(str(tmp_path / "x.parquet"))), {"pyarrow": pa, "pq": pq, "csv": pyarrow.csv}
-    )
-    predict(model, "--input", tmp_path / "x.parquet", out=tmp_path / "out")
+    complaint = predict(model, "--input", path, out=tmp_path / "out", code=2)
+    (hint,) = [line.removeprefix("hint: ") for line in complaint.splitlines() if line.startswith("hint: ")]
+    command, _, program = shlex.split(hint)
+    assert command == "python3" and "tables are read from Parquet alone" in complaint
+    exec(program, {})
+    predict(model, "--input", path.with_suffix(".parquet"), out=tmp_path / "out")
     assert parts(tmp_path / "out") == [{"id": 0, "y": [1.0, 2.0, 3.0]}]
+
+
+def test_patterns_and_addresses_are_refused(tmp_path: Path, images: Path) -> None:
+    complaint = predict(FFNN, "--input", tmp_path / "*.parquet", out=tmp_path / "out", code=2)
+    assert "--input takes no patterns" in complaint and "name the folder" in complaint
+    for address in ("s3://bucket/x.parquet", "image=https://host/x.npy"):
+        assert "//" in (complaint := predict(FFNN, "--input", address, out=tmp_path / "out", code=2))
+        assert "is an address, and trnrt reads and writes files of this machine" in complaint
+    outcome = trnrt("predict", FFNN, "--input", images, "--output", "s3://bucket/out")
+    assert outcome.code == 2 and "'s3://bucket/out' is an address" in outcome.err
 
 
 def test_parts_are_in_order_by_name_however_many_there_are(tmp_path: Path) -> None:
@@ -397,6 +425,25 @@ def test_a_part_holds_what_its_outputs_allow_whatever_the_model_declares(tmp_pat
     np.save(tmp_path / "x.npy", np.zeros((16, 8, 64, 64), np.float32))
     opened = prepare(Request(str(model), "", Asked((str(tmp_path / "x.npy"),))))
     assert opened.job.rows_per_part == BYTES_PER_PART // (2 * 128 * 128 * 4)
+    opened.close()
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": range(4096)}, {"classlabels_strings": ["a"] * 4096}])
+def test_a_list_of_dicts_counts_with_all_its_labels(tmp_path: Path, labels: dict[str, Any]) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("ZipMap", ["y"], ["p"], domain="ai.onnx.ml", **labels),
+    ]
+    source = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4096])
+    key = TensorProto.INT64 if "classlabels_int64s" in labels else TensorProto.STRING
+    value = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    dicts = helper.make_value_info("p", helper.make_sequence_type_proto(helper.make_map_type_proto(key, value)))
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph(nodes, "m", [source], [dicts])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.zeros((16, 4096), np.float32))
+    opened = prepare(Request(str(tmp_path / "m.onnx"), "", Asked((str(tmp_path / "x.npy"),))))
+    assert opened.job.rows_per_part == BYTES_PER_PART // (4096 * 4)
     opened.close()
 
 
@@ -423,7 +470,7 @@ def test_outputs_that_have_no_row_for_each_row_are_refused(tmp_path: Path) -> No
         prepare(request)
     opened = prepare(replace(request, batch=1))
     with pytest.raises(OptionError, match=r"output 'z' has the shape \(5,\) for 1 row"):
-        make_part(opened, 0)
+        make_part(opened, 0, tmp_path / "out")
     opened.close()
 
 

@@ -11,6 +11,9 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from onnx import TensorProto, helper
 
 from trnrt.errors import Blocker, OptionError
@@ -31,7 +34,7 @@ from trnrt.report.text import (
     shown,
     size_text,
 )
-from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels
+from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels, ranked
 from trnrt.validate import OutputComparison, ValidationReport
 
 HOSTILE = "a\n\x1b[31m[bold]\u202e\r"
@@ -301,6 +304,20 @@ def test_labels_are_used_if_there_is_one_a_class() -> None:
 def test_ranking_of_ties_and_of_what_is_no_number() -> None:
     top = best_classes("y", np.array([[1.0, np.nan, 2.0, 2.0, -np.inf]]), 9, labels=[], softmax=False)
     assert [choice.index for choice in top.rows[0]] == [2, 3, 0, 4, 1]
+
+
+SHAPES = st.tuples(st.integers(0, 4), st.integers(0, 6))
+
+
+@given(
+    arrays(np.float64, SHAPES, elements=st.sampled_from([np.nan, np.inf, 0, 1, 2])),
+    st.integers(1, 7),
+)
+def test_the_best_are_those_of_a_stable_sort(output: Any, count: int) -> None:
+    classes, numbers = ranked(output, count, softmax=False)
+    expected = np.argsort(-output, axis=1, kind="stable")[:, :count]
+    np.testing.assert_array_equal(classes, expected)
+    np.testing.assert_array_equal(numbers, np.take_along_axis(output, expected, axis=1))
 
 
 def test_softmax_only_when_asked() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,8 +66,8 @@ PredictInput = Annotated[
         show_default=False,
     ),
 ]
-DirectoryFlag = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
+DirectoryFlag = Annotated[  # no Path, which would make s3:/BUCKET of s3://BUCKET
+    str, typer.Option("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
 ]
 FormFlag = Annotated[Form, typer.Option("--format", help="What parts are written as.")]
 IdFlag = Annotated[
@@ -100,7 +99,7 @@ PartFlag = Annotated[
         show_default=False,
     ),
 ]
-BatchFlag = Annotated[
+RunBatchFlag = Annotated[
     int | None,
     typer.Option(
         "--batch",
@@ -110,7 +109,7 @@ BatchFlag = Annotated[
         show_default=False,
     ),
 ]
-LimitFlag = Annotated[
+RowLimitFlag = Annotated[
     int | None,
     typer.Option("--limit", min=1, metavar="N", help="Only the first N rows of the input.", show_default=False),
 ]
@@ -122,7 +121,7 @@ MaxBadFlag = Annotated[
         help="Bad rows that are accepted, a number or a share as 5%; with more it stops with exit code 1.",
     ),
 ]
-TopFlag = Annotated[
+TopColumnsFlag = Annotated[
     int | None,
     typer.Option(
         "--top",
@@ -177,11 +176,11 @@ def predict_command(
     form: FormFlag = Form.PARQUET,
     id_column: IdFlag = None,
     columns: ColumnsFlag = None,
-    top: TopFlag = None,
+    top: TopColumnsFlag = None,
     logits: LogitsFlag = False,
-    batch: BatchFlag = None,
+    batch: RunBatchFlag = None,
     rows_per_part: PartFlag = None,
-    limit: LimitFlag = None,
+    limit: RowLimitFlag = None,
     max_bad: MaxBadFlag = "10%",
     overwrite: OverwriteFlag = False,
     engine: EngineFlag = Engine.LOCAL,
@@ -217,7 +216,7 @@ def predict_command(
     asked = Asked(tuple(inputs), id_column, tuple(columns or ()), image_options(layout, color, scale, mean, std))
     settings = (target, *_computing(dtype, backend, fallback, shape), DeviceOptions(lnc, cores, compiled), cache)
     how = (form.value, top, logits, batch, rows_per_part, limit)
-    request = Request(str(model), str(directory), asked, *settings, *how)
+    request = Request(str(model), directory, asked, *settings, *how)
     place = _place(engine, replicas, replica_cpus, address)
     predict(request, parse_most_bad(max_bad), Reporting(as_json, json_out), place, overwrite=overwrite)
 
@@ -264,7 +263,7 @@ def predict(
         opened = prepare(request)
     with closing(opened):
         notes = [f"runs on the {opened.session.backend}: {opened.session.backend_reason}"] * (request.backend == "auto")
-        notes += opened.source.notes
+        notes += opened.notes
         for text in notes:
             note(text)
         with counting("checking what is there", opened.job.rows) as checked:
@@ -276,6 +275,7 @@ def predict(
 
 def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) -> Outcome:
     """Make what is missing; say what stays where it ends before that."""
+    from trnrt.predict.job import check_input
     from trnrt.predict.running import StoppedError, run_parts, stopping
     from trnrt.predict.summary import Outcome
 
@@ -298,6 +298,7 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
                     from trnrt.predict import on_ray
 
                     on_ray.run_parts(opened, output, place, advance)
+            check_input(opened)
         output.finish()
     except StoppedError as error:
         note(f"stopped; {_kept(output)}")
@@ -305,7 +306,7 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
     except TooManyBadError as error:
         outcome.stopped = error
     except TrnrtError:
-        if output.done:
+        if output.done and output.missing:
             note(_kept(output))
         raise
     outcome.seconds = time.perf_counter() - start

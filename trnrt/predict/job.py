@@ -22,7 +22,7 @@ import numpy as np
 from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.feeds import as_numpy
-from trnrt.inputs import split_argument
+from trnrt.inputs import local_path, split_argument
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source, open_source
@@ -128,6 +128,16 @@ class Opened:
         """The names of the classes, where the model has them."""
         return labels_of(self.session.metadata) or looked_up_labels(self.session.model)
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about how the files are understood, and what the parts will hold."""
+        dicts = [output for output in self.session.model.outputs if output.dtype.startswith("seq(map(")]
+        return self.source.notes + [
+            f"{quoted(output.name)} has a number for each of these labels, in this order: "
+            f"{listed([shown(str(label)) for label in _dict_labels(self.session, output)], 20)}"
+            for output in dicts
+        ]
+
     def run(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
         """The outputs of ``rows`` rows, in whole batches: the last one is filled with copies of its last row.
 
@@ -172,6 +182,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         InputError: for an input that can't be read, or doesn't fit the model; for a model whose inputs are no rows.
         OptionError: for settings that the model or the input doesn't have.
     """
+    directory = local_path(request.directory)
     session = InferenceSession(
         request.model,
         target=request.target,
@@ -183,7 +194,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         device=request.device,
     )
     wanted = _wanted(session, dict(request.shapes))
-    _check_outside(request, wanted)
+    _check_outside(request.asked.files, directory, wanted)
     source = open_source(request.asked, wanted, session.metadata)
     rows = source.rows if request.limit is None else min(request.limit, source.rows)
     width = sum(_bytes(one, source.shapes[one.name]) for one in wanted)
@@ -210,6 +221,17 @@ def open_job(job: Job) -> Opened:
         opened.close()
         raise InputError(f"the job is not what it was: {listed(changed)}")
     return opened
+
+
+def check_input(opened: Opened) -> None:
+    """InputError where the input files are no longer those that were opened: the parts may have rows of either."""
+    now = open_source(opened.job.request.asked, opened.source.wanted, opened.session.metadata)
+    now.close()
+    if changed := changes(opened.source.identity, now.identity):
+        raise InputError(
+            f"the input changed while it was read: {listed(changed)}",
+            hint="the parts may have rows of either; let nobody write to the files, and begin anew with --overwrite",
+        )
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -247,14 +269,14 @@ def _row_sizes(model: ImportedModel, info: TensorInfo, shapes: Mapping[str, tupl
     return tuple(dim if isinstance(dim, int) else None for dim in info.shape[1:])
 
 
-def _check_outside(request: Request, wanted: Sequence[Wanted]) -> None:
+def _check_outside(files: Sequence[str], directory: Path, wanted: Sequence[Wanted]) -> None:
     """OptionError where the parts would be written into a folder of the input, and be rows of it the next time."""
     names = {one.name: one.info for one in wanted}
-    for argument in request.asked.files:
+    for argument in files:
         folder = split_argument(argument, names)[1]
-        if folder.is_dir() and Path(request.directory).resolve().is_relative_to(folder.resolve()):
+        if folder.is_dir() and directory.resolve().is_relative_to(folder.resolve()):
             raise OptionError(
-                f"--output {quoted(request.directory)} is in the folder of the input, {quoted(str(folder))}",
+                f"--output {quoted(str(directory))} is in the folder of the input, {quoted(str(folder))}",
                 hint="name a directory outside of it",
             )
 
@@ -289,10 +311,22 @@ def _output_bytes(session: InferenceSession, source: Source, batch: int) -> int 
         shapes = _bound_shapes(session, {one.name: (batch, *source.shapes[one.name]) for one in source.wanted})
     if not shapes or not all(isinstance(dim, int) for shape in shapes for dim in shape):
         return None
-    return sum(
-        int(math.prod(shape)) * (8 if output.dtype.endswith(")") else as_numpy(output.dtype).itemsize)
-        for output, shape in zip(session.model.outputs, shapes, strict=True)
-    )
+    return sum(_row_bytes(session, output, shape) for output, shape in zip(session.model.outputs, shapes, strict=True))
+
+
+def _row_bytes(session: InferenceSession, output: TensorInfo, shape: tuple[int, ...]) -> int:
+    if not output.dtype.endswith(")"):
+        return math.prod(shape) * as_numpy(output.dtype).itemsize
+    return len(_dict_labels(session, output)) * np.dtype(np.float32).itemsize
+
+
+def _dict_labels(session: InferenceSession, output: TensorInfo) -> list[str | int]:
+    """What a list of dicts has in each of them: the labels of the ZipMap that makes it."""
+    (node,) = (node for node in session.model.model.graph if output.name in (value.name for value in node.outputs))
+    return [
+        *node.attributes.get_strings("classlabels_strings", ()),
+        *node.attributes.get_ints("classlabels_int64s", ()),
+    ]
 
 
 def _bound_shapes(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Any, ...]]:

@@ -1,8 +1,9 @@
 """All parts of a job on Ray Data: who makes a part is Ray's business, who believes it is the driver's.
 
 The parts that are missing are the rows of a data set, and the processes that make them hold a session each. What a
-process died with is made again, by Ray, in another one: a part has the same bytes whoever makes it, and its file
-appears whole. The driver alone writes down what is done, so that a job that was stopped goes on, on Ray or without.
+process died with is made again, by Ray, in another one: a part has the same bytes whoever makes it. The driver alone
+puts parts in their places and writes down what is done, so that a job that was stopped goes on, on Ray or without, and
+processes that outlive a driver that was killed (1.7 seconds on one machine) change nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def run_parts(opened: Opened, output: Output, place: Place, advance: Callable[[i
     device = opened.job.request.device
     cores = {NEURON_CORES: float(device.cores if device else 1)} if opened.session.backend == "neuron" else {}
     with _cluster(place, cores):
-        for row in _made(opened.job, output.missing, place, cores):
+        for row in _made(opened.job, output, place, cores):
             done = _believed(row)
             output.add(done)
             advance(done.rows)
@@ -74,8 +75,8 @@ class Attempts:
 class PartMaker:
     """A process that makes parts. ``folder``: where the driver stands, from which the job's paths go."""
 
-    def __init__(self, job: Job, folder: str, attempts: Any) -> None:
-        self._job, self._folder, self._attempts = job, folder, attempts
+    def __init__(self, job: Job, folder: str, workshop: Path, attempts: Any) -> None:
+        self._job, self._folder, self._workshop, self._attempts = job, folder, workshop, attempts
         self._opened: Opened | None = None
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
@@ -84,7 +85,7 @@ class PartMaker:
         try:
             if ray.get(self._attempts.begin.remote(number)) > ATTEMPTS:
                 raise BackendError(f"{ATTEMPTS} processes of Ray ended before they had made part {number}")
-            return {"told": [json.dumps(asdict(make_part(self._open(), number)))]}
+            return {"told": [json.dumps(asdict(make_part(self._open(), number, self._workshop)))]}
         except DeviceError:
             os._exit(1)  # the device is free again when the process has ended; the part goes to another one
         except TrnrtError as error:
@@ -105,17 +106,17 @@ class PartMaker:
         return self._opened
 
 
-def _made(job: Job, numbers: list[int], place: Place, cores: dict[str, float]) -> Iterator[Row]:
+def _made(job: Job, output: Output, place: Place, cores: dict[str, float]) -> Iterator[Row]:
     """What Ray's processes say of each part, as it comes."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
-    items = [{"number": number} for number in numbers]
+    items = [{"number": number} for number in output.missing]
     parts = ray.data.from_items(items, override_num_blocks=len(items))
     # One part at a time: one that waits at a busy process is one that an idle process does not make.
     pool = ray.data.ActorPoolStrategy(size=min(place.replicas, len(items)), max_tasks_in_flight_per_actor=1)
     told = parts.map_batches(
         PartMaker,
-        fn_constructor_args=(job, str(Path.cwd()), ray.remote(num_cpus=0)(Attempts).remote()),
+        fn_constructor_args=(job, str(Path.cwd()), output.workshop, ray.remote(num_cpus=0)(Attempts).remote()),
         batch_size=1,
         compute=pool,
         num_cpus=place.replica_cpus,

@@ -5,6 +5,10 @@
     part-00000.parquet   the parts
     _quarantine/         bad rows, one file a part that has any
     .lock                held by the process that writes
+    .parts-*             the workshop of a run: what its processes make there, the one with the lock puts in its place
+
+A workshop is its run's alone, and is gone when the run ends or the next one begins: a process of Ray that outlives its
+driver can put nothing among the parts of another job.
 
 Names that begin with "_" or "." are left alone by what reads a folder of Parquet files as one table. There is no
 time and no path in the files: two runs of one job leave the same bytes.
@@ -16,9 +20,10 @@ import fcntl
 import json
 import math
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, TypeGuard
@@ -33,8 +38,8 @@ SCHEMA_VERSION = 1
 MANIFEST = "_manifest.json"
 PROGRESS = "_progress.jsonl"
 LOCK = ".lock"
-_HALF_WRITTEN = (".part-", f".{MANIFEST}.", f".{PROGRESS}.")
-"""How the names of files begin that a process which was killed had not written to the end."""
+_HALF_WRITTEN = (".parts-", f".{MANIFEST}.", f".{PROGRESS}.")
+"""How the names begin of what a process that was killed leaves: its workshop, and a file not written to the end."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +78,15 @@ def parse_most_bad(text: str) -> MostBad:
 class Output:
     """A directory that this process alone writes to, from ``open_output`` until ``close``.
 
-    ``done``: parts that are there and have the digests that were noted. ``notes``: what was found, for the user.
+    ``workshop``: where ``make_part`` writes. ``done``: parts that are there and have the digests that were noted.
+    ``notes``: what was found, for the user.
     ``finished``: all was done before. ``bad``: rows set aside so far.
     """
 
     job: Job
     most_bad: MostBad
     lock: IO[bytes]
+    workshop: Path
     done: dict[int, PartDone] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     finished: bool = False
@@ -96,7 +103,12 @@ class Output:
         return [number for number in range(self.job.parts) if number not in self.done]
 
     def add(self, part: PartDone) -> None:
-        """Note that a part is there. TooManyBadError where there are too many bad rows now; the part is kept."""
+        """Put a part that was made in its place, and note it.
+
+        TooManyBadError where there are too many bad rows now; the part is kept.
+        """
+        with _writing(self.directory):
+            self._place(part)
         with _writing(self.directory / PROGRESS), (self.directory / PROGRESS).open("ab") as file:
             file.write(f"{json.dumps(asdict(part))}\n".encode())
             file.flush()
@@ -104,6 +116,18 @@ class Output:
         self.done[part.number] = part
         self.bad += part.bad
         self.check_bad()
+
+    def _place(self, part: PartDone) -> None:
+        """The bad rows first: where the part is, they are."""
+        bad, path = bad_file(self.job, part.number), part_file(self.job, part.number)
+        if part.bad_sha256 is None:
+            bad.unlink(missing_ok=True)
+        else:
+            bad.parent.mkdir(exist_ok=True)
+            (self.workshop / bad.name).replace(bad)
+            sync_directory(bad.parent)
+        (self.workshop / path.name).replace(path)
+        sync_directory(path.parent)
 
     def check_bad(self) -> None:
         """TooManyBadError where there are too many bad rows."""
@@ -119,11 +143,11 @@ class Output:
             )
 
     def finish(self) -> None:
-        """Say in the manifest that all is done, and delete what a process of Ray that died had half written."""
+        """Say in the manifest that all is done."""
         if self.finished:
             return
         with _writing(self.directory):
-            _sweep(self.directory)
+            _remove(self.workshop)
         parts = [self.done[number] for number in range(self.job.parts)]
         document = _manifest(self.job, "finished") | {
             "predicted": sum(part.predicted for part in parts),
@@ -131,11 +155,13 @@ class Output:
             "parts": [asdict(part) for part in parts],
         }
         write_text(self.directory / MANIFEST, _text(document), durable=True)
-        (self.directory / PROGRESS).unlink(missing_ok=True)
+        with _writing(self.directory / PROGRESS):
+            (self.directory / PROGRESS).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let others write there."""
-        self.lock.close()
+        with self.lock, suppress(OSError):  # the next run tries again
+            _remove(self.workshop)
 
 
 def open_output(
@@ -154,10 +180,12 @@ def open_output(
         directory.mkdir(parents=True, exist_ok=True)
         _check_ours(directory)  # before there is a lock of ours in it
         lock = _locked(directory)
-    output = Output(job, most_bad, lock)
+    output = Output(job, most_bad, lock, directory / f".parts-{secrets.token_hex(8)}")
     try:
         with _writing(directory):
-            _clear(directory) if overwrite else _sweep(directory)
+            _sweep(directory)
+            if overwrite:
+                _clear(directory)
             found = _read_manifest(directory)
             if found is not None and found["state"] == "running" and not any(_noted(directory, found)):
                 # Nothing would be lost: a first try that ended before its first part binds nobody.
@@ -166,6 +194,8 @@ def open_output(
             if found is not None:
                 _check_same(job, found, directory)
             _take_over(output, found, checked or (lambda rows: None))
+            if not output.finished:
+                output.workshop.mkdir()
     except BaseException:
         output.close()
         raise
@@ -306,18 +336,25 @@ def _check_ours(directory: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Delete what a process that was killed had half written."""
-    for folder in (directory, directory / QUARANTINE):
-        for name in _HALF_WRITTEN:
-            for path in folder.glob(f"{name}*"):
-                path.unlink(missing_ok=True)
+    """Delete what a process that was killed had made and not put in its place."""
+    for path in [path for path in directory.iterdir() if path.name.startswith(_HALF_WRITTEN)]:
+        _remove(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _remove(workshop: Path) -> None:
+    """Delete a workshop, if it is there; renamed first, so that a process that still writes finds none."""
+    gone = workshop.with_name(f".parts-{secrets.token_hex(8)}")
+    try:
+        workshop.rename(gone)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(gone)
 
 
 def _clear(directory: Path) -> None:
     """Delete a batch prediction, and nothing else; the manifest last, without which its parts are nobody's."""
     if not (directory / MANIFEST).exists():
         return
-    _sweep(directory)
     (directory / PROGRESS).unlink(missing_ok=True)
     shutil.rmtree(directory / QUARANTINE, ignore_errors=True)
     for path in directory.glob("part-[0-9]*.*"):

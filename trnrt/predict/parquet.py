@@ -181,7 +181,7 @@ def open_parquet(
     counts: list[int] = []
     groups: list[int] = []
     schema: pa.Schema | None = None
-    width, coded = 0, False
+    width, coded, ids = 0, False, None
     for path in files:
         with reading_parquet(path), _opened(path) as file:
             counts.append(file.metadata.num_rows)
@@ -190,13 +190,12 @@ def open_parquet(
             found = file.schema_arrow
             if path == files[0]:
                 bindings = _bindings(schema, path.name, asked, wanted, metadata)
+                if asked.id is not None:
+                    ids = id_dtype(_field(schema, asked.id, path.name, "--id").type, titled(asked.id, path.name))
             _check_same(schema, found, bindings, asked.id, path)
             width = max(width, _bytes_a_row(file))
             coded = coded or _has_dictionary(file, bindings)
     assert schema is not None
-    ids = None
-    if asked.id is not None:
-        ids = id_dtype(_field(schema, asked.id, files[0].name, "--id").type, titled(asked.id, files[0].name))
     notes = [note for binding in bindings for note in _notes(binding, files[0], schema)]
     at_once = _at_once(bindings, width, coded=coded)
     names = [path.name for path in files]
@@ -320,7 +319,7 @@ def _found(schema: pa.Schema, file: str, wanted: Wanted, *, alone: bool, id_: st
             return numbers
     raise InputError(
         f"which columns of {quoted(file)} are {wanted.told()} is not clear; it has {listed(_told(schema), 12)}",
-        hint=f"say --columns {shown(wanted.name)}=COLUMN, or several of one number each: =COLUMN,COLUMN,...",
+        hint=f"say --columns {shown(wanted.name)}=COLUMN, or =COLUMN,COLUMN,... for columns of one number each",
     )
 
 
@@ -348,7 +347,7 @@ def _field(schema: pa.Schema, name: str, file: str, use: str) -> pa.Field:
 def _check_same(schema: pa.Schema, found: pa.Schema, bindings: Sequence[Binding], id_: str | None, path: Path) -> None:
     """InputError unless a file has the columns that are read, of the first file's types."""
     for name in [*(name for binding in bindings for name in binding.columns), *([id_] if id_ else [])]:
-        mine = _field(schema, name, "the first file", "--id").type
+        mine = schema.field(name).type
         theirs = _field(found, name, str(path), "a column of the first file").type
         if mine != theirs:
             raise InputError(

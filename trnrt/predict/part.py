@@ -1,6 +1,6 @@
 """One part of a job: its rows are read, the bad ones set aside, the others run in batches, and its file is written.
 
-The file appears whole, under its own name, or not at all; the bad rows stand in another, which is there before it.
+Its files are written into a folder of this run alone, ``Output.workshop``; ``Output.add`` puts them in their places.
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ class _Collected:
     """What a part has so far."""
 
     ids: list[Array] = field(default_factory=list)
-    outputs: list[Mapping[str, Array]] = field(default_factory=list)
+    outputs: list[dict[str, Array]] = field(default_factory=list)
+    top: list[dict[str, Array]] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
 
 
 def part_file(job: Job, number: int) -> Path:
-    """Where a part is written."""
+    """Where a part stands."""
     return Path(job.request.directory) / f"{_stem(job, number)}.{job.request.form}"
 
 
 def bad_file(job: Job, number: int) -> Path:
-    """Where the bad rows of a part are written."""
+    """Where the bad rows of a part stand."""
     return Path(job.request.directory) / QUARANTINE / f"{_stem(job, number)}.jsonl"
 
 
@@ -73,8 +74,8 @@ def _stem(job: Job, number: int) -> str:
     return f"part-{number:0{max(5, len(str(job.parts - 1)))}d}"
 
 
-def make_part(opened: Opened, number: int, after_batch: Callable[[int], None] | None = None) -> PartDone:
-    """Make part ``number``, and write its files, which are on the disk when this returns.
+def make_part(opened: Opened, number: int, folder: Path, after_batch: Callable[[int], None] | None = None) -> PartDone:
+    """Make part ``number``, and write its files into ``folder``; they are on the disk when this returns.
 
     ``after_batch`` is called with the rows that are done, bad ones counted, after each batch; what it raises ends the
     part, of which nothing is left then. Another call makes the same bytes.
@@ -90,8 +91,8 @@ def make_part(opened: Opened, number: int, after_batch: Callable[[int], None] | 
             collected.bad += rows.bad
             _run_block(opened, rows, collected, after_batch or (lambda rows: None))
     bad = sorted(collected.bad, key=lambda row: row.row)
-    bad_sha256 = _write_bad(bad_file(job, number), bad)
-    path = part_file(job, number)
+    bad_sha256 = _write_bad(folder / bad_file(job, number).name, bad)
+    path = folder / part_file(job, number).name
     write_part(path, job.request.form, _columns(opened, collected))
     rows_made = sum(map(len, collected.ids))
     start, stop = job.span(number)
@@ -129,6 +130,7 @@ def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: C
         kept = np.array([row for row in range(stop - start) if row not in failed], np.int64)
         if outputs is not None:
             collected.outputs.append(outputs)
+            collected.top.append(_top(opened, outputs))  # here: of all rows of a part it takes some times their memory
         collected.ids.append(rows.ids[start:stop][kept] if failed else rows.ids[start:stop])
         for row, reason in failed.items():
             at = start + row
@@ -149,7 +151,7 @@ def _isolated(opened: Opened, feeds: Mapping[str, Array], rows: int) -> tuple[di
         whole, failed = _halved(opened, feeds, rows, error)
         if not whole:
             opened.run(opened.zeros(rows), rows)
-        return _joined(whole), failed
+        return _joined(whole) if whole else None, failed
 
 
 def _halved(
@@ -172,19 +174,19 @@ def _halved(
     return whole, failed
 
 
-def _joined(outputs: list[dict[str, Array]]) -> dict[str, Array] | None:
-    return {name: np.concatenate([one[name] for one in outputs]) for name in outputs[0]} if outputs else None
+def _joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def _columns(opened: Opened, collected: _Collected) -> dict[str, Array]:
     """The part's columns: ids, outputs, and the best classes."""
-    if collected.outputs:
-        names = list(collected.outputs[0])
-        outputs = {name: np.concatenate([one[name] for one in collected.outputs]) for name in names}
-    else:  # of no rows, but with the columns and types that all parts have
-        outputs = {name: array[:0] for name, array in opened.run(opened.zeros(1), 1).items()}
+    if not collected.outputs:  # of no rows, but with the columns and types that all parts have
+        made = opened.run(opened.zeros(1), 1)
+        collected.outputs, collected.top = (
+            [{name: array[:0] for name, array in found.items()}] for found in (made, _top(opened, made))
+        )
+    outputs, extra = _joined(collected.outputs), _joined(collected.top)
     ids = np.concatenate([np.empty(0, opened.source.id_dtype), *collected.ids])
-    extra = _top(opened, outputs)
     named = {name: f"output_{name}" if name in {"id", *extra} else name for name in outputs}
     for column in named.values():
         if len(sharing := [quoted(name) for name, own in named.items() if own == column]) > 1:
@@ -210,13 +212,8 @@ def _top(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _write_bad(path: Path, bad: list[Bad]) -> str | None:
     """Write the bad rows as JSON lines, or none where there are none; the file's digest."""
-    try:
-        if not bad:
-            path.unlink(missing_ok=True)
-            return None
-        path.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}") from error
+    if not bad:
+        return None
     lines = [
         json.dumps({"row": one.row, "id": one.id, "input": one.input, "reason": _short(one.reason)}) for one in bad
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnrt.errors import InputError
-from trnrt.images import CHANNELS, LAYOUTS, ImageOptions, NamedPicture, Recipe, read_images, recipe, told_of
+from trnrt.images import CHANNELS, LAYOUTS, ImageOptions, NamedPicture, Recipe, read_image, recipe, silent, told_of
 from trnrt.inputs import LARGEST_INPUT
 from trnrt.predict.rows import Array, Columns, Wanted
 from trnrt.report.text import counted, quoted, shown
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _LARGEST_PICTURE = LARGEST_INPUT // 8
+_THREADS = 16
+"""Threads at most that decode: each has a picture in memory."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,24 @@ class Decoder:
     ) -> tuple[Array, dict[int, str]]:
         """The pictures, (rows, *shape), and why some are none, where files are called by these ``names``."""
         made = np.zeros((len(pictures), *self.shape), self.wanted.dtype)
-        bad: dict[int, str] = {}
-        for row, picture in enumerate(pictures):
+
+        def decode(row: int) -> str | None:
+            picture = pictures[row]
             if picture is None:
-                bad[row] = "null"
-                continue
+                return "null"
             named = NamedPicture("picture", picture) if isinstance(picture, bytes) else picture
             try:
-                made[row] = read_images([named], self.how, largest=_LARGEST_PICTURE)[0][0]
+                made[row] = read_image(named, self.how, largest=_LARGEST_PICTURE)
             except InputError as error:
                 # By its id: how the folder was named is no part of a prediction.
-                told, own = str(error), "the picture" if names is None else quoted(names[row])
-                bad[row] = told.replace(quoted(str(named)), own)
-        return made, bad
+                own = "the picture" if names is None else quoted(names[row])
+                return str(error).replace(quoted(str(named)), own)
+            return None
+
+        threads = min(_THREADS, len(os.sched_getaffinity(0)), len(pictures))
+        with silent(), ThreadPoolExecutor(threads) as pool:  # Pillow lets go of the interpreter while it decodes
+            reasons = list(pool.map(decode, range(len(pictures))))
+        return made, {row: reason for row, reason in enumerate(reasons) if reason is not None}
 
     def told(self, files: str) -> str:
         """What is done to the pictures, in a line."""

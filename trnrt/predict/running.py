@@ -72,4 +72,4 @@ def run_parts(opened: Opened, output: Output, stop: Stopping, advance: Callable[
         stop.between()
 
     for number in output.missing:
-        output.add(make_part(opened, number, after_batch))
+        output.add(make_part(opened, number, output.workshop, after_batch))

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,19 @@ from trnrt.report.text import counted, listed, quoted, shown
 
 _ENDS = 1 << 20
 """Bytes at a file's beginning and at its end that its identity covers, beside its size and time."""
+
+
+# Which function of pyarrow reads a table, and what it needs beside the path.
+_TABLES = {
+    ".csv": "csv.read_csv",
+    ".tsv": "csv.read_csv , parse_options=pyarrow.csv.ParseOptions(delimiter='\\t')",
+    ".json": "json.read_json",
+    ".jsonl": "json.read_json",
+    ".ndjson": "json.read_json",
+    ".feather": "feather.read_table",
+    ".arrow": "feather.read_table",
+    ".orc": "orc.read_table",
+}
 
 
 @dataclass(frozen=True)
@@ -166,12 +181,27 @@ def _kind(path: Path) -> str:
         with reading_file(path), path.open("rb") as file:
             if file.read(4) == b"PAR1":
                 return "parquet"
-        if path.suffix.lower() == ".csv":
-            convert = f"pyarrow.parquet.write_table(pyarrow.csv.read_csv({str(path)!r}), 'data.parquet')"
-            raise InputError(f"{quoted(str(path))} is a CSV file, whose columns have no types", hint=convert)
         if path.suffix.lower() == ".parquet":
             raise InputError(f"{quoted(str(path))} is no Parquet file, by its first bytes")
+        if (read := _TABLES.get(path.suffix.lower())) is not None:
+            raise InputError(
+                f"{quoted(str(path))} is no Parquet file, and tables are read from Parquet alone",
+                hint=_conversion(path, read),
+            )
+    elif has_magic(str(path)) and not path.exists():
+        hint = "name the folder for all Parquet files or pictures in it, or repeat --input for each file"
+        raise InputError(f"there is no file {quoted(str(path))}, and --input takes no patterns", hint=hint)
     return kind_of(path)
+
+
+def _conversion(path: Path, read: str) -> str:
+    """The command that makes a Parquet file of a table, with pyarrow's function ``read``."""
+    function, _, options = read.partition(" ")
+    names = f"{str(path)!r}{options}), {str(path.with_suffix('.parquet'))!r}"
+    program = (
+        f"import pyarrow.{function.partition('.')[0]}, pyarrow.parquet as p; p.write_table(pyarrow.{function}({names})"
+    )
+    return f"python3 -c {shlex.quote(program)}"
 
 
 def _readers(

@@ -79,7 +79,9 @@ def choose_output(outputs: Sequence[TensorInfo], metadata: Mapping[str, str], lo
         found = listed([f"{quoted(o.name)} {o.dtype} {shape_text(o.shape)}" for o in outputs])
         raise OptionError(
             f"--top needs an output with one number a class, floats of shape [rows, classes]; the model's are {found}",
-            hint="leave --top out",
+            hint="export it with options={'zipmap': False}"
+            if any(output.dtype.startswith("seq(map(") for output in outputs)
+            else "leave --top out",
         )
     count = len(labels_of(metadata))
     candidates = [output for output in candidates if output.shape[1] == count] or candidates
@@ -112,8 +114,25 @@ def ranked(
     numbers = output.reshape(output.shape[:2]).astype(np.float64)
     if softmax:
         numbers = _softmax(numbers)
-    best = np.argsort(-numbers, axis=1, kind="stable")[:, :count]
+    best = _first(-numbers, min(count, output.shape[1]))
     return best, np.take_along_axis(numbers, best, axis=1)
+
+
+def _first(numbers: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
+    """What a stable sort of each row begins with: the places of its ``count`` smallest numbers, [rows, count]."""
+    import numpy as np
+
+    if not numbers.size:
+        return np.empty((len(numbers), count), np.int64)
+    # Not all are sorted where the smallest can be told from the others: not between equal ones, and not beside NaN.
+    among = numbers <= np.partition(numbers, count - 1, axis=1)[:, count - 1 : count]
+    plain = among.sum(axis=1) == count
+    best = np.empty((len(numbers), count), np.int64)
+    best[~plain] = np.argsort(numbers[~plain], axis=1, kind="stable")[:, :count]
+    places = np.nonzero(among[plain])[1].reshape(-1, count)
+    order = np.argsort(np.take_along_axis(numbers[plain], places, axis=1), axis=1, kind="stable")
+    best[plain] = np.take_along_axis(places, order, axis=1)
+    return best
 
 
 def _one_number_a_class(output: TensorInfo) -> bool:
