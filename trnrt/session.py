@@ -204,7 +204,7 @@ class InferenceSession:
     def predicted_for(self, batch: int) -> float:
         """The predicted latency of a batch on the device, microseconds; nothing is run."""
         values = {name: array for name, array in self.random_inputs(1).items() if name in self.model.parameters}
-        return self.predicted(self._cached(self.shapes_for(batch), values)[0])
+        return self._timed(self.shapes_for(batch), values)[1]
 
     def predicted(self, partition: Partition) -> float:
         """The predicted latency of these parts on the device, microseconds; nothing is run."""
@@ -224,6 +224,10 @@ class InferenceSession:
     def planned_for(self, batch: int = 1) -> Partition:
         """``partition_for``, from the cache if it is there."""
         return self._cached(self.shapes_for(batch), {})[0]
+
+    def timed_for(self, batch: int = 1) -> tuple[Partition, float]:
+        """``planned_for``, and its predicted latency on the device, microseconds; from the cache if they are there."""
+        return self._timed(self.shapes_for(batch), {})
 
     def random_inputs(self, batch: int | None = None, seed: int = 0) -> dict[str, Array]:
         """A seeded random value for each input: floats in [0, 1), integers in [0, 10), or fewer where they are indices.
@@ -412,9 +416,15 @@ class InferenceSession:
 
     def _cached(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[Partition, str]:
         """The parts from the cache, or made now; and why they were made."""
+        return self._cache.partition(self._request(shapes, values), lambda: self._partition(shapes, values))
+
+    def _timed(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[Partition, float]:
+        partition, _ = self._cached(shapes, values)
+        return partition, self._cache.time(self._request(shapes, values), lambda: self.predicted(partition))
+
+    def _request(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> dict[str, Any]:
         options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices, "effort": self.effort}
-        request = request_for(self.model, shapes, values, fallback=self.fallback, **options)
-        return self._cache.partition(request, lambda: self._partition(shapes, values))
+        return request_for(self.model, shapes, values, fallback=self.fallback, **options)
 
     def _partition(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array] | None = None) -> Partition:
         options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices, "effort": self.effort}

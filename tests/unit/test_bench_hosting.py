@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trnrt.bench.serving import hosting
+from trnrt.bench.serving.quiet import cpu_seconds
 from trnrt.bench.serving.samples import zeros
 from trnrt.bench.serving.servers import serving
 
@@ -18,7 +19,7 @@ def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
     monkeypatch.setattr(hosting, "SECONDS", 0.2)
     monkeypatch.setattr(hosting, "SETTLED_S", 0.05)
     model = zeros(tmp_path, (1, 8, 8))
-    before = hosting.cpu_seconds(os.getpid())
+    before = cpu_seconds(os.getpid())
     with serving([str(model)], tmp_path / "cache", module=("trnrt.bench.serving.instant",)) as server:
         for binary in (False, True):
             found = hosting.spent(server, model.stem, (1, 8, 8), 4, binary=binary)
@@ -26,4 +27,4 @@ def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
             assert 256 < found.body < 1000
         with pytest.raises(RuntimeError, match="404"):
             hosting.spent(server, "nobody", (1, 8, 8), 1, binary=False)
-    assert hosting.cpu_seconds(os.getpid()) > before
+    assert cpu_seconds(os.getpid()) > before

@@ -16,6 +16,7 @@ import pytest
 from cache_writing import LARGE, REQUEST, request, weights, write_often
 
 from trnrt.cache.entries import Entries, key_of
+from trnrt.cache.plans import PlanCache
 
 
 def entries(folder: Path, limit: int = LARGE) -> Entries:
@@ -191,3 +192,28 @@ def test_entries_are_json(tmp_path: Path) -> None:
     cache.put(REQUEST, {"a": 1}, weights(0))
     (path,) = (tmp_path / "cache" / "plans").iterdir()
     assert json.loads(path.read_bytes())["schema_version"] == 1
+
+
+def test_predicted_times_are_kept_with_their_request_and_checked(tmp_path: Path) -> None:
+    cache = PlanCache(tmp_path / "cache")
+    asked: list[float] = []
+
+    def predict() -> float:
+        asked.append(12.5)
+        return 12.5
+
+    for version in "112":
+        assert cache.time({"name": "m", "version": version}, predict) == 12.5
+    assert len(asked) == 2
+    assert cache.entries.entries() == []
+    (one, other) = (tmp_path / "cache" / "times").glob("*.json")
+    one.write_text(one.read_text().replace("12.5", "1.25"))
+    other.write_text("{")
+    for version in "12":
+        assert cache.time({"name": "m", "version": version}, predict) == 12.5
+    assert len(asked) == 4
+    assert cache.entries.clear() > 0
+    assert cache.entries.size() == 0
+    off = PlanCache(tmp_path / "off", enabled=False)
+    assert (off.time({}, predict), len(asked)) == (12.5, 5)
+    assert not (tmp_path / "off").exists()

@@ -26,7 +26,7 @@ from trnrt.commands.capacity import read_duration
 from trnrt.errors import OptionError
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.planner.crossing import HostLink, host_link
-from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, doubt, time_text, uncertain_lines
+from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, doubt, rate_text, time_text, uncertain_lines
 
 ROOT = Path(__file__).parents[2]
 CNN = str(ROOT / "models" / "digits_cnn.onnx")
@@ -365,6 +365,17 @@ def test_what_can_not_be_in_time_is_an_answer_too() -> None:
     assert list(document["predicted_us"]) == ["1"]  # no larger batch is planned for nothing
     text = trnrt("plan", CNN, "--rps", "10", "--p99", "40us", "--target", "trn1")
     assert text.code == 1 and "not possible: a request that meets nobody takes" in text.out
+    assert "500 us are the host's (--host-us)" in " ".join(text.out.split())
+
+
+def test_rates_are_written_as_people_read_them() -> None:
+    assert [rate_text(rate) for rate in (0.5, 12.25, 5000.0, 1e6, 1e9)] == [
+        "0.5",
+        "12.25",
+        "5,000",
+        "1,000,000",
+        "1,000,000,000",
+    ]
 
 
 def test_a_quick_host_leaves_it_to_the_device() -> None:

@@ -3,6 +3,7 @@
     plans/<key>.json     what was asked for (the key is its digest, after one of the model's name, so that a miss reads
                          only entries of that name), the saved plan, and the digests of its arrays
     arrays/<digest>.npy  weights, by content: the same for every batch
+    times/<key>.json     its predicted latency, microseconds, for whoever asks for nothing else
     kernels/...          kernel modules, by content
     neuron/...           what AWS's compiler made of them: see ``trnrt.backends.artefacts``
 
@@ -82,6 +83,7 @@ class Entries:
         self.limit = limit
         self._plans = directory / "plans"
         self._arrays = directory / "arrays"
+        self._times = directory / "times"
 
     def look_up(self, request: Mapping[str, Any]) -> Found:
         """The entry for a request. What is damaged is removed: it is a miss with that reason."""
@@ -129,6 +131,27 @@ class Entries:
             return f"not cached: {error.strerror} ({self.directory})"
         return ""
 
+    def time(self, request: Mapping[str, Any]) -> float | None:
+        """The latency kept for a request; None where there is none, or it is damaged."""
+        path = self._times / f"{key_of(request)}.json"
+        try:
+            kept = json.loads(path.read_bytes())
+            if kept["digest"] != _digest(_canonical([key_of(request), kept["predicted_us"]])):
+                return None
+            return float(kept["predicted_us"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put_time(self, request: Mapping[str, Any], predicted_us: float) -> None:
+        """Keep a latency; one that can't be kept is predicted again, in seconds."""
+        from trnrt.cache import write_whole
+
+        digest = _digest(_canonical([key_of(request), predicted_us]))
+        document = {"schema_version": SCHEMA_VERSION, "digest": digest, "predicted_us": predicted_us}
+        with contextlib.suppress(OSError):
+            self._times.mkdir(mode=0o700, exist_ok=True)
+            write_whole(self._times / f"{key_of(request)}.json", json.dumps(document).encode("utf-8"))
+
     def entries(self) -> list[Entry]:
         """All entries, the one used last first. Damaged ones are left out."""
         return sorted(self._each(_entry_files(self._plans)), key=lambda entry: -entry.used)
@@ -143,7 +166,7 @@ class Entries:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        return self._plans, self._arrays, self.directory / "kernels", self.directory / COMPILED
+        return self._plans, self._arrays, self._times, self.directory / "kernels", self.directory / COMPILED
 
     def shrink(self) -> None:
         """While all together exceed the limit, remove the entries used longest ago, with arrays that only they name."""
@@ -159,6 +182,7 @@ class Entries:
             excess -= _remove(entry.path)
             for digest in digests.difference(*named.values()):
                 excess -= _remove(self._arrays / f"{digest}.npy")
+            excess -= _remove(self._times / entry.path.name)
             for path in (*_files(self.directory / "kernels"), *_files(self.directory / COMPILED)):
                 if _modified(path) <= entry.used:
                     excess -= _remove(path)

@@ -6,8 +6,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.cache import KernelCache
+from trnrt.cache.code import PLANS, code_version
 from trnrt.cache.entries import COMPILED, Entries
 from trnrt.errors import OptionError
 
@@ -40,17 +39,6 @@ def size_limit() -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-@cache
-def version() -> str:
-    """What makes plans: trnrt's version, and a digest of the code that reads, plans and times models."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for folder in ("importer", "planner", "kernels", "nki/machine"):
-        for path in sorted(path for path in (root / folder).rglob("*") if path.suffix in (".py", ".json")):
-            digest.update(path.read_bytes())
-    return f"{metadata.version('trnrt')}+{digest.hexdigest()[:16]}"
-
-
 def request_for(
     model: ImportedModel,
     shapes: Mapping[str, tuple[int, ...]],
@@ -68,7 +56,7 @@ def request_for(
     return {
         "name": model.name,
         "model": model.digest,
-        "version": version(),
+        "version": code_version(PLANS),
         "target": target,
         "dtype": dtype,
         "fallback": fallback,
@@ -102,6 +90,17 @@ class PlanCache(KernelCache):
     def entries(self) -> Entries:
         """The saved plans."""
         return Entries(self.directory, self.limit)
+
+    def time(self, request: Mapping[str, Any], predict: Callable[[], float]) -> float:
+        """The predicted latency that is kept for a request, else what ``predict`` gives, which is kept."""
+        if not self._enabled:
+            return predict()
+        known = self.entries.time(request)
+        if known is None:
+            known = predict()
+            if not self.prepare():
+                self.entries.put_time(request, known)
+        return known
 
     def partition(self, request: Mapping[str, Any], make: Callable[[], Partition]) -> tuple[Partition, str]:
         """The saved partition for a request, else what ``make`` gives, which is saved; and what there is to say.

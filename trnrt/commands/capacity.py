@@ -111,9 +111,9 @@ def _served(session: InferenceSession, request: CapacityRequest, host: Host, p99
     notes: list[str] = []
     for size in sizes or [rows]:
         with working(f"predicting a batch of {size}"):
-            partition = session.planned_for(size)
+            partition, took = session.timed_for(size)
             notes += [text for text in fallback_notes(partition) if not predicted]
-            predicted[size] = session.predicted(partition)
+            predicted[size] = took
         served = Served(predicted, row_sent(session, size), *row_bytes(partition, size), mergeable)
         if size >= rows and served.device_us(size, size, host) + host.batch_us + host.request_us > p99_us:
             break  # a batch of that many would be late by itself: larger ones are none the better

@@ -8,18 +8,17 @@ beside it (docs/batches.md), and a bad row that is left out changes no other.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from importlib import metadata
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trnrt.buckets import DEFAULT_BUCKETS
+from trnrt.cache.code import code_version
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.feeds import as_numpy
 from trnrt.inputs import local_path, split_argument
@@ -358,19 +357,6 @@ def _refuse_mixing(session: InferenceSession, batch: int, reason: str) -> None:
         )
 
 
-@cache
-def _code() -> str:
-    """trnrt's version, and a digest of all of it: the simulator and what reads the rows count as much as the planner.
-
-    More than a plan depends on; what is installed changes with the version alone.
-    """
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".json", ".toml")):
-        digest.update(path.read_bytes())
-    return f"{metadata.version('trnrt')}+{digest.hexdigest()[:16]}"
-
-
 def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
     """All that the bytes of the parts depend on."""
     job, request, asked = opened.job, opened.job.request, opened.job.request.asked
@@ -392,7 +378,8 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "id": asked.id or "none",
         "columns": "; ".join(asked.columns) or "none",
         "image options": ", ".join(f"{name} {value}" for name, value in images.items()) or "none",
-        "trnrt": _code(),
+        # All of it: the simulator and what reads the rows count as much as the planner.
+        "trnrt": code_version(),
         "pyarrow": version_in(request.form) or "none",
     }
     return tuple((name, str(value)) for name, value in found.items())

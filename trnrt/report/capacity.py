@@ -85,7 +85,7 @@ def _fleet(fleet: Fleet) -> Document:
 def capacity_parts(answer: Answer) -> list[RenderableType]:
     """All that a terminal shows: the answer first, then what it was chosen from, and what it rests on."""
     demand, question = answer.question.demand, answer.question
-    asked = f"{shown(question.model)} in {question.dtype} on {question.target}: {demand.rps:,g} requests/s of "
+    asked = f"{shown(question.model)} in {question.dtype} on {question.target}: {rate_text(demand.rps)} requests/s of "
     asked += f"{counted(demand.rows, 'row')}, 99 % answered within {time_text(demand.p99_us)}"
     parts: list[RenderableType] = [Text(asked, "bold"), Text(verdict(answer)), *server_line(answer)]
     parts += [*uncertain_lines(answer), "", candidates_table(answer), ""]
@@ -98,7 +98,13 @@ def verdict(answer: Answer) -> str:
     """The answer in one line; where it is possible, ``server_line`` goes on."""
     chosen, demand = answer.chosen, answer.question.demand
     if chosen is None or chosen.waiting is None:
-        return f"not possible: a request that meets nobody takes {time_text(answer.least_us)} already, and others wait"
+        least = min((candidate.worker for candidate in answer.candidates), key=lambda worker: worker.alone_us)
+        device, host = least.device_us[0], least.alone_us - least.device_us[0]
+        return (
+            f"not possible: a request that meets nobody takes {time_text(least.alone_us)} already, of which "
+            f"{time_text(host)} are the host's (--host-us) and {time_text(device)} the device's, there and back; and "
+            "others wait"
+        )
     fleet = answer.fleets[0]
     servers, _ = _servers(chosen, fleet)
     expected = f"{time_text(chosen.waiting.p99_us)} (+- {time_text(chosen.waiting.p99_error)})"
@@ -230,6 +236,11 @@ def doubt(target: str) -> str:
         f"nothing of this was ever run on a device: the timing model is within {FITTED_ERROR:g} % of the published "
         f"kernels that it was fitted to, and {LEFT_OUT_ERROR:g} % where one was left out (docs/timing.md)"
     )
+
+
+def rate_text(rate: float) -> str:
+    """Requests a second for a person: none as 1e+06."""
+    return f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,g}"
 
 
 def time_text(microseconds: float) -> str:

@@ -10,26 +10,27 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trnrt.bench.serving.quiet import cpu_seconds
 from trnrt.bench.serving.samples import zeros
 from trnrt.bench.serving.servers import Server, serving
 from trnrt.bench.serving.wire import Answer, Connection
 
-SHAPES = ((1, 8, 8), (3, 224, 224))
+SHAPES: tuple[tuple[int, ...], ...] = ((1, 8, 8), (3, 224, 224))
 CLIENTS = (1, 64)
-SECONDS = 4.0
-SETTLED_S = 1.0
-_BINARY = "Inference-Header-Content-Length"
+SECONDS = 2.0
+SETTLED_S = 0.5
+HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def request(port: int, model: str, shape: tuple[int, ...], *, binary: bool) -> t
     if binary:
         tensor["parameters"] = {"binary_data_size": row.nbytes}
         text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-        body, kind = text + row.tobytes(), f"application/octet-stream\r\n{_BINARY}: {len(text)}"
+        body, kind = text + row.tobytes(), f"application/octet-stream\r\n{HEADER_LENGTH}: {len(text)}"
     else:
         body = json.dumps({"inputs": [tensor | {"data": row.ravel().tolist()}]}, separators=(",", ":")).encode()
     lines = (f"POST /v2/models/{model}/infer HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Type: {kind}")
@@ -86,12 +87,6 @@ async def answered(port: int, content: bytes, clients: int, seconds: float) -> i
     return count
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has taken so far; proc(5), fields 14 and 15."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def spent(server: Server, model: str, shape: tuple[int, ...], clients: int, *, binary: bool) -> Spent:
     """The CPU time of a request, with so many clients."""
     content, body = request(server.port, model, shape, binary=binary)
@@ -101,32 +96,49 @@ def spent(server: Server, model: str, shape: tuple[int, ...], clients: int, *, b
     return Spent(body, binary, clients, (cpu_seconds(server.process.pid) - before) / count * 1e6, count)
 
 
-def measured() -> Iterator[Spent]:
-    """The CPU time of each kind of request; large rows only in binary, as JSON of them is nobody's choice."""
+@dataclass(frozen=True)
+class Kind:
+    """Rows of a shape, as JSON or binary, from so many clients."""
+
+    shape: tuple[int, ...]
+    binary: bool
+    clients: int
+
+
+# Large rows only in binary, as JSON of them is nobody's choice.
+KINDS = [Kind(SHAPES[n], binary, clients) for n, binary in ((0, False), (0, True), (1, True)) for clients in CLIENTS]
+
+
+def measured(take: Callable[[Server, Callable[[], Spent]], Spent] = lambda _, measure: measure()) -> Iterator[Spent]:
+    """The CPU time of each kind of request; ``take`` decides when, and how often, a server is measured."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for shape in SHAPES:
             model = zeros(folder, shape)
             module = ("trnrt.bench.serving.instant",)
             with serving([str(model)], folder / "cache", module=module) as server:
-                for binary in (False, True) if shape == SHAPES[0] else (True,):
-                    for clients in CLIENTS:
-                        yield spent(server, model.stem, shape, clients, binary=binary)
+                for kind in KINDS:
+                    if kind.shape == shape:
+                        yield take(server, partial(spent, server, model.stem, shape, kind.clients, binary=kind.binary))
+
+
+def told(found: Sequence[Spent]) -> dict[str, float]:
+    """What all that is ``measured`` says of ``trnrt/capacity/assumptions.toml``."""
+    alone, merged, alone_small, small, alone_large, merged_large = (one.microseconds for one in found)
+    size = math.prod(SHAPES[1]) * 4 / 1e6
+    read = (alone_large - alone_small) / size
+    merging = (merged_large - small) / size - read
+    return {"request_us": merged, "batch_us": alone - merged, "read_us_per_mb": read, "merge_us_per_mb": merging}
 
 
 def main() -> None:
-    """Print a line for each, and what they say of ``trnrt/capacity/assumptions.toml``."""
+    """Print a line for each, and what they say."""
     found = []
     for one in measured():
         sys.stdout.write(f"{one}\n")
         sys.stdout.flush()
-        found.append(one.microseconds)
-    alone, merged, _, small, alone_large, merged_large = found
-    alone_small, size = found[2], math.prod(SHAPES[1]) * 4 / 1e6
-    read = (alone_large - alone_small) / size
-    told = {"request_us": merged, "batch_us": alone - merged, "read_us_per_mb": read}
-    told["merge_us_per_mb"] = (merged_large - small) / size - read
-    sys.stdout.write(json.dumps({name: round(value) for name, value in told.items()}) + "\n")
+        found.append(one)
+    sys.stdout.write(json.dumps({name: round(value) for name, value in told(found).items()}) + "\n")
 
 
 if __name__ == "__main__":
