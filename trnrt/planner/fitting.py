@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from trnrt.errors import KernelMemoryError
 from trnrt.nki import Spec
@@ -27,7 +29,10 @@ MOST_TRACED = 160_000
 
 @dataclass(frozen=True)
 class Material:
-    """What a module is made from: see ``Draft``; ``batch`` is None where the model has none."""
+    """What a module is made from: see ``Draft``; ``batch`` is None where the model has none.
+
+    ``fewer`` gives the same for the largest part of the batch that it can be taken in, None where there is no such.
+    """
 
     name: str
     steps: list[Step]
@@ -39,6 +44,7 @@ class Material:
     heading: list[str]
     batch: int | None
     choices: Choices
+    fewer: Callable[[], Material | None] = lambda: None
 
     def tune(self) -> None:
         """Give the steps' kernels the options that were chosen."""
@@ -49,23 +55,62 @@ class Material:
 @dataclass(frozen=True)
 class Fitted:
     """Where tensors live, and a module whose tiles find room; its program, if it was traced to see that, and how often
-    it was until they did."""
+    it was until they did. ``share`` is the part of SBUF's room that was left to weights; ``traced`` counts the
+    instructions that were traced to choose it.
+
+    ``rows``: the batch that it is for, None where there is none. It may be a part of what was asked for, which is then
+    taken in so many passes over the module.
+    """
 
     placed: Placed
     module: KernelModule
+    share: float
+    rows: int | None
     program: Program | None = None
     tries: int = 0
+    traced: int = 0
 
 
 def fit(material: Material) -> Fitted:
-    """The module that the timing model likes best of those that find room."""
+    """The module that the timing model likes best of those that find room.
+
+    Where a batch does not fit, that may be one for fewer rows: no batch then takes longer than its parts one after the
+    other. Once it is, no more rows than these are tried at a time.
+    """
+    batch = material.batch or 1
+    fitted = None if batch > 1 and _placed(material, None).spilled else _plain(material)
+    if fitted is not None and (batch == 1 or not fitted.placed.spilled):
+        return fitted
+    fewer = material.fewer()
+    part = None if fewer is None else fit(fewer)
+    if fewer is not None and part is not None and part.rows != fewer.batch:
+        return part
+    fitted = fitted or _plain(material)
+    sweeping = _Sweeping(material, fitted, 0 if part is None else part.traced)
+    limits = possible(material.steps, fitted.placed.spilled)
+    if limits is not None:
+        sweeping.search(*limits, list(sizes(batch)))
+    if fewer is not None and part is not None and sweeping.beaten(fewer, part):
+        return part
+    return replace(sweeping.best, traced=sweeping.traced)
+
+
+def _plain(material: Material) -> Fitted:
+    """The module without a sweep."""
     fitted = _fit(material, None)
     assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
-    batch = material.batch or 1
-    limits = possible(material.steps, fitted.placed.spilled) if batch > 1 else None
-    if limits is not None:
-        fitted = _Sweeping(material, fitted).best(*limits, list(sizes(batch)))
     return fitted
+
+
+def repeated(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
+    """The module that takes a batch in so many passes over the one that was fitted for a ``part`` of its rows.
+
+    ``heading`` is that of the whole. It is not traced: what one pass leaves in SBUF the next does not need.
+    """
+    draft = replace(_draft(part, fitted.placed), times=times, heading=heading)
+    hardware, itemsize = get_target(part.target), as_dtype(part.dtype).itemsize
+    rooms = rooms_of(part.steps, fitted.placed, hardware, itemsize)
+    return replace(fitted, module=render(draft, rooms.shared(fitted.share)), program=None)
 
 
 def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
@@ -79,27 +124,40 @@ def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
 class _Sweeping:
     """The search for the best sweep: its beginning, then its end, then its number of images, each while it helps."""
 
-    def __init__(self, material: Material, plain: Fitted) -> None:
+    def __init__(self, material: Material, plain: Fitted, traced: int) -> None:
         self._material = material
-        self._left = MOST_TRACED
+        self._left = MOST_TRACED - traced
         self._cost = 0  # instructions of the plan without a sweep
-        self._best, self._least = plain, self._timed(plain)
+        self.best, self._least = plain, self._timed(plain)
         self._sweep: Sweep | None = None
 
-    def best(self, firsts: range, ends: range, counts: list[int]) -> Fitted:
-        """The best found for sweeps that begin at one of ``firsts`` and end at one of ``ends``."""
+    @property
+    def traced(self) -> int:
+        """The instructions that have been traced, those for parts of the batch among them."""
+        return MOST_TRACED - self._left
+
+    def search(self, firsts: range, ends: range, counts: list[int]) -> None:
+        """Look for the best among sweeps that begin at one of ``firsts`` and end at one of ``ends``."""
         for first in firsts:
             if not self._try(Sweep(first, ends[0], counts[0])) and self._sweep is not None:
                 break
         if self._sweep is None:
-            return self._best
+            return
         for end in ends[1:]:
             if not self._try(Sweep(self._sweep.first, end, counts[0])):
                 break
         for images in counts[1:]:
             if not self._try(Sweep(self._sweep.first, self._sweep.end, images)):
                 break
-        return self._best
+
+    def beaten(self, part: Material, fitted: Fitted) -> bool:
+        """Whether passes over the module for a part of the batch take no longer than the best."""
+        assert self._material.batch is not None and part.batch is not None
+        passes = repeated(part, fitted, self._material.batch // part.batch, part.heading)
+        try:
+            return self._timed(passes) <= self._least
+        except KernelMemoryError:
+            return False
 
     def _try(self, sweep: Sweep) -> bool:
         """Whether a sweep is the best so far; not, once what may be traced is used up."""
@@ -112,7 +170,7 @@ class _Sweeping:
         time = self._timed(fitted)
         if time >= self._least:
             return False
-        self._best, self._least, self._sweep = fitted, time, sweep
+        self.best, self._least, self._sweep = fitted, time, sweep
         return True
 
     def _timed(self, fitted: Fitted) -> float:
@@ -135,38 +193,49 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
     Tensors that are too large for the gaps between other tiles go to HBM, one after the other.
     """
     hardware, itemsize = get_target(material.target), as_dtype(material.dtype).itemsize
-    constants = {name: array.shape for name, array in material.constants.items()}
-    shapes = {tensor.name: tensor.shape for tensor in material.inputs} | constants
-    leaving = {tensor.name for tensor in material.results}
-    in_hbm = dict.fromkeys(material.choices.in_hbm, ASKED)
-    material.tune()
+    in_hbm: dict[str, str] = {}
     tries = 0
     while True:
-        placed = place(material.steps, shapes, leaving, hardware, itemsize, in_hbm, sweep)
-        draft = Draft(
-            material.name,
-            material.steps,
-            material.inputs,
-            material.constants,
-            material.results,
-            placed,
-            material.dtype,
-            material.heading,
-            material.choices.own_weights,
-            hardware.timing.tensor.ramp_window_ns > 0,
-        )
+        placed = _placed(material, sweep, in_hbm)
+        draft = _draft(material, placed)
         rooms = rooms_of(material.steps, placed, hardware, itemsize)
         largest = placed.largest_in_sbuf()
         for share in _SHARES:
             module = render(draft, rooms.shared(share))
             if module.loosely or (not share and largest is None):
-                return Fitted(placed, module, tries=tries)
+                return Fitted(placed, module, share, material.batch, tries=tries)
             tries += 1
             try:
-                return Fitted(placed, module, _traced(material, module), tries)
+                return Fitted(placed, module, share, material.batch, _traced(material, module), tries)
             except KernelMemoryError:
                 continue
         if sweep is not None:
             return None
         assert largest is not None, "kernels find room alone"
         in_hbm[largest] = "the gaps between other tiles in SBUF are too small for it"
+
+
+def _placed(material: Material, sweep: Sweep | None, too_large: Mapping[str, str] = MappingProxyType({})) -> Placed:
+    """Where tensors live, as far as their sizes tell; ``too_large`` are found to be, each with the reason."""
+    constants = {name: array.shape for name, array in material.constants.items()}
+    shapes = {tensor.name: tensor.shape for tensor in material.inputs} | constants
+    leaving = {tensor.name for tensor in material.results}
+    in_hbm = dict.fromkeys(material.choices.in_hbm, ASKED) | dict(too_large)
+    material.tune()
+    hardware, itemsize = get_target(material.target), as_dtype(material.dtype).itemsize
+    return place(material.steps, shapes, leaving, hardware, itemsize, in_hbm, sweep)
+
+
+def _draft(material: Material, placed: Placed) -> Draft:
+    return Draft(
+        material.name,
+        material.steps,
+        material.inputs,
+        material.constants,
+        material.results,
+        placed,
+        material.dtype,
+        material.heading,
+        material.choices.own_weights,
+        get_target(material.target).timing.tensor.ramp_window_ns > 0,
+    )

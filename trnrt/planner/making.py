@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,10 +14,12 @@ import onnx_ir as ir
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner import ops as ops  # registers the lowering functions
+from trnrt.planner import passes
 from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
-from trnrt.planner.fitting import Material
+from trnrt.planner.fitting import Fitted, Material, repeated
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.merging import merge_steps
+from trnrt.planner.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
 from trnrt.planner.placing import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.refusals import summed_up
@@ -45,8 +47,9 @@ def make_plan(
     where the ``choices`` name what is not there.
     """
     view = model.bind(shapes, values)
+    fewer = fewer_rows(model, shapes, values, view)
     rows = rows_of(model, shapes)
-    plan = plan_view(model, view, batch=rows, target=target, dtype=dtype, choices=choices, effort=effort)
+    plan = plan_view(model, view, fewer, batch=rows, target=target, dtype=dtype, choices=choices, effort=effort)
     check_choices(choices, plan.nodes, plan.steps)
     return plan
 
@@ -60,6 +63,7 @@ def rows_of(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> int 
 def plan_view(
     model: ImportedModel,
     view: GraphView,
+    fewer: Fewer | None = None,
     *,
     batch: int | None,
     target: str,
@@ -67,23 +71,71 @@ def plan_view(
     choices: Choices = DEFAULT,
     effort: int = 0,
 ) -> Plan:
-    """``make_plan`` for a graph that is bound already; names in ``choices`` that it does not know are passed over."""
-    prepared: dict[tuple[str, int], Array] = {}
+    """``make_plan`` for a graph that is bound already; names in ``choices`` that it does not know are passed over.
 
-    @lru_cache(maxsize=2)
-    def lowered(no_fuse: frozenset[str]) -> Lowering:
-        return _lowered(model, view, dtype, no_fuse, prepared)
-
-    def material(chosen: Choices) -> Material:
-        return _material(model, lowered(chosen.no_fuse), batch=batch, target=target, dtype=dtype, choices=chosen)
-
-    searched = search(material, choices, effort)
-    lowering, found = lowered(searched.choices.no_fuse), material(searched.choices)
-    found.tune()
-    placed, module = searched.fitted.placed, searched.fitted.module
-    options: dict[str, Any] = {"target": target, "dtype": dtype, "batch": batch}
-    plan = _assemble(model, view, lowering, placed, module, found.inputs, found.results, **options)
+    ``fewer`` gives the graph for fewer rows of the batch, if it may be taken some rows at a time.
+    """
+    planning = _Planning(model, view, fewer, batch, target, dtype)
+    searched = search(planning.material, batch, choices, effort)
+    plan = planning.plan(searched.choices, searched.fitted)
     return replace(plan, choices=searched.choices, weighed=searched.weighed)
+
+
+@dataclass(eq=False)
+class _Planning:
+    """A graph, ``view``, on its way to a plan for ``batch`` rows, and the graphs for ``fewer``, each lowered once."""
+
+    model: ImportedModel
+    view: GraphView
+    fewer: Fewer | None
+    batch: int | None
+    target: str
+    dtype: str
+    prepared: dict[tuple[str, int], Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lowered = lru_cache(maxsize=4)(self._lower)
+
+    def _lower(self, no_fuse: frozenset[str], rows: int | None) -> Lowering:
+        view = self.view
+        if rows != self.batch:
+            assert self.fewer is not None and rows is not None
+            found = self.fewer(rows)
+            assert found is not None, "it was there when the rows were chosen"
+            view = found
+        return _lowered(self.model, view, self.dtype, no_fuse, self.prepared)
+
+    def material(self, choices: Choices, rows: int | None) -> Material:
+        """What a module for so many rows is made from."""
+        lowering = self._lowered(choices.no_fuse, rows)
+        options: Any = {"target": self.target, "dtype": self.dtype, "choices": choices, "batch": rows}
+        return replace(
+            _material(self.model, lowering, **options), fewer=lambda: self._fewer(choices, most_fewer(rows or 2))
+        )
+
+    def _fewer(self, choices: Choices, rows: int) -> Material | None:
+        """The material for a part of the batch, if the plan for it does the same with fewer rows."""
+        if self.batch is None or self.batch <= passes.AT_ONCE or self.fewer is None or self.fewer(rows) is None:
+            return None
+        whole, part = (self._lowered(choices.no_fuse, count) for count in (self.batch, rows))
+        crossing = [(side(whole, self.dtype), side(part, self.dtype)) for side in (_kernel_inputs, _kernel_results)]
+        same = all(same_crossing(*both, self.batch, rows) for both in crossing)
+        return self.material(choices, rows) if same and same_steps(whole, part, self.batch, rows) else None
+
+    def plan(self, choices: Choices, fitted: Fitted) -> Plan:
+        """The plan with the module that was found."""
+        lowering, whole = self._lowered(choices.no_fuse, self.batch), self.material(choices, self.batch)
+        found = self.material(choices, fitted.rows)
+        found.tune()
+        if self.batch is not None and fitted.rows is not None and fitted.rows != self.batch:
+            lowering.notes.append(_told(self.batch, fitted.rows))
+            fitted = repeated(found, fitted, self.batch // fitted.rows, whole.heading)
+        return _assemble(self.model, self.view, lowering, whole, found, fitted)
+
+
+def _told(batch: int, rows: int) -> str:
+    counted = f"{rows} rows" if rows > 1 else "1 row"
+    return f"{counted} of {batch} at a time, in a loop over the whole plan: predicted to be faster than more together"
 
 
 def _lowered(
@@ -173,28 +225,19 @@ def _heading(model: ImportedModel, target: str, dtype: str, inputs: list[DeviceT
 
 
 def _assemble(
-    model: ImportedModel,
-    view: GraphView,
-    lowering: Lowering,
-    placed: Placed,
-    module: KernelModule,
-    inputs: list[DeviceTensor],
-    results: list[DeviceTensor],
-    *,
-    target: str,
-    dtype: str,
-    batch: int | None,
+    model: ImportedModel, view: GraphView, lowering: Lowering, whole: Material, part: Material, fitted: Fitted
 ) -> Plan:
-    steps = _step_reports(lowering, placed, module, dtype)
+    """The plan of the ``whole`` batch, of which the module takes a ``part`` at a time."""
+    steps, module = _step_reports(lowering, whole, part, fitted), fitted.module
     return Plan(
         name=model.name,
         entry=module.entry,
-        target=target,
-        dtype=dtype,
-        batch=batch,
-        inputs=tuple(inputs),
-        weights=module.cast_weights(dtype),
-        results=tuple(results),
+        target=whole.target,
+        dtype=whole.dtype,
+        batch=whole.batch,
+        inputs=tuple(whole.inputs),
+        weights=module.cast_weights(whole.dtype),
+        results=tuple(whole.results),
         outputs=_outputs(lowering, view.model.graph),
         before=tuple(lowering.before),
         host=tuple(lowering.host),
@@ -207,20 +250,22 @@ def _assemble(
     )
 
 
-def _step_reports(lowering: Lowering, placed: Placed, module: KernelModule, dtype: str) -> tuple[StepReport, ...]:
-    held = lowering.held([step.output for step in lowering.steps])
+def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: Fitted) -> tuple[StepReport, ...]:
+    held = lowering.held([step.output for step in whole.steps])
+    placed, module = fitted.placed, fitted.module
+    images = part.batch or 0 if part.batch != whole.batch else 0
     return tuple(
         StepReport(
             name=step.name,
             kernel=kernel,
             nodes=tuple(step.nodes),
             output=step.output,
-            shape=step.shape,
+            shape=all_of_it.shape,
             place=placed.layout(step.output).place,
             layout=placed.layout(step.output).value,
             reason=placed.reasons[step.output],
             lines=lines,
-            sources=tuple(_stored(source.value, placed, module, swept=_is_swept(k, placed)) for source in step.sources),
+            sources=tuple(_stored(source.value, whole, fitted, swept=_is_swept(k, placed)) for source in step.sources),
             holds=held[step.output][0],
             order=held[step.output][1],
             weights=loading[0],
@@ -228,11 +273,11 @@ def _step_reports(lowering: Lowering, placed: Placed, module: KernelModule, dtyp
             options=tuple(sorted(step.tuned.items())),
             offered=tuple(step.tunable().items()),
             identifier=_identifier(step.output, module, swept=_is_swept(k, placed)),
-            dtype=step.dtype or dtype,
-            images=placed.sweep.images if placed.sweep is not None and _is_swept(k, placed) else 0,
+            dtype=step.dtype or whole.dtype,
+            images=placed.sweep.images if placed.sweep is not None and _is_swept(k, placed) else images,
         )
-        for k, (step, kernel, lines, loading) in enumerate(
-            zip(lowering.steps, module.kernels, module.lines, module.loading, strict=True)
+        for k, (all_of_it, step, kernel, lines, loading) in enumerate(
+            zip(whole.steps, part.steps, module.kernels, module.lines, module.loading, strict=True)
         )
     )
 
@@ -246,9 +291,11 @@ def _identifier(value: str, module: KernelModule, *, swept: bool) -> str:
     return module.views.get(value, module.identifiers[value]) if swept else module.identifiers[value]
 
 
-def _stored(value: str, placed: Placed, module: KernelModule, *, swept: bool) -> StoredTensor:
-    identifier = _identifier(value, module, swept=swept)
-    return StoredTensor(value, identifier, placed.shape(value), placed.layout(value).value)
+def _stored(value: str, whole: Material, fitted: Fitted, *, swept: bool) -> StoredTensor:
+    shape, layout = fitted.placed.shape(value), fitted.placed.layout(value)
+    if fitted.rows != whole.batch and whole.batch is not None and value not in whole.constants:
+        shape = (whole.batch, *shape[1:])
+    return StoredTensor(value, _identifier(value, fitted.module, swept=swept), shape, layout.value)
 
 
 def _outputs(lowering: Lowering, graph: ir.Graph) -> tuple[PlanOutput, ...]:

@@ -24,6 +24,7 @@ from trnrt.planner.cutting import cut, dequantise_constants, serialized, type_op
 from trnrt.planner.levels import Flow, grouped
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
+from trnrt.planner.passes import fewer_rows
 from trnrt.planner.plan import Array, NodeReport, Plan
 
 FALLBACKS = ("onnxruntime",)
@@ -140,7 +141,9 @@ def _partitioned(
     """``make_partition``, whatever names the ``choices`` have."""
     view, batch = model.bind(shapes, values), rows_of(model, shapes)
     try:
-        plan = plan_view(model, view, batch=batch, target=target, dtype=dtype, choices=choices, effort=effort)
+        fewer = fewer_rows(model, shapes, values, view)
+        options: Any = {"target": target, "dtype": dtype, "choices": choices, "effort": effort}
+        plan = plan_view(model, view, fewer, batch=batch, **options)
     except UnsupportedModelError as error:
         if not fallback:
             raise

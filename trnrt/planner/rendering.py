@@ -17,11 +17,11 @@ from trnrt.planner.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Tran
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "range"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range"}
 # Modules of kernels that start with products, and the transposes of zeros that fill the time until small loads are
 # there: more would hold up the first product.
 _PRODUCTS = ("conv.conv2d", "conv.stacking", "linear")
-_WARM_UP = 6
+_WARMING = "warm_up(6)"
 _LINE_LIMIT = 120
 
 
@@ -72,14 +72,32 @@ class _Writer:
     arguments: dict[int, str] = field(default_factory=dict)
     parts: dict[str, WeightPart] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)  # of what a sweep takes some images of
+    rows: dict[str, str] = field(default_factory=dict)  # of what a pass takes some rows of
+    outer: str = ""  # the indent outside of sweeps
     indent: str = ""
+
+    def passes(self, inputs: list[DeviceTensor], times: int) -> None:
+        """Begin the loop of a plan that is for some rows at a time: it takes its part of what crosses the boundary."""
+        if times == 1:
+            return
+        crossing = {tensor.name: tensor for tensor in [*inputs, *self.results.values()]}
+        for tensor in self.results.values():
+            shape = (times * tensor.shape[0], *tensor.shape[1:])
+            name = self.names.of(tensor.name)
+            self.body += ["", f"{name} = nl.ndarray({shape}, dtype=nl.{tensor.dtype}, buffer=nl.shared_hbm)"]
+        rows = next(iter(crossing.values())).shape[0]
+        self.body += ["", f"for row in range(0, {times * rows}, {rows}):"]
+        self.outer = self.indent = "    "
+        for value in crossing:
+            self.rows[value] = self.names.of(value, "rows")
+            self.body.append(f"{self.indent}{self.rows[value]} = {self.names.of(value)}[row : row + {rows}]")
 
     def transfers(self, calls: list[Call], number: int) -> None:
         """Ask for what is brought in before step ``number``."""
         if self.prefetched.biases is not None and number == 0:
             bare = all(part.bias for part in self.prefetched.biases.parts)
             if not bare and self.warms_up and calls[0].module in _PRODUCTS:
-                self.body += ["", f"warm_up({_WARM_UP})"]
+                self.body += ["", f"{self.outer}{_WARMING}"]
             self._transfer(self.prefetched.biases, calls, *(("biases", "all") if bare else ("weights", "first")))
         for k, transfer in enumerate(self.prefetched.weights):
             if transfer.before == number:
@@ -94,7 +112,7 @@ class _Writer:
         self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
         piece = PIECE_BYTES // (4 if is_bias else self.itemsize)
         self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
-        self.body.append(f"{tile} = prefetch({name}, {piece})")
+        self.body.append(f"{self.outer}{tile} = prefetch({name}, {piece})")
 
     def sweep(self, steps: list[Step], number: int) -> None:
         """Begin the loop of a sweep before its first step, and end it before the step that follows."""
@@ -102,22 +120,22 @@ class _Writer:
         if sweep is not None and number == sweep.first:
             swept = steps[sweep.first : sweep.end]
             for step in swept:
-                if step.output not in self.placed.within:
+                if step.output not in self.placed.within and step.output not in self.rows:
                     self.body += ["", self._allocation(step)]
             images = self.placed.shape(swept[0].output)[0]
-            self.body += ["", f"for first in range(0, {images}, {sweep.images}):"]
-            self.indent = "    "
+            self.body += ["", f"{self.outer}for first in range(0, {images}, {sweep.images}):"]
+            self.indent = self.outer + "    "
             made = {step.output for step in swept}
             for value in dict.fromkeys(source.value for step in swept for source in step.sources):
                 if value not in made:
                     self.body.append(self._view(value))
         elif sweep is not None and number == sweep.end:
-            self.indent = ""
+            self.indent = self.outer
 
     def _view(self, value: str) -> str:
         """Name the images of a tensor that a sweep is at."""
         assert self.placed.sweep is not None
-        whole, view = self.names.of(value), self.names.of(value, "part")
+        whole, view = self.identifier(value), self.names.of(value, "part")
         self.views[value] = view
         before = "" if self.placed.layout(value) is Layout.HBM else ":, :, "
         return f"{self.indent}{view} = {whole}[{before}first : first + {self.placed.sweep.images}]"
@@ -128,8 +146,10 @@ class _Writer:
         shapes = ", ".join(str(source.shape) for source in step.sources)
         where = _where(self.placed.layout(step.output))
         self.body += ["", f"{self.indent}# {title}   {shapes} -> {step.shape}, {where}"]
-        is_part = bool(self.indent) and step.output not in self.placed.within
-        self.body.append(self._view(step.output) if is_part else self._allocation(step))
+        if self._in_sweep and step.output not in self.placed.within:
+            self.body.append(self._view(step.output))
+        elif step.output not in self.rows:
+            self.body.append(self._allocation(step))
         first = len(self.body)
         self.body += [self.indent + line for line in self._call(number, step, call)]
         self.spans.append((first, len(self.body) - 1))
@@ -184,11 +204,19 @@ class _Writer:
         return _reshaped(name, step.shape, step.hbm_view(None))
 
     def _name(self, value: str) -> str:
-        return self.views[value] if self._in_part(value) else self.names.of(value)
+        return self.views[value] if self._in_part(value) else self.identifier(value)
+
+    def identifier(self, value: str) -> str:
+        """What a value is called outside of sweeps."""
+        return self.rows.get(value) or self.names.of(value)
+
+    @property
+    def _in_sweep(self) -> bool:
+        return self.indent != self.outer
 
     def _in_part(self, value: str) -> bool:
         """Whether a sweep is at a part of the value."""
-        return bool(self.indent) and value in self.views
+        return self._in_sweep and value in self.views
 
     def _source(self, step: Step, position: int, source: Operand) -> str:
         name, shape = self._name(source.value), self.placed.held_shape(source.value)
@@ -234,7 +262,8 @@ class Draft:
 
     ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
     ``heading`` are lines for the docstring; names are escaped when it is rendered. ``own_weights`` are the steps that
-    load their weights themselves. ``warms_up``: the tensor engine's clock rises with its work.
+    load their weights themselves. ``warms_up``: the tensor engine's clock rises with its work. ``times``: how often the
+    whole is done over, each time for the next rows of the batch; all else is of one time.
     """
 
     name: str
@@ -247,6 +276,7 @@ class Draft:
     heading: list[str]
     own_weights: Collection[str] = ()
     warms_up: bool = False
+    times: int = 1
     parts: list[Step] = field(init=False)
     calls: list[Call] = field(init=False)
 
@@ -268,12 +298,13 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     weights = {names.of(constant): array for constant, array in draft.constants.items()}
     results = {result.name: result for result in draft.results}
     writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, draft.warms_up, weights=weights)
+    writer.passes(draft.inputs, draft.times)
     for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
         writer.transfers(calls, number)
         writer.sweep(steps, number)
         writer.step(number, step, call)
     imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
-    imports |= {("warm_up", "warm_up")} if f"warm_up({_WARM_UP})" in writer.body else set()
+    imports |= {("warm_up", "warm_up")} if writer.outer + _WARMING in writer.body else set()
     head = _head(entry, imports, parameters + list(writer.weights), draft.heading)
     returned = _tuple([names.of(result) for result in results])
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]
@@ -286,7 +317,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
         lines=[(first + len(head), last + len(head)) for first, last in writer.spans],
         calls=calls,
         kernels=[call.kernel for call in calls],
-        identifiers={value: names.of(value) for value in stored},
+        identifiers={value: writer.identifier(value) for value in stored},
         loosely=prefetched.loosely,
         parts=writer.parts,
         loading=[

@@ -88,24 +88,32 @@ class Move:
         return f"{self.option}={'default' if self.value is None else self.value}"
 
 
-def search(material: Callable[[Choices], Material], choices: Choices, effort: int) -> Searched:
+def search(
+    material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices, effort: int
+) -> Searched:
     """The choices with which the model is predicted to be fastest, of those within the budget; what was asked for
-    stays. ``material`` gives what a module is made from. Nothing is traced where no step can gain."""
-    fitted = _begun(material, choices)
-    if not effort or not any(step.tunable() for step in material(choices).steps):
+    stays. ``material`` gives what a module for so many rows is made from. Nothing is traced where no step can gain."""
+    fitted = _begun(material, batch, choices)
+
+    def part(chosen: Choices) -> Material:
+        return material(chosen, fitted.rows)
+
+    if not effort or not any(step.tunable() for step in part(choices).steps):
         return Searched(choices, fitted)
-    return _Search(material, choices, fitted).run()
+    return _Search(part, choices, fitted).run()
 
 
-def _begun(material: Callable[[Choices], Material], choices: Choices) -> Fitted:
-    """The plan to begin with. Sweeps are chosen before options are, so that a plan is the same when these are found and
-    when they are asked for."""
+def _begun(material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices) -> Fitted:
+    """The plan to begin with. Sweeps and passes are chosen before options are, so that a plan is the same when these
+    are found and when they are asked for."""
     plain = replace(choices, options=frozenset(), own_weights=frozenset())
-    fitted = fit(material(plain))
+    fitted = fit(material(plain, batch))
     if choices == plain:
         return fitted
-    again = None if fitted.placed.sweep is None else refit(material(choices), fitted.placed.sweep)
-    return again or fit(material(choices))
+    again = None
+    if fitted.placed.sweep is not None or fitted.rows != batch:
+        again = refit(material(choices, fitted.rows), fitted.placed.sweep)
+    return again or fit(material(choices, batch))
 
 
 def timed(steps: Sequence[Step], fitted: Fitted) -> Timed:

@@ -61,6 +61,27 @@ def test_every_pool_has_two_places_before_one_has_three() -> None:
     assert (len(set(found[0::2])), len(set(found[1::2]))) == (4, 3)  # of 16ths: 4 + 3 * 4
 
 
+def test_each_time_round_a_whole_kernel_has_places_of_its_own() -> None:
+    """What one time round leaves the next has room for: its tiles rotate as if it were alone."""
+
+    def found(times: int) -> list[int]:
+        def kernel() -> nl.NkiTensor:
+            for _ in range(times):
+                first = tile(128, USABLE // 4 // 4)
+                for _ in range(6):
+                    touched(first, tile(128, USABLE // 4 // 16))
+                second = tile(128, USABLE // 4 // 4)
+                for _ in range(6):
+                    touched(second, tile(128, USABLE // 4 // 16))
+            return nl.ndarray((1,), nl.float32, nl.shared_hbm)
+
+        return [s.address[1] for s in trace(kernel, target="trn2").storages if s.address is not None]
+
+    once, twice = found(1), found(2)
+    assert len(set(once[1:7])) == len(set(once[8:])) == 6
+    assert twice == once + once
+
+
 def test_where_pools_do_not_fit_tiles_are_placed_as_they_fit() -> None:
     """The tiles of each helper's line leave gaps that only its own next ones could use."""
 

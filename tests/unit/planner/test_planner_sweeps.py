@@ -125,8 +125,8 @@ def test_what_only_the_sweep_touches_is_as_large_as_its_images(monkeypatch: pyte
 # -- which one ----------------------------------------------------------------------------------------
 
 
-def wide(images: int) -> onnx.ModelProto:
-    """Three convolutions, between which a batch of these images does not fit SBUF."""
+def wide(images: int | str) -> onnx.ModelProto:
+    """Three convolutions, between which a batch of these images does not fit SBUF; ``N`` leaves it open."""
     graph = """(float[N,3,64,64] x) => (float[N,5] y) {
         a = Conv<pads=[1,1,1,1]>(x, v)  r = Relu(a)  b = Conv(r, w)  s = Relu(b)  c = Conv(s, u)  t = Add(c, r)
         z = Relu(t)  h = Conv<strides=[8,8]>(z, q)  g = GlobalAveragePool(h)  f = Flatten(g)  y = Gemm(f, k) }"""

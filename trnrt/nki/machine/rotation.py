@@ -9,7 +9,9 @@ own, pools that do not live at the same time share them, each at the lowest addr
 they take their places in the order of their first tiles, or, where the gaps of that are too small, in another order.
 Where it is too small even so, every pool gets its second places before any gets its third, small ones first. Where it
 can't hold every pool even once, large tiles are placed each by itself: a loop's tensors then keep no place for its next
-iteration while another line's are there.
+iteration while another line's are there. Where the whole kernel is a loop that leaves nothing in memory, each of
+its iterations has pools of its own if their tiles then have more places to take: the first tiles of an iteration wait
+for the last ones of the one before.
 """
 
 from __future__ import annotations
@@ -58,23 +60,54 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     ``tiles`` come in the order of their first use and have no fixed address; ``spans`` is the first and the last
     instruction that touch each.
     """
+    pools, is_deep = _placed(tiles, spans, capacity)
+    if not is_deep and len(rounds := _rounds(tiles, spans)) > 1:
+        of_rounds = [_placed(one, spans, capacity)[0] for one in rounds]
+        if all(of_rounds) and sum(map(_depth, of_rounds)) > _depth(pools):
+            pools = [pool for one in of_rounds for pool in one]
+    for pool in pools:
+        for tile, place in zip(pool.tiles, _turns(pool, spans), strict=True):
+            tile.address = (0, pool.start + place * pool.size)
+    return bool(pools) or not tiles
+
+
+def _placed(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> tuple[list[_Pool], bool]:
+    """The pools of these tiles with their places, none where the memory can't hold each even once; and whether they
+    have all the places that they want."""
     pools = _pools(tiles, spans)
     fits = _way_to_fit(pools, capacity)
     if fits is None:
         pools = _parted(pools, spans)
         fits = _way_to_fit(pools, capacity)
     if fits is None:
-        return False
+        return [], False
     places = [pool.held for pool in pools]
-    if not fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
+    is_deep = fits(pools, capacity, [pool.held * DEPTH for pool in pools])
+    if not is_deep:
         one_by_one = _divided(pools, capacity, list(places), _MOST_TRIES) if fits is _fits else None
         places = one_by_one or _Divided(pools, capacity, places, fits).places
         fits(pools, capacity, places)
     _spread(pools, capacity)
-    for pool in pools:
-        for tile, place in zip(pool.tiles, _turns(pool, spans), strict=True):
-            tile.address = (0, pool.start + place * pool.size)
-    return True
+    return pools, is_deep
+
+
+def _rounds(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[list[Storage]]:
+    """The tiles of each time that the kernel begins anew, with the allocation of its first tile and nothing in memory:
+    of each iteration of a loop over all that it does."""
+    rounds: list[list[Storage]] = [[]]
+    line, end = tiles[0].line, -1
+    for tile in tiles:
+        first, last = spans[tile.index]
+        if first > end and line > tile.line and (tile.source, tile.line) == (tiles[0].source, tiles[0].line):
+            rounds.append([])
+        rounds[-1].append(tile)
+        line, end = tile.line, max(end, last)
+    return rounds
+
+
+def _depth(pools: Sequence[_Pool]) -> float:
+    """The places that a tile can take, over those that its pool needs, summed up for all tiles."""
+    return sum(len(pool.tiles) * pool.places / pool.held for pool in pools)
 
 
 def _way_to_fit(pools: Sequence[_Pool], capacity: int) -> _Fitting | None:
