@@ -79,7 +79,7 @@ QDQ = """g (float[1,2,4,4] x) => (float[1,3,2,2] y)
     ("text", "told"),
     [
         (QDQ.replace("int8[3,2,3,3] w", f"int8[3,2,3,3] w = {{{','.join('1' * 54)}}}"),
-         "3 DequantizeLinear, 2 QuantizeLinear"),
+         "2 DequantizeLinear, 2 QuantizeLinear"),
         ("""g (float[2,4] x) => (float[2,3] y) <int8[4,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}>
          { q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to=1>(i)  y = Mul(f, s) }""",
          "1 DynamicQuantizeLinear, 1 MatMulInteger"),
