@@ -67,7 +67,6 @@ def test_quantised_weights_are_made_floats_once(model: bytes, weights: Array) ->
         layer(stored(WHOLE), COLUMNS[:3], None),
         layer(stored(WHOLE), COLUMNS, None, axis=2),
         layer(stored(WHOLE), BLOCKS, None, axis=0, block_size=2),
-        layer(stored(WHOLE), COLUMNS.astype(np.float16), None),
     ],
 )
 def test_constants_that_do_not_fit_together_are_left_alone(model: bytes) -> None:

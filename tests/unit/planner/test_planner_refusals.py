@@ -32,7 +32,7 @@ def blockers(text: str, opset: int = 18, **domains: int) -> list[Blocker]:
         (
             """g (float[2,4] x) => (float[2,4] y) <int64 n = {3}, bool go = {1}> { y = Loop(n, go, x)
             <body = b (int64 i, bool c, float[2,4] a) => (bool d, float[2,4] e) { d = Identity(c)  e = Exp(a) }> }""",
-            "Loop", "control flow", "unrolled",
+            "Loop", "a loop", "unrolled",
         ),
         (
             """g (float[2,4] x, bool c) => (float[2,4] y) { y = If(c) <then_branch = a () => (float[2,4] t)
