@@ -185,7 +185,7 @@ def add_sparse(proto: onnx.ModelProto) -> None:
         (lambda p: p.graph.ClearField("output"), "the model has no outputs"),
         (lambda p: p.graph.output.append(p.graph.output[0]), "two outputs of the same name"),
         (lambda p: p.graph.input.append(p.graph.input[0]), "single static assignment"),
-        (lambda p: setattr(p.graph.node[0], "op_type", "Bogus"), "No Op registered for Bogus"),
+        (lambda p: setattr(p.graph.node[0], "op_type", "Bogus"), "the operator 'Bogus', which ONNX's opset"),
         (lambda p: setattr(p.graph.node[0], "domain", "com.example"), "No opset import for domain 'com.example'"),
         (lambda p: p.graph.node[0].attribute.append(helper.make_attribute("a", 1)), "Unrecognized attribute: a"),
         (lambda p: p.graph.node[0].input.append("x"), "has input size 3"),
