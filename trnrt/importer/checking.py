@@ -145,7 +145,7 @@ def check_model(data: bytes, where: str) -> None:
             name, opset = unknown.groups()
             raise ModelFileError(
                 f"{where}: the model has the operator {quoted(name)}, which ONNX's opset {opset} doesn't have",
-                hint="The exporter left an operator of its framework as it is: export with a newer one, or another opset.",
+                hint="The exporter left an operator of its framework as it is: take a newer one, or another opset.",
             ) from error
         raise ModelFileError(
             f"{where}: not a valid ONNX model: {one_line(str(error))}",
