@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -184,7 +185,7 @@ def add_sparse(proto: onnx.ModelProto) -> None:
         (lambda p: p.graph.ClearField("output"), "the model has no outputs"),
         (lambda p: p.graph.output.append(p.graph.output[0]), "two outputs of the same name"),
         (lambda p: p.graph.input.append(p.graph.input[0]), "single static assignment"),
-        (lambda p: setattr(p.graph.node[0], "op_type", "Bogus"), "No Op registered for Bogus"),
+        (lambda p: setattr(p.graph.node[0], "op_type", "Bogus"), "the operator 'Bogus', which ONNX's opset"),
         (lambda p: setattr(p.graph.node[0], "domain", "com.example"), "No opset import for domain 'com.example'"),
         (lambda p: p.graph.node[0].attribute.append(helper.make_attribute("a", 1)), "Unrecognized attribute: a"),
         (lambda p: p.graph.node[0].input.append("x"), "has input size 3"),
@@ -470,3 +471,27 @@ def test_mutations_are_imported_or_refused() -> None:
             )
         except TrnrtError as error:
             assert str(error).replace("\n", " ").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "told"),
+    [
+        (
+            "g (bfloat16[N,1,4,4] x, bfloat16[1,1,3,3] w) => (bfloat16[N,1,2,2] y) { y = Conv(x, w) }",
+            20,
+            "its input 'x' is BFLOAT16, which Conv doesn't take before opset 22; the model is of opset 20",
+        ),
+        (
+            "g (bfloat16[N,1,4,4] x, float[1,1,3,3] w) => (bfloat16[N,1,2,2] y) { y = Conv(x, w) }",
+            22,
+            "its input 'w' is FLOAT, but 'x' is BFLOAT16, and they must be the same",
+        ),
+        ("g (int64[N,4] x) => (int64[N,4] y) { y = Elu(x) }", 13, "its input 'x' is INT64, which Elu doesn't take"),
+    ],
+)  # fmt: skip
+def test_a_type_that_an_operator_does_not_take_is_told_as_such(text: str, opset: int, told: str) -> None:
+    header = f'<ir_version: 10, opset_import: ["" : {opset}]>'
+    model = import_model(onnx.parser.parse_model(header + text).SerializeToString())
+    shapes = {info.name: tuple(d if isinstance(d, int) else 2 for d in info.shape) for info in model.inputs}
+    with pytest.raises(ModelFileError, match=re.escape(told)):
+        model.bind(shapes)

@@ -82,6 +82,8 @@ def test_changed_decisions() -> None:
     labels = np.array([3, 4])
     assert changed_decisions({"y": logits, "l": np.array([3, 5])}, {"y": logits, "l": labels}) == 1
     assert changed_decisions({"y": floats([1])}, {"y": floats([1])}) is None
+    # Outputs with other numbers of rows, such as a constant, are counted each for itself.
+    assert changed_decisions({"y": swapped, "z": np.arange(5)}, {"y": logits, "z": np.array([0, 1, 2, 3, 9])}) == 3
 
 
 def test_a_wrong_weight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

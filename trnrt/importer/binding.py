@@ -130,10 +130,10 @@ def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
 def _unresolved(imported: ImportedModel, shapes: dict[str, tuple[int, ...]], folder: Folder) -> Iterator[str]:
     """Why tensors have no static shape; an error if that is a contradiction in the graph."""
     problems = folder.problems()
-    if contradiction := next((p.text for p in problems if p.is_contradiction), None):
-        if all(isinstance(dim, int) for info in imported.inputs for dim in info.shape):
-            raise ModelFileError(f"{one_line(imported.name)}: {contradiction}", hint="Export the model again.")
+    if found := next((p for p in problems if p.is_contradiction), None):
+        if found.whatever_shapes or all(isinstance(dim, int) for info in imported.inputs for dim in info.shape):
+            raise ModelFileError(f"{one_line(imported.name)}: {found.text}", hint=found.hint)
         given = listed(f"{quoted(name)} {shape}" for name, shape in shapes.items())
-        raise InputError(f"the model can't take the input shapes {given}: {contradiction}")
+        raise InputError(f"the model can't take the input shapes {given}: {found.text}")
     for problem in problems:
         yield problem.text

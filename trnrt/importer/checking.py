@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import re
 from collections.abc import Iterator
 
 import onnx
@@ -140,6 +141,12 @@ def check_model(data: bytes, where: str) -> None:
     try:
         onnx.checker.check_model(data)
     except Exception as error:  # the checker's C++ raises several kinds
+        if unknown := re.search(r"No Op registered for (\S+) with domain_version of (\d+)", str(error)):
+            name, opset = unknown.groups()
+            raise ModelFileError(
+                f"{where}: the model has the operator {quoted(name)}, which ONNX's opset {opset} doesn't have",
+                hint="The exporter left an operator of its framework as it is: take a newer one, or another opset.",
+            ) from error
         raise ModelFileError(
             f"{where}: not a valid ONNX model: {one_line(str(error))}",
             hint="The file is damaged, or was exported or edited wrongly: export it again.",

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 
+from trnrt.importer.dequantising import dequantised
 from trnrt.importer.history import Snapshot
 from trnrt.importer.idle import is_idle
 from trnrt.importer.inference import Reason, infer, why_unknown
@@ -91,7 +92,12 @@ class Folder:
         changed |= self._lift_constant_outputs()
         changed |= passes.RemoveUnusedNodesPass()(self.model).modified
         for node in self.model.graph:
-            changed |= infer(node, self.model, self.symbols) or self._fill(node) or _drop_if_idle(node)
+            changed |= (
+                infer(node, self.model, self.symbols)
+                or self._fill(node)
+                or self._dequantise(node)
+                or _drop_if_idle(node)
+            )
         return bool(changed)
 
     def _fold(self) -> bool:
@@ -147,6 +153,22 @@ class Folder:
         if element.size != 1 or not self._spend(math.prod(dims) * element.itemsize):
             return False
         _replace_by_constant(node, ir.tensor(np.broadcast_to(element.reshape([1] * len(dims)), dims)))
+        return True
+
+    def _dequantise(self, node: ir.Node) -> bool:
+        """Compute weights that are stored as integers; onnxscript's folder keeps them, for who computes in integers."""
+        source = node.inputs[0] if node.inputs else None
+        if node.op_type != "DequantizeLinear" or source is None or (whole := constant_array(source)) is None:
+            return False
+        made = 4 * whole.size
+        # The file's integers may take 4 bits each; anything larger is an array that only looks large.
+        if made > max(LARGEST_CONSTANT, 8 * _stored_bytes(whole)) or made > self._left:
+            return False
+        array = dequantised(node)
+        if array is None:
+            return False
+        self._spend(made)
+        _replace_by_constant(node, ir.tensor(array))
         return True
 
     def _lift_constant_outputs(self) -> bool:

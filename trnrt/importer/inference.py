@@ -19,10 +19,13 @@ Kind = tuple[ir.DataType, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a value has no static shape. A contradiction is one that no session could run."""
+    """Why a value has no static shape. A contradiction is one that no session could run; ``whatever_shapes`` its inputs
+    have, where types are at odds."""
 
     text: str
     is_contradiction: bool = False
+    whatever_shapes: bool = False
+    hint: str = "Export the model again."
 
 
 def infer(node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> bool:
@@ -253,6 +256,8 @@ def _reason(node: ir.Node, model: ir.Model) -> Reason:
     if _schema(node, model) is None:
         domain = quoted(node.domain or "ai.onnx")
         return Reason(f"{titled(node)}: {domain} doesn't have this operator in ONNX, so its output shape is not known")
+    if (reason := _refused_type(node, model)) is not None:
+        return reason
     try:
         types = _ask_onnx(node, model)
     except Exception as error:
@@ -260,6 +265,49 @@ def _reason(node: ir.Node, model: ir.Model) -> Reason:
     if any(proto.WhichOneof("value") not in (None, "tensor_type") for proto in types.values()):
         return Reason(f"{titled(node)}: its output is no tensor")
     return Reason(f"{titled(node)}: the shape of its output depends on the data")
+
+
+_IN_FLOAT32 = "in float32: --dtype says what it is computed in."
+
+
+def _refused_type(node: ir.Node, model: ir.Model) -> Reason | None:
+    """Input types that the operator doesn't take in the model's opset, or not together.
+
+    PyTorch's exporter writes bfloat16 in any opset, and folds a BatchNormalization in it to float32 weights.
+    """
+    schema, opset = _schema(node, model), model.opset_imports.get(node.domain, 0)
+    if schema is None or not schema.inputs:
+        return None
+    first: dict[str, ir.Value] = {}
+    for place, value in enumerate(node.inputs):
+        if value is None or value.dtype is None:
+            continue
+        formal = _formal(schema, place)
+        start = f"{titled(node)}: its input {quoted(value.name)} is {value.dtype.name}"
+        if f"tensor({value.dtype.name.lower()})" not in formal.types:
+            return _too_old(node, place, value.dtype, opset, f"{start}, which {node.op_type} doesn't take")
+        same = first.setdefault(formal.type_str, value) if formal.is_homogeneous else value
+        if same.dtype is not None and same.dtype != value.dtype:
+            text = f"{start}, but {quoted(same.name)} is {same.dtype.name}, and they must be the same"
+            hint = f"Export the model {_IN_FLOAT32}"
+            return Reason(text, is_contradiction=True, whatever_shapes=True, hint=hint)
+    return None
+
+
+def _formal(schema: onnx.defs.OpSchema, place: int) -> onnx.defs.OpSchema.FormalParameter:
+    """What the operator says of an input; its last one may stand for any number."""
+    return schema.inputs[min(place, len(schema.inputs) - 1)]
+
+
+def _too_old(node: ir.Node, place: int, dtype: ir.DataType, opset: int, text: str) -> Reason:
+    """The reason for an input type, with the first opset in which the operator takes it, if there is one."""
+    kind = f"tensor({dtype.name.lower()})"
+    for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1) if node.domain == "" else ():
+        if kind in _formal(onnx.defs.get_schema(node.op_type, later, ""), place).types:
+            text += f" before opset {later}; the model is of opset {opset}"
+            hint = f"Export the model with opset {later} or later, or {_IN_FLOAT32}"
+            return Reason(text, is_contradiction=True, whatever_shapes=True, hint=hint)
+    return Reason(text, is_contradiction=True, whatever_shapes=True)
 
 
 def _has_subgraph(node: ir.Node) -> bool:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
 from trnrt.importer import ImportedModel, TensorInfo
-from trnrt.importer.limits import MOST_FOLDED
-from trnrt.importer.values import constant_array, replace_output
 from trnrt.planner.lowering import value_name
 from trnrt.planner.naming import printable
-from trnrt.planner.plan import Array
 
 LARGEST_PART = 2**31 - 1
 """Bytes of a part for the CPU: it is handed to onnxruntime as one protobuf message, which can't be larger."""
@@ -56,37 +52,6 @@ def cut(model: ir.Model, name: str, inputs: Sequence[ir.Value], outputs: Sequenc
     opset = model.opset_imports.get("", 0)
     given, made = tuple(map(_info, graph.inputs)), tuple(map(_info, graph.outputs))
     return ImportedModel(name, given, made, metadata={}, batch=None, opset=opset, model=part)
-
-
-def dequantise_constants(model: ir.Model) -> None:
-    """Compute the weights that a quantised model stores as integers, once: they are then weights like others."""
-    left = MOST_FOLDED
-    for node in list(model.graph):
-        if node.domain == "" and node.op_type == "DequantizeLinear" and (array := _dequantised(node)) is not None:
-            left -= array.nbytes
-            if left < 0:
-                return
-            tensor = ir.tensor(array)
-            kind, shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
-            replace_output(node, ir.Value(name=node.outputs[0].name, type=kind, shape=shape, const_value=tensor))
-
-
-def _dequantised(node: ir.Node) -> Array | None:
-    """What a DequantizeLinear of constants makes; None where it has none, or is of a kind that is not done here."""
-    given = [constant_array(value) for value in node.inputs]
-    if any(array is None for array in given) or node.attributes.keys() - {"axis"}:
-        return None
-    whole, scale, *rest = (array for array in given if array is not None)
-    if whole.dtype.kind not in "iu" or scale.dtype != np.float32 or scale.ndim > 1:
-        return None
-    along = [1] * whole.ndim
-    if scale.size > 1:
-        along[node.attributes.get_int("axis", 1)] = -1
-    zero = (rest[0] if rest else np.zeros((), whole.dtype)).astype(np.int32)
-    if zero.size > 1:
-        zero = zero.reshape(along)
-    numbers = (whole.astype(np.int32) - zero).astype(np.float32)
-    return np.asarray(numbers * (scale.reshape(along) if scale.size > 1 else scale), np.float32)
 
 
 def _info(value: ir.Value) -> TensorInfo:

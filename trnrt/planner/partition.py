@@ -20,7 +20,7 @@ from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.choices import DEFAULT, Choices, check_choices
 from trnrt.planner.crossing import Crossing, host_link, told
-from trnrt.planner.cutting import cut, dequantise_constants, serialized, type_open_values
+from trnrt.planner.cutting import cut, serialized, type_open_values
 from trnrt.planner.levels import Flow, grouped
 from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
@@ -183,7 +183,6 @@ class _Partitioner:
         self.graph = view.model.graph
         self.target = target
         self.dtype = dtype
-        dequantise_constants(view.model)
         self.flow = Flow(self.graph)
         lowering = Lowering(self.graph, dtype, choices.no_fuse)
         lowering.walk()

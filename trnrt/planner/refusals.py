@@ -14,7 +14,11 @@ FALLBACK = "--fallback onnxruntime runs this node on the CPU"
 _INTEGERS = ("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
 _CONTROL = (
     "control flow that depends on the data: the NeuronCore runs one fixed sequence of instructions",
-    "export the model with the condition or trip count constant, or unrolled (torch.onnx.export traces it so)",
+    "export the model with the condition constant, or as tensors (Where in place of If)",
+)
+_LOOP = (
+    "a loop: the NeuronCore runs one fixed sequence of instructions, and loops are not unrolled here",
+    f"export the model unrolled (torch.onnx.export traces a loop of Python so); {FALLBACK}",
 )
 _SEQUENCE = (
     "sequences: a tensor of the device has one shape",
@@ -31,7 +35,8 @@ _TREES = ("trees and other classical models are not supported: only scalers and 
 _LATER = ("the operator is not supported", FALLBACK)
 
 _FAMILIES: tuple[tuple[Reason, str], ...] = (
-    (_CONTROL, "If Loop Scan"),
+    (_CONTROL, "If"),
+    (_LOOP, "Loop Scan"),
     (
         _SEQUENCE,
         """ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
@@ -54,8 +59,15 @@ _FAMILIES: tuple[tuple[Reason, str], ...] = (
         "ScatterElements ScatterND Scatter",
     ),
     (
+        (
+            "attention as one operator is not supported; the MatMul and Softmax that it is made of are",
+            f"export the model with opset 22 or earlier, which writes it so; {FALLBACK}",
+        ),
+        "Attention",
+    ),
+    (
         ("attention is not supported: only feed-forward and convolutional nets are", FALLBACK),
-        "Attention RotaryEmbedding TensorScatter LinearAttention",
+        "LinearAttention RotaryEmbedding TensorScatter",
     ),
     (
         (

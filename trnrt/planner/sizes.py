@@ -46,7 +46,8 @@ def default_shapes(
             raise InputError(
                 f"input {printable(info.name)!r} has the open dimension{'s' if len(open_dims) > 1 else ''} "
                 f"{', '.join(open_dims)}",
-                hint=f"name the sizes, as in --shape {_example(info, sizes, model.batch is not None)}, or give --input",
+                hint=f"name the sizes, as in --shape {_example(info, sizes, model.batch is not None)};"
+                " where there is --input, it tells them, too",
             )
         shapes[info.name] = tuple(d for d in sizes if isinstance(d, int))
     return shapes

@@ -40,7 +40,7 @@ def test_default_shapes(inputs: str, shapes: dict[str, tuple[int, ...]]) -> None
 def test_open_dimensions_have_no_default() -> None:
     with pytest.raises(InputError, match="'x' has the open dimensions h, w") as caught:
         default_shapes(imported("float[N,3,h,w] x"), 7)
-    assert caught.value.hint == "name the sizes, as in --shape x=3x224x224, or give --input"
+    assert caught.value.hint == "name the sizes, as in --shape x=3x224x224; where there is --input, it tells them, too"
 
 
 @pytest.mark.parametrize("given", [{"x": (3, 20, 30)}, {"": (3, 20, 30)}, {"x": (7, 3, 20, 30)}], ids=str)

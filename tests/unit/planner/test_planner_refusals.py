@@ -32,7 +32,7 @@ def blockers(text: str, opset: int = 18, **domains: int) -> list[Blocker]:
         (
             """g (float[2,4] x) => (float[2,4] y) <int64 n = {3}, bool go = {1}> { y = Loop(n, go, x)
             <body = b (int64 i, bool c, float[2,4] a) => (bool d, float[2,4] e) { d = Identity(c)  e = Exp(a) }> }""",
-            "Loop", "control flow", "unrolled",
+            "Loop", "a loop", "unrolled",
         ),
         (
             """g (float[2,4] x, bool c) => (float[2,4] y) { y = If(c) <then_branch = a () => (float[2,4] t)
@@ -79,7 +79,7 @@ QDQ = """g (float[1,2,4,4] x) => (float[1,3,2,2] y)
     ("text", "told"),
     [
         (QDQ.replace("int8[3,2,3,3] w", f"int8[3,2,3,3] w = {{{','.join('1' * 54)}}}"),
-         "3 DequantizeLinear, 2 QuantizeLinear"),
+         "2 DequantizeLinear, 2 QuantizeLinear"),
         ("""g (float[2,4] x) => (float[2,3] y) <int8[4,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}>
          { q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to=1>(i)  y = Mul(f, s) }""",
          "1 DynamicQuantizeLinear, 1 MatMulInteger"),

@@ -1,0 +1,61 @@
+"""Weights that a file stores as whole numbers (DequantizeLinear of constants): once computed, they are like others."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from trnrt.importer.values import constant_array
+
+Array = npt.NDArray[np.generic]
+
+_WHOLE = frozenset(
+    {
+        ir.DataType.INT4,
+        ir.DataType.UINT4,
+        ir.DataType.INT8,
+        ir.DataType.UINT8,
+        ir.DataType.INT16,
+        ir.DataType.UINT16,
+        ir.DataType.INT32,
+    }
+)
+
+
+def dequantised(node: ir.Node) -> Array | None:
+    """What a DequantizeLinear of constants makes, float32: (x - zero point) * scale.
+
+    There is a scale for all elements, for each index of an axis, or for each block along it. None for other nodes, and
+    where the constants don't fit together.
+    """
+    if node.domain != "" or node.op_type != "DequantizeLinear" or len(node.inputs) not in (2, 3):
+        return None
+    if node.inputs[0] is None or node.inputs[0].dtype not in _WHOLE or node.attributes.keys() - {"axis", "block_size"}:
+        return None
+    whole, scale = constant_array(node.inputs[0]), constant_array(node.inputs[1])
+    zero = constant_array(node.inputs[2]) if len(node.inputs) == 3 else np.zeros((), np.int32)
+    if whole is None or scale is None or zero is None or scale.dtype != np.float32:
+        return None
+    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+    factors, zeros = (_spread(array, whole.shape, axis, block) for array in (scale, zero.astype(np.int32)))
+    if factors is None or zeros is None:
+        return None
+    return np.asarray((whole.astype(np.int32) - zeros).astype(np.float32) * factors, np.float32)
+
+
+def _spread(array: np.ndarray, shape: tuple[int, ...], axis: int, block: int) -> np.ndarray | None:
+    """A scale or a zero point so that it fits a tensor of ``shape`` element by element; None where it can't."""
+    if array.size == 1 and array.ndim <= 1:
+        return array.reshape(())
+    axis += len(shape) if axis < 0 else 0
+    if not 0 <= axis < len(shape):
+        return None
+    if block == 0:
+        along = [1] * len(shape)
+        along[axis] = -1
+        return array.reshape(along) if array.shape == (shape[axis],) else None
+    blocks = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
+    if block < 0 or array.shape != blocks:
+        return None
+    return np.repeat(array, min(block, shape[axis]), axis)[tuple(slice(size) for size in shape)]
