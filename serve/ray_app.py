@@ -61,8 +61,8 @@ def application(settings: ServeSettings) -> Application:
 
 
 def deployment_of(model: str) -> str:
-    """What Ray calls a model's deployment."""
-    return f"model-{model.replace('#', '_')}"
+    """What Ray calls a model's deployment: Ray has a meaning of its own for ``#``; no two models get one name."""
+    return f"model-{model.replace('~', '~7E').replace('#', '~23')}"
 
 
 def _replica_options(settings: ServeSettings) -> dict[str, Any]:

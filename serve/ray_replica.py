@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from ray import serve
 
 from trnrt.backends.cores import VISIBLE, Lease
-from trnrt.errors import BackendError, DeviceError, ModelFileError, TrnrtError
+from trnrt.errors import BackendError, CoresTakenError, DeviceError, ModelFileError, TrnrtError
 from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.serve.batching import ComputeThread, Feeds, merge, split
 from trnrt.serve.checking import Checker
@@ -35,7 +35,7 @@ from trnrt.serve.shadow import Shadow
 from trnrt.serve.versions import version_of
 
 Outcome = Answer | Refusal
-LEASE_S, LEASE_POLL_S = 30.0, 0.2
+LEASE_POLL_S, LEASE_TOLD_S = 0.2, 30.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,18 +201,21 @@ def _load(share: Share) -> LoadedModel:
     return LoadedModel(path, share.settings)
 
 
-def lease_when_free(lease: Callable[[], Lease | None], seconds: float = LEASE_S) -> Lease | None:
-    """The cores that Ray shows to this process, held as long as it lives. BackendError where they don't become free.
+def lease_when_free(lease: Callable[[], Lease | None]) -> Lease | None:
+    """The cores that Ray shows to this process, held as long as it lives, as soon as nobody else holds them.
 
-    Ray gives a core to the next one before the process that had it has ended.
+    Ray gives a core to the next one before the process that had it has ended, and does not know of servers outside. To
+    fail would be final: Ray gives a deployment up after a few starts, and does not come back to it. BackendError where
+    waiting does not help.
     """
-    end = time.monotonic() + seconds
+    told_at = time.monotonic() + LEASE_TOLD_S
     while True:
         try:
             return lease()
-        except BackendError:
-            if time.monotonic() >= end:
-                raise
+        except CoresTakenError as error:
+            if time.monotonic() >= told_at:
+                log("warning", "waiting_for_cores", reason=str(error), process=os.getpid())
+                told_at += LEASE_TOLD_S
             time.sleep(LEASE_POLL_S)
 
 

@@ -6,7 +6,9 @@ command has gone: serving a model's new file is the same command again.
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,16 +18,18 @@ from ray import serve as ray_serve
 from ray.exceptions import RayError
 
 from trnrt.clusters import CPU, joined, started
-from trnrt.errors import BackendError, OptionError
-from trnrt.report.console import render, say
+from trnrt.errors import BackendError
+from trnrt.report.console import note, render, say
 from trnrt.report.tables import plain_table
+from trnrt.serve import ray_listening
 from trnrt.serve.files import model_files
 from trnrt.serve.listening import listen
 from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed
+from trnrt.serve.ray_proxy import CALLBACK, LAYERS
 from trnrt.serve.settings import ServeSettings
 from trnrt.serve.worker import LINGER_S
 
-_LOOK_S = 30.0
+_LOOK_S, _TOLD_S = 30.0, 10.0
 _FAILED = "RuntimeError: the model "
 """How a replica's reason begins within the traceback that Ray tells."""
 
@@ -40,6 +44,7 @@ def serve(settings: ServeSettings) -> int:
             _deploy(settings, app, list(files), settings.port)
         return 0
     port = _free_port(settings)
+    os.environ.setdefault(CALLBACK, LAYERS)
     each = {CPU: settings.replica_cpus, **needed(settings)}
     with _stopped_early(), started(each, settings.replicas * len(files)) as session:
         try:
@@ -74,28 +79,35 @@ def _stop(_number: int, _frame: object) -> None:
 def _deploy(settings: ServeSettings, app: Any, models: list[str], port: int) -> None:
     """Put the application there, wait until it runs, and say where."""
     _watch_signals()
-    ray_serve.start(http_options={"host": settings.host, "port": port})
-    url = _url(settings, port)
+    ray_listening.start(settings.host, port)
     try:
-        ray_serve.run(app, name=NAME, route_prefix="/")
+        with _telling():
+            ray_serve.run(app, name=NAME, route_prefix="/")
     except (RuntimeError, RayError) as error:
         told = _reason([*_messages(), str(error)])
         raise BackendError(f"Ray can't run the application: {told}", hint="Ray's logs tell more") from None
-    say(_summary(models) + f"{len(models)} of {len(models)} ready at {url}")
+    say(_summary(models) + f"{len(models)} of {len(models)} ready at {ray_listening.urls(settings.host, port)}")
 
 
-def _url(settings: ServeSettings, port: int) -> str:
-    """Where Ray Serve listens; OptionError where it runs already, and listens elsewhere than it was told."""
-    from ray.serve.context import _get_global_client
+@contextmanager
+def _telling() -> Iterator[None]:
+    """What Ray says of what is not there yet, each thing once: it may wait for a place, and does so without end."""
+    over = threading.Event()
 
-    client = _get_global_client()
-    assert client is not None
-    options = client.http_config
-    if (options.host, options.port) != (settings.host, port):
-        told = f"Ray Serve listens on {options.host}, port {options.port}, on this cluster already"
-        raise OptionError(told, hint="say these as --host and --port, or end it with: serve shutdown")
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(options.host, options.host)
-    return f"http://{host}:{options.port}"
+    def tell() -> None:
+        said = {""}
+        while not over.wait(_TOLD_S):
+            for message in {_reason([message]) for message in _messages()} - said:
+                note(message)
+                said.add(message)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_LOOK_S)
 
 
 def _summary(models: list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -17,6 +18,8 @@ from trnrt.errors import BackendError, OptionError
 CPU = "CPU"
 NEURON_CORES = "neuron_cores"
 """What Ray calls the resource; it shows a process its cores with NEURON_RT_VISIBLE_CORES."""
+CLIENT = "ray://"
+"""How the address of a cluster begins for those who are no part of it."""
 USAGE = "RAY_USAGE_STATS_ENABLED"
 _USAGE_FILE = "RAY_USAGE_STATS_CONFIG_PATH"
 _NAMESPACE = "serve"
@@ -65,11 +68,15 @@ def joined(address: str) -> Iterator[None]:
     import ray
 
     _keep_quiet()
+    warnings.filterwarnings("ignore", "Ray Client connection timed out")  # it is told below
     try:
         ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         told = f"no cluster of Ray at --address {address!r}: {' '.join(str(error).split())}"
-        hint = "ray start --head starts one on a machine; one that wants a token needs RAY_AUTH_MODE=token here"
+        hint = (
+            "HOST:PORT is for machines of the cluster, which ray start --address HOST:PORT makes of this one; "
+            "elsewhere say ray://HOST:10001; a cluster that wants a token needs RAY_AUTH_MODE=token here"
+        )
         raise BackendError(told, hint=hint) from None
     try:
         yield

@@ -46,6 +46,10 @@ class BackendError(TrnrtError):
     """The backend that was asked for can't run on this machine."""
 
 
+class CoresTakenError(BackendError):
+    """Other processes hold the NeuronCores; they may let go of them."""
+
+
 class DeviceError(BackendError):
     """A NeuronCore failed, or did not answer in time; the model that ran on it is closed.
 

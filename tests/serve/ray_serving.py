@@ -58,6 +58,11 @@ class RayServer:
         page = httpx.get(f"{self.url}/metrics", timeout=30).text
         return set(re.findall(rf'replica="SERVE_REPLICA::trnrt#{deployment}#(\w+)"', page))
 
+    def heard(self, text: str) -> bool:
+        """Whether one of Ray's own processes wrote this down."""
+        folder = Path(found(r"logs in (\S+);", self.said()))
+        return any(text in path.read_text(errors="replace") for path in (folder / "serve").glob("*.log"))
+
     def logged(self, event: str) -> list[dict[str, Any]]:
         """What its processes have logged of this."""
         folder = Path(found(r"logs in (\S+);", self.said()))

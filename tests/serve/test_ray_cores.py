@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ pytest.importorskip("ray")
 
 import ray_quietly  # noqa: F401 - before whatever else imports it
 
-from trnrt.backends.cores import Lease
+from trnrt.backends.cores import lease_cores
 from trnrt.errors import BackendError
 from trnrt.serve import ray_replica
 
@@ -57,20 +58,27 @@ def test_each_process_leases_the_core_that_ray_shows_it(tmp_path: Path) -> None:
     assert found["then"] == found["told"][0], "the next one has the core of the one that went"
 
 
-def test_a_core_is_waited_for_until_its_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_replica, "LEASE_POLL_S", 0.0)
-    lease, tried = Lease((3,), 1, ()), list[int]()
+def test_a_core_is_waited_for_until_nobody_else_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another process of Ray that is about to end, or a server outside: however long that takes."""
+    told: list[str] = []
+    outside = lease_cores([3], folder=tmp_path)
 
-    def free() -> Lease:
-        tried.append(1)
-        if len(tried) < 3:
-            raise BackendError("0 of 1 NeuronCores are free")
-        return lease
+    def waited(_seconds: float) -> None:
+        if len(told) == 2:
+            outside.release()
 
-    assert ray_replica.lease_when_free(free) is lease and len(tried) == 3
+    monkeypatch.setattr(time, "sleep", waited)
+    monkeypatch.setattr(ray_replica, "LEASE_TOLD_S", 0.0)
+    monkeypatch.setattr(ray_replica, "log", lambda _level, event, **fields: told.append(f"{event}: {fields['reason']}"))
+    lease = ray_replica.lease_when_free(lambda: lease_cores([3], folder=tmp_path))
+    assert lease is not None and lease.cores == (3,) and len(told) == 2
+    assert (
+        f"waiting_for_cores: 0 of 1 NeuronCores are free, and 1 is needed; the others are held by process {os.getpid()}"
+        in told[0]
+    )
+    lease.release()
 
-    def never() -> Lease:
-        raise BackendError("0 of 1 NeuronCores are free")
 
-    with pytest.raises(BackendError, match="are free"):
-        ray_replica.lease_when_free(never, seconds=0.0)
+def test_what_does_not_become_free_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="1 of 1 NeuronCores are free, and 2 in a row are needed"):
+        ray_replica.lease_when_free(lambda: lease_cores([3], 2, tmp_path))

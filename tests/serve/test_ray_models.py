@@ -337,6 +337,14 @@ def test_a_replica_asks_for_a_core_on_neuron_and_for_a_share_of_the_cpus_elsewhe
         assert deployment.ray_actor_options["resources"] == resources
 
 
+def test_no_two_models_are_one_deployment(tmp_path: Path) -> None:
+    names = ["a#b", "a_b", "a~23b", "a~b", "a"]
+    bound: Any = application(RaySettings(models=[save(tmp_path, name, RELU) for name in names]))._bound_deployment
+    replicas = [replica._bound_deployment for replica, _ in bound.init_args[1].values()]
+    assert len({replica.name for replica in replicas}) == len(names)
+    assert [replica.init_args[0].name for replica in replicas] == names
+
+
 def test_the_builder_takes_what_serve_run_gives_it(tmp_path: Path) -> None:
     """Texts, as ``serve run trnrt.serve.ray_app:build models=m.onnx replicas=2`` has them."""
     path = save(tmp_path, "relu", RELU)

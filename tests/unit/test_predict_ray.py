@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,9 +31,9 @@ with warnings.catch_warnings():
 from trnrt.errors import BackendError, InputError, ModelFileError, OptionError
 from trnrt.predict import on_ray
 from trnrt.predict.job import Job, Request, open_job, prepare
-from trnrt.predict.on_ray import ATTEMPTS, Attempts, PartMaker
+from trnrt.predict.on_ray import ATTEMPTS, Attempts, PartMaker, Place
 from trnrt.predict.output import MostBad, open_output
-from trnrt.predict.part import make_part
+from trnrt.predict.part import make_part, part_file
 from trnrt.predict.source import Asked
 
 pytestmark = [
@@ -164,27 +165,60 @@ def test_a_part_travels_as_a_row_and_so_does_an_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     maker = PartMaker(job, str(tmp_path), tmp_path / "out", Local())
-    done = on_ray._believed(said(maker, 1))
+    done = on_ray._believed(said(maker, 1), job, tmp_path / "out")
     close(maker)
     assert (done.number, done.rows, done.predicted, done.reasons) == (1, 5, 5, ())
     with pytest.raises(BackendError, match="has no folder") as caught:
-        on_ray._believed(said(PartMaker(job, str(tmp_path / "none"), tmp_path, Local()), 0))
+        on_ray._believed(
+            said(PartMaker(job, str(tmp_path / "none"), tmp_path / "out", Local()), 0), job, tmp_path / "out"
+        )
     assert caught.value.hint is not None and "shared storage" in caught.value.hint
     np.save(tmp_path / "x.npy", np.zeros((10, 4), np.float32))
     with pytest.raises(InputError, match="the job is not what it was"):
-        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path, Local()), 0))
+        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0), job, tmp_path / "out")
     (tmp_path / "m.onnx").unlink()
     with pytest.raises(ModelFileError):
-        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path, Local()), 0))
+        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0), job, tmp_path / "out")
+
+
+def test_another_machine_is_named_with_what_it_has_not(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own file of this name is as wrong as none; and what it wrote on a disk of its own is not believed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(on_ray, "SEEN_S", 0.0)
+    maker = PartMaker(job, str(tmp_path), tmp_path / "out", Local())
+    made = said(maker, 0)
+    close(maker)
+    np.save(tmp_path / "x.npy", np.zeros((10, 4), np.float32))
+    other = said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0)
+    here = socket.gethostname()
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "gethostname", lambda: "elsewhere")
+        with pytest.raises(InputError, match=f"on {here}: the job is not what it was") as caught:
+            on_ray._believed(other, job, tmp_path / "out")
+        assert caught.value.hint is not None and "shared storage" in caught.value.hint
+        assert on_ray._believed(made, job, tmp_path / "out").number == 0
+        part_file(job, 0).write_bytes(b"")
+        with pytest.raises(BackendError, match=f"{here} wrote part 0, and '.*' on elsewhere is not what it wrote"):
+            on_ray._believed(made, job, tmp_path / "out")
+    part_file(job, 0).unlink()
+    with pytest.raises(BackendError, match="is not what it wrote"):
+        on_ray._believed(made, job, tmp_path / "out")
+
+
+def test_ray_data_is_no_guest_of_a_cluster() -> None:
+    with pytest.raises(OptionError, match="works on machines of the cluster alone"):
+        Place(address="ray://10.0.0.7:10001")
 
 
 def test_a_part_that_kills_its_processes_is_given_up(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     maker = PartMaker(job, str(tmp_path), tmp_path / "out", Local())
     for _ in range(ATTEMPTS):
-        on_ray._believed(said(maker, 0))
+        on_ray._believed(said(maker, 0), job, tmp_path / "out")
     with pytest.raises(BackendError, match=f"{ATTEMPTS} processes of Ray ended before they had made part 0"):
-        on_ray._believed(said(maker, 0))
+        on_ray._believed(said(maker, 0), job, tmp_path / "out")
     close(maker)
 
 

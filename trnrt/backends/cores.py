@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 
 from trnrt.backends.device import PHYSICAL_CORES, device_target, logical_config, neuron_devices
-from trnrt.errors import BackendError
+from trnrt.errors import BackendError, CoresTakenError
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 AVOIDED_S = 600.0
@@ -64,7 +64,9 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None, lnc: int = 1) -> Lease:
-    """The first ``count`` of the known cores in a row that nobody has. BackendError where there are too few.
+    """The first ``count`` of the known cores in a row that nobody has.
+
+    BackendError where there are too few; CoresTakenError where there would be enough if nobody had any.
 
     In a row, because the runtime takes no other list. ``lnc``: how many physical cores each of them is; the locks are
     on those, so that processes with another setting are seen, too. Cores that failed lately come last.
@@ -84,7 +86,8 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     by = f"; the others are held by process {', '.join(map(str, holders))}" if holders else ""
     row = " in a row" if count > 1 else ""
     told = os.environ.get(VISIBLE)  # a process that has cores shows its children these, and no more
-    raise BackendError(
+    kind = CoresTakenError if rows else BackendError
+    raise kind(
         f"{free} of {len(known)} NeuronCores are free, and {count}{row} {'is' if count == 1 else 'are'} needed{by}",
         hint="ask for fewer cores or --workers, or stop another process that uses them"
         + (f"; {VISIBLE}={told} allows no others" if told else ""),

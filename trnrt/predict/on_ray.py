@@ -12,9 +12,11 @@ import json
 import os
 import signal
 import socket
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,25 +26,40 @@ import ray.data
 from ray.exceptions import RayError
 
 from trnrt import errors
-from trnrt.clusters import CPU, NEURON_CORES, joined, started
-from trnrt.errors import BackendError, DeviceError, TrnrtError
+from trnrt.clusters import CLIENT, CPU, NEURON_CORES, joined, started
+from trnrt.errors import BackendError, DeviceError, InputError, ModelFileError, OptionError, TrnrtError
 from trnrt.predict.job import Job, Opened, open_job
 from trnrt.predict.output import Output
-from trnrt.predict.part import PartDone, make_part
+from trnrt.predict.part import PartDone, bad_file, make_part, part_file
 
 ATTEMPTS = 4
 """Processes that one part may be the end of, as it may be the part that kills them; Ray itself never gives up."""
+SEEN_S = 10.0
+"""How long a file that was written on another machine may take to be seen here."""
+THREAD_S = 2.0
+"""How long a thread of Ray Data may take to end."""
+_SHARED = "model, input and output must be at the same paths on all machines, on shared storage"
+_OF_FILES = (InputError, ModelFileError, OptionError)
+"""What another machine's files are wrong with, mostly."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where parts are made: by so many processes, with so many CPUs set aside for each, and on which cluster."""
+    """Where parts are made: by so many processes, with so many CPUs set aside for each, and on which cluster.
+
+    OptionError for an address that Ray Data does not work with.
+    """
 
     replicas: int = 1
     replica_cpus: float = 0.5
     address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.address is not None and self.address.startswith(CLIENT):
+            told = f"--address {self.address}: Ray Data works on machines of the cluster alone"
+            raise OptionError(told, hint="ray start --address HOST:PORT makes this one one of them; then say HOST:PORT")
 
 
 def run_parts(opened: Opened, output: Output, place: Place, advance: Callable[[int], None]) -> None:
@@ -53,9 +70,11 @@ def run_parts(opened: Opened, output: Output, place: Place, advance: Callable[[i
     """
     device = opened.job.request.device
     cores = {NEURON_CORES: float(device.cores if device else 1)} if opened.session.backend == "neuron" else {}
-    with _cluster(place, cores):
-        for row in _made(opened.job, output, place, cores):
-            done = _believed(row)
+    # Closed before Ray is: after an error its threads are at work, and one that finds Ray gone ends this process at
+    # once, before anybody was told of the error.
+    with _cluster(place, cores), closing(_made(opened.job, output, place, cores)) as rows:
+        for row in rows:
+            done = _believed(row, opened.job, output.workshop)
             output.add(done)
             advance(done.rows)
 
@@ -85,11 +104,13 @@ class PartMaker:
         try:
             if ray.get(self._attempts.begin.remote(number)) > ATTEMPTS:
                 raise BackendError(f"{ATTEMPTS} processes of Ray ended before they had made part {number}")
-            return {"told": [json.dumps(asdict(make_part(self._open(), number, self._workshop)))]}
+            told = {"host": socket.gethostname(), **asdict(make_part(self._open(), number, self._workshop))}
+            return {"told": [json.dumps(told)]}
         except DeviceError:
             os._exit(1)  # the device is free again when the process has ended; the part goes to another one
         except TrnrtError as error:
             told = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+            told["host"] = socket.gethostname()
             return {"told": [json.dumps(told)]}
 
     def _open(self) -> Opened:
@@ -100,13 +121,13 @@ class PartMaker:
             except OSError as error:
                 raise BackendError(
                     f"{socket.gethostname()} has no folder {self._folder!r}: {error.strerror}",
-                    hint="model, input and output must be at the same paths on all machines, on shared storage",
+                    hint=_SHARED,
                 ) from None
             self._opened = open_job(self._job)
         return self._opened
 
 
-def _made(job: Job, output: Output, place: Place, cores: dict[str, float]) -> Iterator[Row]:
+def _made(job: Job, output: Output, place: Place, cores: dict[str, float]) -> Generator[Row, None, None]:
     """What Ray's processes say of each part, as it comes."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
@@ -122,24 +143,51 @@ def _made(job: Job, output: Output, place: Place, cores: dict[str, float]) -> It
         num_cpus=place.replica_cpus,
         resources=cores or None,
     )
+    before, whole = set(threading.enumerate()), False
     try:
         yield from told.iter_rows()
+        whole = True
     except RayError as error:
         reason = " ".join(str(error).split())[-500:]
         raise BackendError(f"Ray could not make a part: {reason}", hint="the same command again goes on") from None
+    finally:
+        for thread in [] if whole else set(threading.enumerate()) - before:
+            thread.join(THREAD_S)
 
 
-def _believed(row: Row) -> PartDone:
-    """The part that was made, or the error in its place."""
+def _believed(row: Row, job: Job, workshop: Path) -> PartDone:
+    """The part that was made, whose files are here, or the error in its place."""
     told = json.loads(row["told"])
+    host = told.pop("host")
     if "error" not in told:
-        return PartDone(**{**told, "reasons": tuple(told["reasons"])})
-    kind = getattr(errors, told["error"], BackendError)
+        done = PartDone(**{**told, "reasons": tuple(told["reasons"])})
+        _check_here(job, workshop, done, host)
+        return done
+    kind, message, hint = getattr(errors, told["error"], BackendError), told["message"], told["hint"]
+    if host != socket.gethostname():
+        message = f"on {host}: {message}"
+        hint = _SHARED if issubclass(kind, _OF_FILES) else hint
     try:
-        error: TrnrtError = kind(told["message"], hint=told["hint"])
+        error: TrnrtError = kind(message, hint=hint)
     except TypeError:  # one that is made of more than its words
-        error = BackendError(told["message"], hint=told["hint"])
+        error = BackendError(message, hint=hint)
     raise error
+
+
+def _check_here(job: Job, workshop: Path, done: PartDone, host: str) -> None:
+    """BackendError unless the files of a part that was made on ``host`` are to be seen on this machine.
+
+    A directory of the same name there, on a disk of its own, would swallow them. Storage that is shared may show them
+    a little later.
+    """
+    names = [part_file(job, done.number), *([bad_file(job, done.number)] if done.bad_sha256 else [])]
+    files = [workshop / path.name for path in names]
+    end = time.monotonic() + SEEN_S
+    while not all(path.is_file() for path in files) or files[0].stat().st_size != done.size:
+        if time.monotonic() >= end:
+            here = f"{str(files[0])!r} on {socket.gethostname()}"
+            raise BackendError(f"{host} wrote part {done.number}, and {here} is not what it wrote", hint=_SHARED)
+        time.sleep(0.1)
 
 
 @contextmanager
