@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,7 @@ def test_a_session_that_runs_nothing_is_no_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*arguments: object) -> None:
-        raise error
+        raise copy(error)  # an error keeps the frames that it went through, and with them the open file
 
     opened = opened_rows(tmp_path)
     monkeypatch.setattr(opened.session, "run", fail)
