@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from handing_out import Handfuls
     from playwright.sync_api import Browser
     from serving import ServerProcess
+    from xdist.remote import Producer
 
 # Before numpy is imported: threads of several test processes that wait for each other cost more than they bring.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -22,6 +24,21 @@ os.environ.pop("COLUMNS", None)
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
 for folder in ("kernels", "unit/nki", "unit/planner", "shared", "conformance/onnx", "serve"):
     sys.path.append(str(Path(__file__).parent / folder))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Handfuls | None:
+    """By the handful, where the tests are to be kept in groups."""
+    from handing_out import Handfuls
+
+    return Handfuls(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits for other processes most of the time is begun first, and goes on beside the rest."""
+    from handing_out import of_ray
+
+    items.sort(key=lambda item: not of_ray(item.path.name))
 
 
 @pytest.fixture(scope="module", autouse=True)

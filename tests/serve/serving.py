@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from engines import PATIENCE_S
 from fastapi import FastAPI
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
@@ -41,7 +42,7 @@ START_S = 120.0
 
 
 class MadeUpModel:
-    """A model as the routes see one: it computes at once, or after ``seconds``, whatever it is told to."""
+    """A model as the routes see one: it computes at once, after ``seconds`` or ``go``, whatever it is told to."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class MadeUpModel:
         self.predicted_us = {1: 12.5}
         self.waiting = self.answered = self.cancelled = self.on_their_way = 0
         self.error: Exception | None = None
+        self.go: asyncio.Event | None = None
 
     has_batch = True
 
@@ -91,6 +93,8 @@ class MadeUpModel:
         try:
             if self.seconds:
                 await asyncio.sleep(self.seconds)
+            if self.go is not None:
+                await self.go.wait()
             made = self.compute(feeds)
         except asyncio.CancelledError:
             self.cancelled += 1
@@ -196,8 +200,19 @@ def echo(*dtypes: str, name: str = "echo") -> MadeUpModel:
 
 
 def run(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Run a test's coroutine."""
-    return asyncio.run(work)
+    """Run a test's coroutine; what hangs fails."""
+
+    async def limited() -> Answer:
+        async with asyncio.timeout(PATIENCE_S):
+            return await work
+
+    return asyncio.run(limited())
+
+
+async def computing(model: MadeUpModel, count: int) -> None:
+    """Wait until so many requests have come to a model; the test's own limit ends that."""
+    while model.waiting < count:
+        await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -253,8 +268,8 @@ def listening(app: ASGIApp) -> Iterator[int]:
             yield int(listener.getsockname()[1])
         finally:
             server.should_exit = True
-            thread.join(30)
-            assert not thread.is_alive()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), "the server did not stop"
 
 
 # -- processes -----------------------------------------------------------------------------------------------------
@@ -285,7 +300,7 @@ class ServerProcess:
             time.sleep(0.1)
         raise AssertionError(f"not ready after {seconds} s: {self.log.read_text(errors='replace')[-4000:]}")
 
-    def stop(self, seconds: float = 60.0) -> int:
+    def stop(self, seconds: float = PATIENCE_S) -> int:
         """End it as an operator does, and give its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -318,14 +333,14 @@ def server_process(
             process.wait()
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
     """What the condition is when it holds at last."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < end
+        assert time.monotonic() < end, f"still {value!r} after {seconds:g} s"
         time.sleep(0.05)
 
 

@@ -154,7 +154,7 @@ def asked(server: ServerProcess, number: int) -> int:
     """The status of a request of its own connection; an answer is the right one."""
     row = [float(number), -1.0, 0.0, 2.0]
     body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": row}]}
-    answer = httpx.post(f"{server.url}/v2/models/relu/infer", json=body, timeout=30)
+    answer = httpx.post(f"{server.url}/v2/models/relu/infer", json=body, timeout=120)
     if answer.status_code == 200:
         assert answer.json()["outputs"][0]["data"] == [float(number), 0.0, 0.0, 2.0]
     else:
@@ -202,7 +202,7 @@ def test_a_lone_worker_ends_the_server_with_1(tmp_path: Path) -> None:
         assert asked(server, 3) == 200
         (tmp_path / f"faults-{server.process.pid}").write_text("NRT_EXEC_HW_ERR_NC_UE(1202): uncorrectable")
         assert asked(server, 4) == 503
-        assert server.process.wait(30) == 1
+        assert server.process.wait(120) == 1
         (lost,) = events(server, "core_lost")
         assert lost["level"] == "error" and "can't use its NeuronCore again" in lost["told"]
         assert events(server, "stopped")

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from engines import PATIENCE_S
 from serving import MadeUpModel, MadeUpRepository, app_of, doubling, listening
 
 INFER = "/v2/models/doubling/infer"
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}).encode()
-PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True)

@@ -96,12 +96,10 @@ def test_while_a_batch_computes_the_next_one_gathers() -> None:
 
 def test_a_lone_request_does_not_wait() -> None:
     async def work() -> None:
-        batcher = batcher_of(Doubling(), delay_s=10.0)
-        began = time.perf_counter()
+        batcher = batcher_of(Doubling(), delay_s=3600.0)  # longer than ``run`` waits
         with batcher.arriving():
             pass
         await ask(batcher, numbers(1, 3))
-        assert time.perf_counter() - began < 5
 
     run(work())
 
@@ -109,7 +107,7 @@ def test_a_lone_request_does_not_wait() -> None:
 def test_a_request_waits_for_those_on_their_way() -> None:
     async def work() -> None:
         doubling = Doubling()
-        batcher = batcher_of(doubling, delay_s=20.0)
+        batcher = batcher_of(doubling, delay_s=3600.0)
         with batcher.arriving():
             first = asyncio.create_task(ask(batcher, numbers(1, 3)))
             await asyncio.sleep(0.05)
@@ -128,7 +126,7 @@ def test_it_waits_no_longer_than_it_may_and_not_for_a_full_batch() -> None:
         with batcher.arriving():
             inference = await ask(batcher, numbers(1, 3))
             assert inference.batch_ms >= 45
-            full = batcher_of(doubling, delay_s=20.0)
+            full = batcher_of(doubling, delay_s=3600.0)
             with full.arriving():
                 await ask(full, numbers(8, 3))
 

@@ -78,7 +78,7 @@ def test_a_killed_worker_takes_only_its_own_requests_along(digits: Sample, folde
     assert cases.failures(after) == 0, after.told()
 
 
-def replaced(server: Server, before: set[int], seconds: float = 20.0) -> None:
+def replaced(server: Server, before: set[int], seconds: float = 120.0) -> None:
     """Wait until there are two workers again, and the new one has its model; all the time, clients are answered."""
     deadline = time.monotonic() + seconds
     while len(set(server.workers())) < 2 or set(server.workers()) == before or loaded(server) < 3:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +63,12 @@ def fixed(tmp_path: Path) -> str:
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = os.times()
         result = command("--help")
-        times.append(time.perf_counter() - start)
+        after = os.times()
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
         assert result.returncode == 0
-    assert min(times) < 0.5
+    assert min(times) < 0.5  # of a CPU: others may be busy
     assert all(verb in result.stdout for verb in VERBS)
     heavy = ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "PIL", "ml_dtypes", "rich.table", "trnrt.session")
     check = f"import sys, trnrt.cli; print([name for name in {heavy} if name in sys.modules])"

@@ -13,6 +13,7 @@ from typing import Any
 
 import hostile
 import pytest
+from handing_out import HANDFUL
 
 # All others must be refused.
 PLANNED = {
@@ -49,8 +50,8 @@ SAYS = {
 _CODES = {"UnsupportedModelError": 1, "ModelFileError": 2, "InputError": 2}
 
 
-# Neighbours share a process. Workers of a parallel run take different cases; with one process, each would run all.
-TOGETHER = 10
+# Neighbours share a process: those that are handed out to one worker of a parallel run.
+TOGETHER = HANDFUL
 
 
 @cache

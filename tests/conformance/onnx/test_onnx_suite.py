@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,12 @@ TESTS = [
 # Refused by another error than UnsupportedModelError: inputs of no elements, and a model that contradicts itself
 # (Range takes scalars; the expansion of AffineGrid gives it vectors).
 _OTHER = {InputError: ("there is nothing to run", "contradicts"), ModelFileError: ("contradicts its inputs",)}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each test: all graphs of the suite have few names, and a miss is compared with the entries of its name."""
+    monkeypatch.setenv("TRNRT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(("kind", "name", "dynamic"), TESTS)

@@ -22,7 +22,13 @@ from trnrt.backends import cores, device, neuron
 _TORCH_NAMES = ("from_numpy", "nn", *fake_torch.DTYPES)
 _TORCH_NEURONX_NAMES = ("trace", "neuron_cores_context", "move_trace_to_device")
 # What the backend sets.
-_SET = (device.LNC_VARIABLE, device.TARGET_VARIABLE, neuron.TIMEOUT_VARIABLE, cores.VISIBLE)
+_SET = (
+    device.LNC_VARIABLE,
+    device.TARGET_VARIABLE,
+    neuron.TIMEOUT_VARIABLE,
+    cores.VISIBLE,
+    *neuron.DEBUG_SETTINGS,
+)
 
 TORCHES = ("fake torch", "torch")
 """The fake of PyTorch, which knows what the reference says of it; and PyTorch itself."""
