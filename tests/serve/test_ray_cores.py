@@ -19,8 +19,6 @@ from trnrt.backends.cores import lease_cores
 from trnrt.errors import BackendError
 from trnrt.serve import ray_replica
 
-pytestmark = pytest.mark.xdist_group("ray")  # one Ray at a time
-
 SCRIPT = """
 import json, logging, os, ray
 from trnrt.backends.cores import lease_for_worker

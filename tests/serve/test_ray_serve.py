@@ -32,11 +32,8 @@ ROWS = 8
 """The largest batch: fewer buckets are compiled sooner."""
 MODEL = "model-digits"
 
-# One Ray for the file: whoever runs several of pytest's processes must not start several.
-pytestmark = [
-    pytest.mark.xdist_group("ray"),
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+# One Ray for the file.
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 
 
 @dataclass(frozen=True)

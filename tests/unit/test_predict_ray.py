@@ -36,10 +36,7 @@ from trnrt.predict.output import MostBad, open_output
 from trnrt.predict.part import make_part, part_file
 from trnrt.predict.source import Asked
 
-pytestmark = [
-    pytest.mark.xdist_group("ray"),  # one Ray at a time
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 ROWS = 2_000
 
 
