@@ -32,7 +32,6 @@ ROWS = 8
 """The largest batch: fewer buckets are compiled sooner."""
 MODEL = "model-digits"
 
-# One Ray for the file.
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
 
 

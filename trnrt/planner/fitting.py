@@ -74,8 +74,8 @@ class Fitted:
 def fit(material: Material) -> Fitted:
     """The module that the timing model likes best of those that find room.
 
-    Where a batch does not fit, that may be one for fewer rows: no batch then takes longer than its parts one after the
-    other. Once it is, no more rows than these are tried at a time.
+    Where a batch does not fit, that may be one for fewer rows, in so many passes. Once it is, no more rows than these
+    are tried at a time.
     """
     batch = material.batch or 1
     fitted = None if batch > 1 and _placed(material, None).spilled else _plain(material)

@@ -62,15 +62,15 @@ def test_every_pool_has_two_places_before_one_has_three() -> None:
 
 
 def test_each_time_round_a_whole_kernel_has_places_of_its_own() -> None:
-    """What one time round leaves the next has room for: its tiles rotate as if it were alone."""
+    """Where the small tiles would have no second places beside the large ones: they rotate as if it were alone."""
 
     def found(times: int) -> list[int]:
         def kernel() -> nl.NkiTensor:
             for _ in range(times):
-                first = tile(128, USABLE // 4 // 4)
+                first = tile(128, USABLE // 4 * 7 // 16)
                 for _ in range(6):
                     touched(first, tile(128, USABLE // 4 // 16))
-                second = tile(128, USABLE // 4 // 4)
+                second = tile(128, USABLE // 4 * 7 // 16)
                 for _ in range(6):
                     touched(second, tile(128, USABLE // 4 // 16))
             return nl.ndarray((1,), nl.float32, nl.shared_hbm)

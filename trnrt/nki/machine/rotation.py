@@ -10,7 +10,7 @@ they take their places in the order of their first tiles, or, where the gaps of 
 Where it is too small even so, every pool gets its second places before any gets its third, small ones first. Where it
 can't hold every pool even once, large tiles are placed each by itself: a loop's tensors then keep no place for its next
 iteration while another line's are there. Where the whole kernel is a loop that leaves nothing in memory, each of
-its iterations has pools of its own if their tiles then have more places to take: the first tiles of an iteration wait
+its iterations has pools of its own if more of their tiles then have second places: the first tiles of an iteration wait
 for the last ones of the one before.
 """
 
@@ -60,9 +60,9 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     ``tiles`` come in the order of their first use and have no fixed address; ``spans`` is the first and the last
     instruction that touch each.
     """
-    pools, is_deep = _placed(tiles, spans, capacity)
-    if not is_deep and len(rounds := _rounds(tiles, spans)) > 1:
-        of_rounds = [_placed(one, spans, capacity)[0] for one in rounds]
+    pools = _placed(tiles, spans, capacity)
+    if _depth(pools) < 2 * len(tiles) and len(rounds := _rounds(tiles, spans)) > 1:
+        of_rounds = [_placed(one, spans, capacity) for one in rounds]
         if all(of_rounds) and sum(map(_depth, of_rounds)) > _depth(pools):
             pools = [pool for one in of_rounds for pool in one]
     for pool in pools:
@@ -71,24 +71,22 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     return bool(pools) or not tiles
 
 
-def _placed(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> tuple[list[_Pool], bool]:
-    """The pools of these tiles with their places, none where the memory can't hold each even once; and whether they
-    have all the places that they want."""
+def _placed(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> list[_Pool]:
+    """The pools of these tiles with their places, none where the memory can't hold each even once."""
     pools = _pools(tiles, spans)
     fits = _way_to_fit(pools, capacity)
     if fits is None:
         pools = _parted(pools, spans)
         fits = _way_to_fit(pools, capacity)
     if fits is None:
-        return [], False
+        return []
     places = [pool.held for pool in pools]
-    is_deep = fits(pools, capacity, [pool.held * DEPTH for pool in pools])
-    if not is_deep:
+    if not fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
         one_by_one = _divided(pools, capacity, list(places), _MOST_TRIES) if fits is _fits else None
         places = one_by_one or _Divided(pools, capacity, places, fits).places
         fits(pools, capacity, places)
     _spread(pools, capacity)
-    return pools, is_deep
+    return pools
 
 
 def _rounds(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[list[Storage]]:
@@ -106,8 +104,12 @@ def _rounds(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[list[Stora
 
 
 def _depth(pools: Sequence[_Pool]) -> float:
-    """The places that a tile can take, over those that its pool needs, summed up for all tiles."""
-    return sum(len(pool.tiles) * pool.places / pool.held for pool in pools)
+    """The places that a tile can take, over those that its pool needs, summed up for all tiles.
+
+    Second places count, further ones do not: with them a loop loads ahead, and where they are there already, as in the
+    blocked product of trn1, the published time is nearer to that of pools for the whole kernel (docs/timing.md).
+    """
+    return sum(len(pool.tiles) * min(pool.places / pool.held, 2) for pool in pools)
 
 
 def _way_to_fit(pools: Sequence[_Pool], capacity: int) -> _Fitting | None:
