@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -36,10 +35,6 @@ SAMPLE_S = 5.0
 SWITCH_S = 0.0005
 """How long a thread keeps the interpreter while another waits for it. With Python's own 5 ms a loop that is busy with
 refusing requests keeps a model's thread waiting at each of a batch's steps."""
-COLLECT_AFTER = 10_000
-"""New objects after which Python looks for cycles. A request's objects go when nobody has them any more, and no cycle
-holds a body; with Python's own 700 the search took 4 to 9 % of the CPU time of small requests, and now and then 8 to
-14 ms at once, now 1.5 %."""
 KEEP_ALIVE_S = 75
 _CLOSE = (b"connection", b"close")
 
@@ -213,7 +208,6 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> in
     named = {} if share.link is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
     sys.setswitchinterval(SWITCH_S)
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     try:
         lease_for(share.settings)  # until the process ends: so long the runtime in it keeps the cores
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
