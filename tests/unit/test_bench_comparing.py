@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from trnrt.bench.serving import arrivals, comparing, quiet
 from trnrt.bench.serving.arrivals import Stream
 from trnrt.bench.serving.comparing import Compared, Figures, Point, Run
+from trnrt.bench.serving.hosting import SHAPES
 from trnrt.bench.serving.samples import zeros
 from trnrt.bench.serving.servers import serving
 from trnrt.capacity.assumptions import Host
@@ -104,3 +108,23 @@ def test_the_lines_say_what_was_measured_and_what_was_thrown_away(point: Point) 
     assert "replayed" in told[1] and "planned" in told[2]
     (line,) = comparing.lines(Compared(point, [], [], 3), HOST)
     assert line.endswith("never undisturbed; 3 runs thrown away")
+    (line,) = comparing.lines(Compared(point, [], []), HOST)
+    assert line.endswith("no time was left for it")
+
+
+def test_it_ends_when_it_was_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: Point) -> None:
+    """With what it has until then; the servers are started and warm."""
+    seen: list[int] = []
+    figures = Figures(1.0, 2.0, 1.0, 1.0)
+
+    def run(server: object, point: Point, host: Host, seed: int) -> Run:
+        seen.append(seed)
+        return Run(figures, figures, 0.0, 0.0)
+
+    one = replace(point, shape=SHAPES[0], device_us=comparing.DEVICE_US[0])
+    server = SimpleNamespace(process=SimpleNamespace(pid=1))
+    monkeypatch.setattr(comparing, "points", lambda host: [one])
+    monkeypatch.setattr(comparing, "_waiting", lambda *given: nullcontext(server))
+    monkeypatch.setattr(comparing, "run", run)
+    (found,) = comparing.compared(HOST, tmp_path, time.monotonic())
+    assert found.runs == [] and seen == [0]

@@ -105,7 +105,18 @@ def planned(model: onnx.ModelProto, rows: int, dtype: str, target: str) -> tuple
     return plan, profile_plan(plan).benchmark_us
 
 
-@pytest.mark.parametrize(("dtype", "target"), [("bfloat16", "trn2"), ("bfloat16", "trn1"), ("float32", "trn2")])
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    [
+        ("bfloat16", "trn2"),
+        ("bfloat16", "trn1"),
+        ("float32", "trn2"),
+        pytest.param(
+            *("float32", "trn1"),
+            marks=pytest.mark.xfail(strict=True, reason="8 rows take 2.06 times as long as 4: two passes share pools"),
+        ),
+    ],
+)
 def test_a_batch_takes_no_longer_than_its_halves(dtype: str, target: str) -> None:
     """Where it does not fit SBUF, which a batch of four or eight does not."""
     times = {rows: planned(wide("N"), rows, dtype, target)[1] for rows in (2, 4, 8, 16)}

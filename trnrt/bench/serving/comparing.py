@@ -162,7 +162,8 @@ def _pin(pid: int, number: int) -> None:
 
 
 def compared(host: Host, folder: Path, deadline: float) -> list[Compared]:
-    """Every point ``ROUNDS`` times, in turns, so that whatever goes on for a while meets all of them."""
+    """Every point ``ROUNDS`` times, in turns, so that whatever goes on for a while meets all of them; fewer times where
+    the deadline (monotonic seconds) comes before that."""
     found = [Compared(point, [], []) for point in points(host)]
     with ExitStack() as stack:
         servers = {
@@ -174,6 +175,8 @@ def compared(host: Host, folder: Path, deadline: float) -> list[Compared]:
             run(servers[one.point.shape, one.point.device_us], replace(one.point, rate=100.0), host, 0)
         for number in range(ROUNDS):
             for one in found:
+                if time.monotonic() > deadline:
+                    return found
                 server = servers[one.point.shape, one.point.device_us]
                 took = undisturbed(partial(run, server, one.point, host, number), deadline, server.process.pid)
                 if took is not None:
@@ -197,7 +200,8 @@ def lines(one: Compared, host: Host) -> Iterator[str]:
     point, runs = one.point, one.runs
     head = f"{point.device_us:9,.0f}  {'x'.join(map(str, point.shape)):9}  {point.rate:8,.0f}  "
     if not runs:
-        yield f"{head}never undisturbed; {one.thrown_away} runs thrown away"
+        why = f"never undisturbed; {one.thrown_away} runs thrown away" if one.thrown_away else "no time was left for it"
+        yield head + why
         return
     late, others = median(run.late_us for run in runs), median(one.others)
     noise = f"{len(runs)} runs, {one.thrown_away} thrown away; others {others:.2f} CPUs; sent {late:,.0f} us late"
