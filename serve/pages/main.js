@@ -87,12 +87,14 @@ function choose(model) {
   if (model === null) return;
   at("details").replaceChildren(...detailsOf(model));
   document.title = `${model.name} - trnrt`;
-  at("answer").replaceChildren(element("p", {class: "empty"}, "The answer appears here."));
+  at("answer").replaceChildren(noAnswer());
   if (model.state !== "ready") return;
   state.form = formFor(model);
   at("fields").replaceChildren(state.form.element);
   at("below").replaceChildren(...(state.form.below ? [state.form.below] : []));
 }
+
+function noAnswer() { return element("p", {class: "empty"}, "The answer appears here."); }
 
 function formFor(model) {
   const {form} = model;
@@ -129,6 +131,7 @@ function reveal(card) {
 
 function failed(error) {
   tell(error);
+  at("answer").replaceChildren(noAnswer());
   if (error.status === 401) refused(error);
   // The model may have gone or failed meanwhile: the list tells.
   if (error.status === 404 || error.status === 503) refresh();
@@ -138,6 +141,8 @@ function setBusy(busy) {
   state.busy = busy;
   at("predict").setAttribute("aria-disabled", String(busy));
   at("predict").textContent = busy ? "Predicting ..." : "Predict";
+  // What stands there until the new answer comes belongs to the request before.
+  at("answer").setAttribute("aria-busy", String(busy));
 }
 
 function useKey(event) {

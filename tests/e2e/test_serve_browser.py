@@ -14,7 +14,7 @@ from serving import MODELS, ServerProcess, server_process
 from visiting import WRITTEN, Visit, digits, focused, png_of, press, refused, visit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 KEY = "a key of one's own"
 PHONE = {"width": 400, "height": 800}
@@ -48,6 +48,29 @@ def test_samples_are_what_they_say(browser: Browser, server: ServerProcess) -> N
             opened.page.get_by_role("button", name=f"Sample {digit}").click()
             opened.predict()
             assert opened.best == digit
+
+
+def test_an_answer_is_never_taken_for_another_requests(browser: Browser, server: ServerProcess) -> None:
+    """Until the next one comes it is marked as old; a request that fails leaves none."""
+    with visit(browser, server) as opened:
+        opened.page.get_by_role("button", name="Sample 3").click()
+        opened.predict()
+        assert opened.best == "3"
+        held: list[Route] = []
+        opened.page.route("**/predict*", lambda route: held.append(route))
+        opened.page.get_by_role("button", name="Sample 4").click()
+        with opened.page.expect_request("**/predict*"):
+            opened.page.get_by_role("button", name="Predict", exact=True).click()
+        answer = opened.page.locator("#answer")
+        opened.page.locator("#answer[aria-busy=true] #best", has_text="3").wait_for()
+        assert float(answer.evaluate("e => getComputedStyle(e).opacity")) < 1
+        held[0].continue_()
+        opened.page.locator("#answer[aria-busy=false] #best", has_text="4").wait_for()
+        opened.page.unroute("**/predict*")
+        opened.page.get_by_role("button", name="Clear").click()
+        opened.predict()
+        assert opened.error == "Draw something first, use a sample, or choose a picture."
+        assert answer.inner_text() == "The answer appears here."
 
 
 def test_the_answer_is_the_servers(browser: Browser, server: ServerProcess) -> None:

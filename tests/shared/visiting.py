@@ -107,10 +107,10 @@ class Visit:
         self.page.get_by_role("heading", name=model, exact=True).wait_for()
 
     def predict(self) -> None:
-        """Press the button, and wait for the answer."""
-        with self.page.expect_response(re.compile("/predict")):
-            self.page.get_by_role("button", name="Predict", exact=True).click()
-        self.page.locator("#curl, #error:not([hidden])").first.wait_for()
+        """Press the button, and wait for this answer: the one before stands there until it comes."""
+        self.page.locator("#answer > *").first.evaluate("e => { e.dataset.before = true; }")
+        self.page.get_by_role("button", name="Predict", exact=True).click()
+        self.page.locator("#answer[aria-busy=false] > :first-child:not([data-before])").wait_for()
 
     @property
     def best(self) -> str:
