@@ -51,7 +51,7 @@ def test_request_for_request_it_is_what_the_servers_batcher_does(
 ) -> None:
     worker = CASES[name]
     arrivals = stream(samples=COUNT, seed=3) * (1e6 / (load * worker.saturation))
-    ours, batches = play(worker, arrivals)
+    ours, batches, _ = play(worker, arrivals)
     theirs = served(monkeypatch, worker, arrivals)
     refused = ~np.isfinite(ours)
     assert np.array_equal(refused, np.isnan(theirs))
@@ -69,11 +69,11 @@ def test_requests_of_several_rows_fill_a_batch_as_the_server_has_it(
     monkeypatch: pytest.MonkeyPatch, rows: int, most: int, mergeable: bool, load: float
 ) -> None:
     # A batch of 6 x 5 rows of 32 has no room for another request, and the server sees that only once one waits.
-    host = Host(40.3, 47.9, 1.1, 1.7, HostLink(9.7, 1.3))
+    host = Host(40.3, 47.9, 1.1, 1.7, 0.0, 1.0, HostLink(9.7, 1.3))
     times = {size: 301.7 + 29.3 * size for size in (1, 2, 4, 8, 16, 32) if mergeable} or {rows: 503.9}
     worker = Served(times, 4, 4, 4, mergeable).worker(most, rows, host)
     arrivals = stream(samples=COUNT, seed=3) * (1e6 / (load * worker.saturation))
-    ours, _ = play(worker, arrivals)
+    ours, _, _ = play(worker, arrivals)
     theirs = served(monkeypatch, worker, arrivals, rows=rows, most=most, mergeable=mergeable)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
 

@@ -21,7 +21,7 @@ from trnrt.bench.serving.samples import zeros
 from trnrt.bench.serving.servers import serving
 from trnrt.capacity.assumptions import Host
 
-HOST = Host(300.0, 200.0, 450.0, 500.0, comparing.NO_LINK)
+HOST = Host(300.0, 200.0, 450.0, 500.0, 1000.0, 4000.0, comparing.NO_LINK)
 DEVICE_US = 3_000.0
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trnrt.bench.serving import hosting
+from trnrt.bench.serving.comparing import NO_LINK
 from trnrt.bench.serving.quiet import cpu_seconds
 from trnrt.bench.serving.samples import zeros
 from trnrt.bench.serving.servers import serving
+from trnrt.capacity.assumptions import Host
 
 
 def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
@@ -18,6 +22,7 @@ def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
 ) -> None:
     monkeypatch.setattr(hosting, "SECONDS", 0.2)
     monkeypatch.setattr(hosting, "SETTLED_S", 0.05)
+    monkeypatch.setattr(hosting, "AFTER_PAUSES", 4)
     model = zeros(tmp_path, (1, 8, 8))
     before = cpu_seconds(os.getpid())
     with serving([str(model)], tmp_path / "cache", module=("trnrt.bench.serving.instant",)) as server:
@@ -25,6 +30,32 @@ def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
             found = hosting.spent(server, model.stem, (1, 8, 8), 4, binary=binary)
             assert found.requests > 4 and 10 < found.microseconds < 1e5
             assert 256 < found.body < 1000
+        paused = hosting.spent(server, model.stem, (1, 8, 8), 1, binary=False, pause=0.05)
+        assert paused.pause == 0.05 and 1 <= paused.requests <= 0.2 / 0.05 + 1
         with pytest.raises(RuntimeError, match="404"):
             hosting.spent(server, "nobody", (1, 8, 8), 1, binary=False)
     assert cpu_seconds(os.getpid()) > before
+
+
+def test_what_was_measured_becomes_what_is_assumed() -> None:
+    size = 3 * 224 * 224 * 4 / 1e6
+    share = 1 - math.exp(-1)  # after the time in which it cools down
+    small = [500.0, 300.0, 450.0, 250.0]
+    took = [*small, 450 + 400 * size, 250 + 700 * size, 500 + 900 * share, 500 + 900.0]
+    found = [
+        hosting.Spent(1, kind.binary, kind.clients, us, 1, kind.pause)
+        for kind, us in zip(hosting.KINDS, took, strict=True)
+    ]
+    assert hosting.told(found) == pytest.approx(
+        {
+            "request_us": 300,
+            "batch_us": 200,
+            "read_us_per_mb": 400,
+            "merge_us_per_mb": 300,
+            "cold_us": 900,
+            "cooling_us": 1e6 * hosting.PAUSES[0],
+        }
+    )
+    assert Host(**hosting.told(found), link=NO_LINK).cold_us == 900
+    never = [replace(one, microseconds=500.0) for one in found]
+    assert hosting.told(never)["cold_us"] == 1 and hosting.told(never)["cooling_us"] > 0

@@ -31,7 +31,7 @@ from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, doubt, rate_text
 ROOT = Path(__file__).parents[2]
 CNN = str(ROOT / "models" / "digits_cnn.onnx")
 
-HOST = Host(100.0, 40.0, 10.0, 20.0, HostLink(10.0, 5.0))
+HOST = Host(100.0, 40.0, 10.0, 20.0, 0.0, 1.0, HostLink(10.0, 5.0))
 SERVED = Served(
     {1: 200.0, 2: 220.0, 4: 260.0, 8: 340.0}, row_sent=1_000_000, row_in=20_000, row_out=10_000, mergeable=True
 )
@@ -76,7 +76,7 @@ def test_what_the_host_takes_is_known_or_assumed() -> None:
         values["batch_us"],
         host_link("trn2"),
     )
-    assert host("trn1", 20.0) == Host(20.0, 0.0, 0.0, 0.0, host_link("trn1"))
+    assert host("trn1", 20.0) == Host(20.0, 0.0, 0.0, 0.0, 0.0, values["cooling_us"], host_link("trn1"))
     assert SERVED.cpu_us(1, 4.0, HOST) == 100 + 10 + 40 / 4 + 20
     assert SERVED.cpu_us(1, 1.0, HOST) == 100 + 10 + 40
 

@@ -142,9 +142,32 @@ def test_in_batches_it_is_the_markov_chain(name: str, load: float) -> None:
 def test_a_lone_request_takes_what_it_takes_alone() -> None:
     worker = Worker((100.0, 120.0), (30.0, 35.0), 20.0, 10.0, 256, 2)
     assert worker.alone_us == 160
-    latencies, batches = play(worker, np.array([1e4, 2e4, 3e4]))
+    latencies, batches, cold_us = play(worker, np.array([1e4, 2e4, 3e4]))
     assert latencies == pytest.approx([160] * 3)
-    assert batches == 3
+    assert (batches, cold_us) == (3, 0)
+
+
+def test_after_a_pause_it_takes_longer() -> None:
+    """Half of it before the batch and half after; the pause counts from when the same was last done."""
+    worker = Worker((100.0, 120.0), (30.0, 35.0), 20.0, 10.0, 256, 2, cold_us=1000.0, cooling_us=4000.0)
+    latencies, _, cold_us = play(worker, np.array([0.0, 5e3, 1e6]))
+    read, answered = 500 + 20, 500 + 20 + 130 + 500 + 10
+    assert latencies[0] == answered  # it had never done anything
+    first = 500 * (1 - math.exp(-(5e3 - read) / 4e3))
+    begun = 5e3 + first + 20 + 130
+    second = 500 * (1 - math.exp(-(begun - answered) / 4e3))
+    assert latencies[1] == pytest.approx(first + second + 160)
+    assert latencies[2] == pytest.approx(1160)  # by then all is cold
+    assert cold_us == pytest.approx((latencies.sum() - 3 * 160) / 3)
+
+
+def test_a_busy_worker_is_warm_and_an_idle_one_is_not() -> None:
+    warm = Worker((100.0,) * 8, (30.0,) * 8, 150.0, 150.0, 256, 8)
+    cold = replace(warm, cold_us=1000.0, cooling_us=4000.0)
+    added = [seen(cold, load).cold_us for load in (0.05, 0.2, 0.5, 0.8)]
+    assert added == sorted(added, reverse=True) and added[0] > 400 and added[-1] < 100
+    assert seen(cold, 0.05).p50_us > seen(warm, 0.05).p50_us + 400
+    assert seen(warm, 0.5).cold_us == 0
 
 
 def test_saturation_is_where_the_queue_grows_without_end() -> None:
@@ -174,7 +197,7 @@ def test_whatever_the_table_nobody_is_lost_and_nobody_is_early(
     device: list[float], host: float, loop: float, load: float, queue: int, seed: int
 ) -> None:
     worker = Worker(tuple(sorted(device)), (host,) * len(device), loop, loop / 2, queue, len(device))
-    latencies, batches = play(worker, stream(samples=300, seed=seed) * (1e6 / (load * worker.saturation)))
+    latencies, batches, _ = play(worker, stream(samples=300, seed=seed) * (1e6 / (load * worker.saturation)))
     answered = latencies[np.isfinite(latencies)]
     assert len(latencies) == 300 and len(answered) >= min(queue, 300) * (load < 1)
     assert answered.min() >= worker.alone_us * (1 - 1e-9) - 1e-6

@@ -22,13 +22,16 @@ class Host:
     """What the host takes for a request: microseconds, and microseconds a megabyte of its input.
 
     ``request_us`` and ``read_us_per_mb`` are the event loop's; ``batch_us``, once a batch, and ``merge_us_per_mb``,
-    where it has several requests, are the model's thread's. ``link`` is the way to the device and back.
+    where it has several requests, are the model's thread's. ``cold_us`` and ``cooling_us``: what a request takes more
+    after a pause (``queueing.Worker``). ``link`` is the way to the device and back.
     """
 
     request_us: float
     batch_us: float
     read_us_per_mb: float
     merge_us_per_mb: float
+    cold_us: float
+    cooling_us: float
     link: HostLink
 
 
@@ -36,7 +39,7 @@ def host(target: str, request_us: float | None = None) -> Host:
     """The assumptions for a target. ``request_us``: all that the host takes for a request, where that is known."""
     link = host_link(target)
     if request_us is not None:
-        return Host(request_us, 0.0, 0.0, 0.0, link)
+        return Host(request_us, 0.0, 0.0, 0.0, 0.0, assumptions()["cooling_us"][0], link)
     values = {name: value for name, (value, _) in assumptions().items() if name != "utilisation"}
     return Host(**values, link=link)
 

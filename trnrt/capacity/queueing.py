@@ -41,6 +41,10 @@ class Worker:
     was computed. A request that finds ``queue`` others waiting is refused. Where ``full`` requests or more wait when
     the thread is done, it goes on by itself: they are a whole batch, or one more than that where a batch of all that
     fit has rows to spare.
+
+    What was not done for a while is done more slowly, as others have taken the processor's caches: a request that is
+    read, and answered, after a very long pause takes ``cold_us`` more, half of it each; after a pause of t the share
+    1 - exp(-t / ``cooling_us``) of that.
     """
 
     device_us: tuple[float, ...]
@@ -49,6 +53,8 @@ class Worker:
     out_us: float
     queue: int
     full: int
+    cold_us: float = 0.0
+    cooling_us: float = math.inf
 
     @property
     def most(self) -> int:
@@ -57,7 +63,7 @@ class Worker:
 
     @property
     def alone_us(self) -> float:
-        """What a request takes that meets nobody."""
+        """What a request takes that meets nobody, and comes before anything is cold."""
         return self.in_us + self.host_us[0] + self.device_us[0] + self.out_us
 
     @property
@@ -82,7 +88,8 @@ class Waiting:
     """What requests see of a worker at a rate: microseconds from arrival to answer, infinite for those refused.
 
     ``p99_error`` is the standard error of ``p99_us``, from the tenths of the sample; ``batch`` the mean requests of a
-    batch, ``refused`` a share of all requests.
+    batch, ``cold_us`` what a request takes more on average because the worker is cold, ``refused`` a share of all
+    requests.
     """
 
     mean_us: float
@@ -90,6 +97,7 @@ class Waiting:
     p99_us: float
     p99_error: float
     batch: float
+    cold_us: float
     refused: float
 
 
@@ -111,7 +119,7 @@ def wait(worker: Worker, rate: float, moments: Array) -> Waiting:
     """What requests see that come to a worker at ``rate`` a second, at ``moments`` (see ``stream``)."""
     if not rate > 0:
         raise OptionError(f"a rate of {rate:g} requests a second", hint="it is a number above 0")
-    latencies, batches = play(worker, moments * (1e6 / rate))
+    latencies, batches, cold_us = play(worker, moments * (1e6 / rate))
     counted = latencies[int(len(latencies) * _WARM) :]
     answered = counted[np.isfinite(counted)]
     p50, p99 = _quantiles(counted)
@@ -123,15 +131,25 @@ def wait(worker: Worker, rate: float, moments: Array) -> Waiting:
         p99_us=p99,
         p99_error=error,
         batch=int(np.isfinite(latencies).sum()) / max(1, batches),
+        cold_us=cold_us,
         refused=1 - len(answered) / len(counted),
     )
 
 
-def play(worker: Worker, arrivals: Array) -> tuple[Array, int]:
-    """The latency of each arrival (infinite where it was refused), and how many batches they became."""
+class Played(NamedTuple):
+    """The latency of each arrival (infinite where it was refused), how many batches they became, and what a request
+    took more because the worker was cold, on average; microseconds."""
+
+    latencies: Array
+    batches: int
+    cold_us: float
+
+
+def play(worker: Worker, arrivals: Array) -> Played:
+    """What becomes of requests that arrive at these moments, microseconds. (requests,)"""
     played = _Play(worker, arrivals.tolist())
     played.run()
-    return np.array(played.latencies), played.batches
+    return Played(np.array(played.latencies), played.batches, played.cold_us / len(arrivals))
 
 
 class _Done(NamedTuple):
@@ -153,8 +171,9 @@ class _Play:
     def __init__(self, worker: Worker, moments: list[float]) -> None:
         self.worker, self.moments = worker, moments
         self.latencies = [math.inf] * len(moments)
-        self.batches = 0
+        self.batches, self.cold_us = 0, 0.0
         self.now, self.done = 0.0, math.inf
+        self.read = self.answered = -math.inf
         self.queue: deque[int] = deque()
         self.ready: deque[int | list[int] | _Done | None] = deque()
         self.batch: list[int] = []
@@ -190,8 +209,17 @@ class _Play:
             self.computing = True
             self._start(self.now)
 
+    def _warm_up(self, since: float) -> None:
+        """What was last done then is done again."""
+        takes = self.worker.cold_us / 2 * -math.expm1((since - self.now) / self.worker.cooling_us)
+        self.now += takes
+        self.cold_us += takes
+
     def _read(self, number: int) -> None:
+        if self.worker.cold_us:
+            self._warm_up(self.read)
         self.now += self.worker.in_us
+        self.read = self.now
         # What the thread finishes meanwhile, it finishes with the queue as it was.
         while self.done <= self.now:
             self._finish()
@@ -202,11 +230,14 @@ class _Play:
 
     def _answer(self, numbers: list[int]) -> None:
         latencies, moments, out_us = self.latencies, self.moments, self.worker.out_us
+        if self.worker.cold_us:
+            self._warm_up(self.answered)
         for number in numbers:
             self.now += out_us
             while self.done <= self.now:
                 self._finish()
             latencies[number] = self.now - moments[number]
+        self.answered = self.now
 
     def _soon(self) -> None:
         if self.queue and not (self.computing or self.considering):

@@ -52,10 +52,12 @@ class Served:
             out_us=host.request_us / 2,
             queue=QUEUE,
             full=count + spare,
+            cold_us=host.cold_us,
+            cooling_us=host.cooling_us,
         )
 
     def cpu_us(self, rows: int, batch: float, host: Host) -> float:
-        """CPU time of a request of the host, in batches of so many requests on average."""
+        """CPU time of a request of a host that is never cold, in batches of so many requests on average."""
         megabytes = rows * self.row_sent / 1e6
         merging = megabytes * host.merge_us_per_mb if batch > 1 else 0.0
         return host.request_us + megabytes * host.read_us_per_mb + host.batch_us / batch + merging

@@ -100,8 +100,9 @@ def verdict(answer: Answer) -> str:
     if chosen is None or chosen.waiting is None:
         least = min((candidate.worker for candidate in answer.candidates), key=lambda worker: worker.alone_us)
         device, host = least.device_us[0], least.alone_us - least.device_us[0]
+        pause = f" ({time_text(least.alone_us + least.cold_us)} after a pause)" if least.cold_us else ""
         return (
-            f"not possible: a request that meets nobody takes {time_text(least.alone_us)} already, of which "
+            f"not possible: a request that meets nobody takes {time_text(least.alone_us)} already{pause}, of which "
             f"{time_text(host)} are the host's (--host-us) and {time_text(device)} the device's, there and back; and "
             "others wait"
         )
@@ -221,7 +222,8 @@ def _host_line(host: Host) -> str:
         return f"the host: {host.request_us:g} us a request, as --host-us says, on one vCPU a worker"
     return (
         f"the host: {host.request_us:g} us a request, {host.read_us_per_mb:g} us a MB of its input, "
-        f"{host.batch_us:g} us a batch and {host.merge_us_per_mb:g} us a MB merged, on one vCPU a worker; "
+        f"{host.batch_us:g} us a batch and {host.merge_us_per_mb:g} us a MB merged, and up to {host.cold_us:g} us more "
+        "after a pause, on one vCPU a worker; "
         "measured on another machine (trnrt/capacity/assumptions.toml; --host-us)"
     )
 

@@ -116,7 +116,7 @@ def points(host: Host) -> Iterator[Point]:
 def planned(point: Point, host: Host) -> Figures:
     """What ``trnrt plan`` says."""
     found = wait(point.worker, point.rate, stream(samples=FINAL_SAMPLES))
-    cpu = served(point.shape, point.device_us).cpu_us(1, found.batch, host)
+    cpu = served(point.shape, point.device_us).cpu_us(1, found.batch, host) + found.cold_us
     return Figures(found.p50_us, found.p99_us, found.batch, cpu, point.rate)
 
 
@@ -130,9 +130,10 @@ def run(server: Server, point: Point, host: Host, seed: int) -> Run:
     span = float(seen.answered.max() - seen.sent[0])
     batch = count / float((1 / seen.rows).sum())
     measured = Figures(*_quantiles((seen.answered - seen.sent) * 1e6), batch, spent, count / span)
-    latencies, played = play(point.worker, (seen.sent - seen.sent[0]) * 1e6)
-    cpu = served(point.shape, point.device_us).cpu_us(1, count / played, host)
-    replayed = Figures(*_quantiles(latencies), count / played, cpu, count / span)
+    played = play(point.worker, (seen.sent - seen.sent[0]) * 1e6)
+    batch = count / played.batches
+    cpu = served(point.shape, point.device_us).cpu_us(1, batch, host) + played.cold_us
+    replayed = Figures(*_quantiles(played.latencies), batch, cpu, count / span)
     late = float(np.quantile(seen.sent - seen.due, 0.99)) * 1e6
     return Run(measured, replayed, late, float(np.median(seen.compute_ms)) * 1e3)
 

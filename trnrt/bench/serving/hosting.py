@@ -1,8 +1,9 @@
 """``python -m trnrt.bench.serving.hosting``: what the host spends on a request, for ``trnrt plan``.
 
 CPU time of the server's process, all its threads, with models that answer at once: of a lone client, whose requests
-are batches of their own, and of 64, whose requests are merged. Rows come as JSON and as binary tensors, small and
-large. The CPU time is nearly the same whatever else the machine does, as a rate is not.
+are batches of their own, and of 64, whose requests are merged; and of a lone one that pauses after each answer. Rows
+come as JSON and as binary tensors, small and large. The CPU time is nearly the same whatever else the machine does, as
+a rate is not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,19 +31,25 @@ from trnrt.bench.serving.wire import Answer, Connection
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 8, 8), (3, 224, 224))
 CLIENTS = (1, 64)
 SECONDS = 2.0
+PAUSES = (0.004, 0.04)
+"""Seconds: one in which a server cools down by about half, and one after which it is cold."""
+AFTER_PAUSES = 150
+"""Requests that are measured with each."""
 SETTLED_S = 0.5
+_LEAST = 0.05
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True)
 class Spent:
-    """CPU microseconds of a request, its bytes, and how many were merged on average."""
+    """CPU microseconds of a request, its bytes, and how it was sent: by how many clients, after which pause (s)."""
 
     body: int
     binary: bool
     clients: int
     microseconds: float
     requests: int
+    pause: float = 0.0
 
 
 def request(port: int, model: str, shape: tuple[int, ...], *, binary: bool) -> tuple[bytes, int]:
@@ -59,8 +67,9 @@ def request(port: int, model: str, shape: tuple[int, ...], *, binary: bool) -> t
     return "\r\n".join([*lines, f"Content-Length: {len(body)}\r\n\r\n"]).encode() + body, len(body)
 
 
-async def answered(port: int, content: bytes, clients: int, seconds: float) -> int:
-    """Send it over and over on so many connections; how many answers came. RuntimeError for any that is not 200."""
+async def answered(port: int, content: bytes, clients: int, seconds: float, pause: float = 0.0) -> int:
+    """Send it over and over on so many connections, each time after a pause; how many answers came. RuntimeError for
+    any that is not 200."""
     loop, count, end = asyncio.get_running_loop(), 0, time.monotonic() + seconds
     over, wrong = asyncio.Event(), set[int]()
 
@@ -69,7 +78,11 @@ async def answered(port: int, content: bytes, clients: int, seconds: float) -> i
         count += 1
         wrong.update({answer.status} - {200})
         if time.monotonic() < end:
-            connection.send(content, count)
+            send = partial(connection.send, content, count)
+            if pause:
+                loop.call_later(pause, send)
+            else:
+                send()
         else:
             over.set()
 
@@ -87,48 +100,64 @@ async def answered(port: int, content: bytes, clients: int, seconds: float) -> i
     return count
 
 
-def spent(server: Server, model: str, shape: tuple[int, ...], clients: int, *, binary: bool) -> Spent:
-    """The CPU time of a request, with so many clients."""
+def spent(
+    server: Server, model: str, shape: tuple[int, ...], clients: int, *, binary: bool, pause: float = 0.0
+) -> Spent:
+    """The CPU time of a request, with so many clients that pause so many seconds after each answer."""
     content, body = request(server.port, model, shape, binary=binary)
     asyncio.run(answered(server.port, content, clients, SETTLED_S))
     before = cpu_seconds(server.process.pid)
-    count = asyncio.run(answered(server.port, content, clients, SECONDS))
-    return Spent(body, binary, clients, (cpu_seconds(server.process.pid) - before) / count * 1e6, count)
+    count = asyncio.run(answered(server.port, content, clients, max(SECONDS, AFTER_PAUSES * pause), pause))
+    return Spent(body, binary, clients, (cpu_seconds(server.process.pid) - before) / count * 1e6, count, pause)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows of a shape, as JSON or binary, from so many clients."""
+    """Rows of a shape, as JSON or binary, from so many clients that pause so long (s)."""
 
     shape: tuple[int, ...]
     binary: bool
     clients: int
+    pause: float = 0.0
 
 
 # Large rows only in binary, as JSON of them is nobody's choice.
 KINDS = [Kind(SHAPES[n], binary, clients) for n, binary in ((0, False), (0, True), (1, True)) for clients in CLIENTS]
+KINDS += [Kind(SHAPES[0], False, 1, pause) for pause in PAUSES]
 
 
 def measured(take: Callable[[Server, Callable[[], Spent]], Spent] = lambda _, measure: measure()) -> Iterator[Spent]:
     """The CPU time of each kind of request; ``take`` decides when, and how often, a server is measured."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        for shape in SHAPES:
-            model = zeros(folder, shape)
-            module = ("trnrt.bench.serving.instant",)
-            with serving([str(model)], folder / "cache", module=module) as server:
-                for kind in KINDS:
-                    if kind.shape == shape:
-                        yield take(server, partial(spent, server, model.stem, shape, kind.clients, binary=kind.binary))
+        servers = {shape: stack.enter_context(_instant(folder, shape)) for shape in SHAPES}
+        for kind in KINDS:
+            server, model = servers[kind.shape], f"zeros_{math.prod(kind.shape)}"
+            sent = {"binary": kind.binary, "pause": kind.pause}
+            yield take(server, partial(spent, server, model, kind.shape, kind.clients, **sent))
+
+
+def _instant(folder: Path, shape: tuple[int, ...]) -> AbstractContextManager[Server]:
+    return serving([str(zeros(folder, shape))], folder / "cache", module=("trnrt.bench.serving.instant",))
 
 
 def told(found: Sequence[Spent]) -> dict[str, float]:
     """What all that is ``measured`` says of ``trnrt/capacity/assumptions.toml``."""
-    alone, merged, alone_small, small, alone_large, merged_large = (one.microseconds for one in found)
+    alone, merged, alone_small, small, alone_large, merged_large, cooled, cold = (one.microseconds for one in found)
     size = math.prod(SHAPES[1]) * 4 / 1e6
     read = (alone_large - alone_small) / size
     merging = (merged_large - small) / size - read
-    return {"request_us": merged, "batch_us": alone - merged, "read_us_per_mb": read, "merge_us_per_mb": merging}
+    cold_us = max(1.0, cold - alone)
+    # The share of it that there is after the shorter pause says how fast a server cools down.
+    share = min(max((cooled - alone) / cold_us, _LEAST), 1 - _LEAST)
+    return {
+        "request_us": merged,
+        "batch_us": alone - merged,
+        "read_us_per_mb": read,
+        "merge_us_per_mb": merging,
+        "cold_us": cold_us,
+        "cooling_us": PAUSES[0] * 1e6 / -math.log1p(-share),
+    }
 
 
 def main() -> None:
