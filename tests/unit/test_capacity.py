@@ -365,7 +365,10 @@ def test_what_can_not_be_in_time_is_an_answer_too() -> None:
     assert list(document["predicted_us"]) == ["1"]  # no larger batch is planned for nothing
     text = trnrt("plan", CNN, "--rps", "10", "--p99", "40us", "--target", "trn1")
     assert text.code == 1 and "not possible: a request that meets nobody takes" in text.out
-    assert "500 us are the host's (--host-us)" in " ".join(text.out.split())
+    told = " ".join(text.out.split())
+    assert "550 us are the host's (--host-us)" in told and "already (1.61 ms after a pause)" in told
+    known = trnrt("plan", CNN, "--rps", "10", "--p99", "40us", "--target", "trn1", "--host-us", "100")
+    assert "after a pause" not in known.out
 
 
 def test_rates_are_written_as_people_read_them() -> None:

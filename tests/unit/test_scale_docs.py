@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from commanding import trnrt
+from numpy.typing import NDArray
 
 from trnrt.bench.models.networks import NETWORKS
 from trnrt.capacity.assumptions import DEFAULT_MOST, assumptions, default_utilisation, host
@@ -23,7 +25,7 @@ from trnrt.capacity.instances import instances, offered
 from trnrt.capacity.planning import Question, answer
 from trnrt.capacity.queueing import FINAL_SAMPLES, SAMPLES
 from trnrt.capacity.workers import Served
-from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, time_text
+from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, MEASURED_P50, MEASURED_P99, time_text
 from trnrt.session import InferenceSession
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +139,30 @@ def test_the_example_is_what_the_command_prints() -> None:
         PAGE.write_text(f"{before}{COMMAND}{listing}\nBelow that{rest}", encoding="utf-8")
     else:
         assert kept == listing
+
+
+def test_what_is_said_of_the_comparison_is_what_its_table_says() -> None:
+    columns = ("p50 ms", "p99 ms (least to most)", "batch", "CPU us")
+    _, rows, _ = table(f"| device ms | row | requests/s | {' | '.join(f'{name} | planned' for name in columns)} |")
+    cells = np.array([[float(cell.split()[0].replace(",", "")) for cell in row[2:].split(" | ")[3:]] for row in rows])
+    measured, planned = cells[:, 0::2], cells[:, 1::2]
+    assert measured.shape == (24, 4)
+
+    def least_middle_most(shares: NDArray[np.float64]) -> tuple[float, float, float]:
+        return float(shares.min()), float(np.median(shares)), float(shares.max())
+
+    p50, p99 = (least_middle_most(column) for column in (measured / planned).T[:2])
+    assert [tuple(round(end, 1) for end in (least, most)) for least, _, most in (p50, p99)] == [
+        MEASURED_P50,
+        MEASURED_P99,
+    ]
+    page = " ".join(text().split())
+    low, middle, high = least_middle_most(planned[:, 0] / measured[:, 0])
+    assert f"{low:.2f} to {high:.2f} times those measured (median {middle:.2f})" in page
+    for column in (2, 3):
+        low, middle, high = least_middle_most(planned[:, column] / measured[:, column])
+        assert f"{low:.2f} to {high:.2f} ({middle:.2f})" in page
+    assert f"{p99[0]:.0f} to {p99[2]:.1f} times, {p99[1]:.1f} in the median" in page
 
 
 def test_the_figures_in_the_prose_are_those_of_the_code() -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _BAR = 36
 FITTED_ERROR, LEFT_OUT_ERROR = 8.1, 16.0
 """Percent: the worst errors of docs/timing.md, of kernels that the timing model was fitted to and of such left out."""
+MEASURED_P50, MEASURED_P99 = (0.9, 1.2), (1.0, 2.9)
+"""Least and most of measured by expected, of a server with a stand-in for the device: the table in docs/scale.md."""
 
 
 def capacity_document(answer: Answer) -> Document:
@@ -212,6 +214,8 @@ def assumed_lines(answer: Answer) -> list[str]:
         told,
         f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
         f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
+        f"of a server with a stand-in for the device p99 was {MEASURED_P99[0]:g} to {MEASURED_P99[1]:g} times the "
+        f"expected one, and p50 {MEASURED_P50[0]:g} to {MEASURED_P50[1]:g} times (docs/scale.md)",
         f"{FINAL_SAMPLES:,} simulated arrivals, hence the standard error of p99 (+-); no network, TLS or proxies",
         *fleet,
     ]

@@ -133,8 +133,10 @@ def measured(take: Callable[[Server, Callable[[], Spent]], Spent] = lambda _, me
         servers = {shape: stack.enter_context(_instant(folder, shape)) for shape in SHAPES}
         for kind in KINDS:
             server, model = servers[kind.shape], f"zeros_{math.prod(kind.shape)}"
-            sent = {"binary": kind.binary, "pause": kind.pause}
-            yield take(server, partial(spent, server, model, kind.shape, kind.clients, **sent))
+            yield take(
+                server,
+                partial(spent, server, model, kind.shape, kind.clients, binary=kind.binary, pause=kind.pause),
+            )
 
 
 def _instant(folder: Path, shape: tuple[int, ...]) -> AbstractContextManager[Server]:
