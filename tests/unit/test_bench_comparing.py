@@ -83,10 +83,24 @@ def test_what_others_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch
     assert found == quiet.Undisturbed("good", 0.1, 1)
 
 
+def test_what_was_thrown_away_is_counted_where_it_never_was_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet, "_LOOK_S", 0.0)
+    busy = iter([0.0, 0.1, 0.0, 2.0])
+
+    def now(*pids: int) -> quiet.Clock:
+        value = next(busy)
+        return quiet.Clock(1.0 if value else 0.0, value, 0.0)
+
+    monkeypatch.setattr(quiet.Clock, "now", now)
+    found = quiet.undisturbed(lambda: "disturbed", time.monotonic())
+    assert found.result is None and found.thrown_away == 1
+
+
 def test_where_it_never_is_quiet_there_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet, "MOST_OTHERS", -1.0)
     monkeypatch.setattr(quiet, "_LOOK_S", 0.01)
-    assert quiet.undisturbed(lambda: pytest.fail("measured"), time.monotonic()) is None
+    found = quiet.undisturbed(lambda: pytest.fail("measured"), time.monotonic())
+    assert found.result is None and found.thrown_away == 0
     monkeypatch.setattr(comparing, "_host", lambda deadline: None)
     assert comparing.main(["0"]) == 1
 

@@ -180,10 +180,10 @@ def compared(host: Host, folder: Path, deadline: float) -> list[Compared]:
                     return found
                 server = servers[one.point.shape, one.point.device_us]
                 took = undisturbed(partial(run, server, one.point, host, number), deadline, server.process.pid)
-                if took is not None:
+                one.thrown_away += took.thrown_away
+                if took.result is not None:
                     one.runs.append(took.result)
                     one.others.append(took.others)
-                    one.thrown_away += took.thrown_away
     return found
 
 
@@ -223,7 +223,7 @@ def _host(deadline: float) -> Host | None:
 
     def take(server: Server, measure: Callable[[], Spent]) -> Spent:
         took = undisturbed(measure, deadline, server.process.pid)
-        if took is None:
+        if took.result is None:
             raise TimeoutError
         return took.result
 

@@ -6,6 +6,7 @@ while it lasted, which says nothing of its result, and is made again where that 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -43,15 +44,17 @@ class Clock:
 
 @dataclass(frozen=True)
 class Undisturbed(Generic[T]):
-    """A result, the processors that ``others`` took meanwhile, and how many tries were thrown away."""
+    """A result (None where there never was one), the processors that ``others`` took meanwhile, and how many tries were
+    thrown away."""
 
-    result: T
+    result: T | None
     others: float
     thrown_away: int
 
 
-def undisturbed(measure: Callable[[], T], deadline: float, *pids: int) -> Undisturbed[T] | None:
-    """What ``measure`` gives while others take little; None where it never did until ``deadline`` (monotonic seconds).
+def undisturbed(measure: Callable[[], T], deadline: float, *pids: int) -> Undisturbed[T]:
+    """What ``measure`` gives while others take little, and no result where it never did until ``deadline`` (monotonic
+    seconds).
 
     ``pids``: processes of ours that work for it, besides this one and those that it ends.
     """
@@ -67,7 +70,7 @@ def undisturbed(measure: Callable[[], T], deadline: float, *pids: int) -> Undist
                 return Undisturbed(result, others, thrown_away)
             thrown_away += 1
         if time.monotonic() > deadline:
-            return None
+            return Undisturbed(None, math.nan, thrown_away)
         time.sleep(_AGAIN_S)
 
 
