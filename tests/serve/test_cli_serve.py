@@ -76,6 +76,34 @@ def test_help_does_not_wait_for_the_servers_packages() -> None:
     assert done.stdout == "True []\n"
 
 
+@pytest.mark.parametrize("where", ["in a finalizer", "where everything is caught"])
+def test_a_signal_ends_it_wherever_its_imports_are(where: str) -> None:
+    script = """
+import signal, sys
+from trnrt.commands import serve as verb
+
+class Told:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+def find_spec(_name):
+    if sys.argv[1] == "in a finalizer":
+        Told()
+    else:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except:
+            pass
+    print("went on")
+
+verb.find_spec = find_spec
+sys.stdout.write("kept")
+verb.serve({})
+"""
+    done = subprocess.run([sys.executable, "-c", script, where], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "kept", "")
+
+
 def wait_for(path: Path, text: str, seconds: float = 120.0) -> str:
     end = time.monotonic() + seconds
     while text not in path.read_text():
