@@ -150,7 +150,7 @@ def on_the_fake(folder: Path, *arguments: str) -> Iterator[ServerProcess]:
         yield server
 
 
-CLOSED = 0
+CLOSED, CLIENTS = 0, 4
 
 
 def asked(server: ServerProcess, number: int) -> int:
@@ -174,7 +174,7 @@ def asked_often(server: ServerProcess, count: int) -> Counter[int]:
         except (httpx.RemoteProtocolError, httpx.ReadError):
             return CLOSED
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(CLIENTS) as pool:
         return Counter(pool.map(one, range(count)))
 
 
@@ -193,6 +193,7 @@ def test_a_worker_whose_core_hangs_ends_and_is_replaced(tmp_path: Path) -> None:
         # 504: it waited for four seconds; 503: it came, or was in the queue, when the core was found to hang; and a
         # connection that the worker had taken is closed if its request comes when the worker goes.
         assert set(found) <= {200, 503, 504, CLOSED} and found[504] and found[200]
+        assert found[CLOSED] <= CLIENTS
         until(lambda: len(events(server, "worker_started")) == 3)
         until(lambda: ready_workers(server, "relu") == 2)
         assert asked_often(server, 20) == {200: 20}
