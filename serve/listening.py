@@ -17,6 +17,16 @@ _REASONS = {
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket on which connections wait from now on. OptionError where that is not possible."""
+    listener = bound(host, port, BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def bound(host: str, port: int, backlog: int | None = None) -> socket.socket:
+    """A socket that has the port, so that nobody is given it by chance; it listens only where there is a ``backlog``.
+
+    OptionError where that is not possible, as with ``listen``.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -27,12 +37,12 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
+        if backlog is not None:
+            listener.listen(backlog)
     except OSError as error:
         listener.close()
         why, hint = _REASONS.get(error.errno or 0, ((error.strerror or str(error)).lower(), None))
         raise OptionError(f"can't listen on {host}, port {port}: it {why}", hint=hint) from None
-    listener.setblocking(False)
     return listener
 
 

@@ -11,6 +11,7 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ class Log:
 
     def __init__(self, stream: TextIO, level: str = "info", **fields: object) -> None:
         self._stream, self._least, self._fields = stream, LEVELS[level], fields
-        self._waiting: list[str] = []
+        self._waiting: deque[str] = deque()
         self._dropped = 0
         self._writing = threading.Lock()
         self._wanted = threading.Event()
@@ -49,13 +50,16 @@ class Log:
         line: dict[str, object] = {"time": _now(), "level": level, "event": event, **self._fields}
         if current := request_id.get():
             line["request_id"] = current
-        self._waiting.append(_encoded(line | fields))
+        # Encoded first: it runs code of others, and what waits may be written meanwhile.
+        encoded = _encoded(line | fields)
+        self._waiting.append(encoded)
         self._wanted.set()
 
     def flush(self) -> None:
         """Write what waits."""
         with self._writing:
-            lines, self._waiting = self._waiting, []
+            # Never another deque: who is about to add to this one would add to what nobody has any more.
+            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
             dropped, self._dropped = self._dropped, 0
             if dropped:
                 told = {"time": _now(), "level": "warning", "event": "log_lines_dropped", "count": dropped}

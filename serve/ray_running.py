@@ -23,7 +23,7 @@ from trnrt.report.console import note, render, say
 from trnrt.report.tables import plain_table
 from trnrt.serve import ray_listening
 from trnrt.serve.files import model_files
-from trnrt.serve.listening import listen
+from trnrt.serve.listening import bound
 from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed
 from trnrt.serve.ray_proxy import CALLBACK, LAYERS
 from trnrt.serve.settings import ServeSettings
@@ -43,12 +43,15 @@ def serve(settings: ServeSettings) -> int:
         with joined(settings.address):
             _deploy(settings, app, list(files), settings.port)
         return 0
-    port = _free_port(settings)
     os.environ.setdefault(CALLBACK, LAYERS)
     each = {CPU: settings.replica_cpus, **needed(settings)}
-    with _stopped_early(), started(each, settings.replicas * len(files)) as session:
+    # Ray takes long to start: where the port is in use, that is told before, and nobody else gets it meanwhile.
+    held = bound(settings.host, settings.port)
+    port = held.getsockname()[1]
+    with held, _stopped_early(), started(each, settings.replicas * len(files)) as session:
         try:
             say(f"starting Ray at {session['address']}, logs in {session['session_dir']}/logs; loading its replicas")
+            held.close()
             _deploy(settings, app, list(files), port)
             while True:
                 signal.pause()
@@ -143,13 +146,6 @@ def _broadcast(deployment: str, method: str, seconds: float) -> list[Any]:
         if isinstance(answer, TimeoutError) or (isinstance(answer, Exception) and not isinstance(answer, RayError)):
             raise answer
     return [answer for answer in answers if not isinstance(answer, RayError)]
-
-
-def _free_port(settings: ServeSettings) -> int:
-    """The port that Ray is to listen on. OptionError, at once, where it is in use."""
-    with listen(settings.host, settings.port) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def _messages() -> list[str]:

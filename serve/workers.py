@@ -84,21 +84,27 @@ class Supervisor:
         """0 if every worker ended well after a signal, 1 if one of them had to be killed or left requests."""
         os.environ.update(thread_shares(self._settings.workers))
         logs = start_logging(self._settings.log_level, worker="supervisor")
-        with tempfile.TemporaryDirectory(prefix="trnrt-metrics-") as folder:
+        # Before there is anything to clear away: whoever answered them so far leaves at once.
+        awake, wake = self._watch_signals()
+        with awake, wake, tempfile.TemporaryDirectory(prefix="trnrt-metrics-") as folder:
             os.environ[MULTIPROC] = folder
             try:
-                self._supervise()
+                self._supervise(awake)
             finally:
                 self._finish(logs)
         return 0 if self._clean else 1
 
-    def _supervise(self) -> None:
+    def _watch_signals(self) -> tuple[socket.socket, socket.socket]:
+        """Count signals from here on; something can be read from the first socket whenever one comes."""
         awake, wake = socket.socketpair()
         awake.setblocking(False)
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
+        return awake, wake
+
+    def _supervise(self, awake: socket.socket) -> None:
         while self._end is None or self._children:
             self._spawn_due()
             found = wait([awake, *self._waited()], self._pause())

@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import numpy as np
 import pytest
-from serving import MODELS, ServerProcess, server_process
+from serving import MODELS, ServerProcess, fetch, server_process
 from visiting import WRITTEN, Visit, digits, focused, png_of, press, refused, visit
 
 if TYPE_CHECKING:
@@ -209,7 +208,9 @@ def test_a_form_with_a_field_for_each_number(browser: Browser, server: ServerPro
             opened.page.get_by_label(f"columns[{place}]").fill(value)
         assert opened.page.get_by_label("A row").input_value() == ", ".join(values)
         opened.predict()
-        asked = httpx.post(f"{server.url}/predict?model=standard_mlp", json={"instances": [[float(v) for v in values]]})
+        asked = fetch(
+            "POST", f"{server.url}/predict?model=standard_mlp", json={"instances": [[float(v) for v in values]]}
+        )
         assert opened.best == asked.json()["predictions"][0]
         opened.page.get_by_label("columns[1]").fill("lots")
         opened.page.get_by_role("button", name="Predict").click()
@@ -225,7 +226,7 @@ def test_a_regression_has_a_value_and_no_classes(browser: Browser, server: Serve
         opened.page.get_by_role("button", name="Use a sample").click()
         opened.predict()
         row = [float(value) for value in opened.page.get_by_label("A row").input_value().split(",")]
-        asked = httpx.post(f"{server.url}/predict?model=robust_regressor", json={"instances": [row]}).json()
+        asked = fetch("POST", f"{server.url}/predict?model=robust_regressor", json={"instances": [row]}).json()
         (value,) = asked["predictions"][0]
         assert float(opened.page.locator("#value").inner_text()) == pytest.approx(value, rel=1e-6)
         assert opened.page.locator("#classes").count() == 0

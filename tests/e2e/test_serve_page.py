@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
-from serving import ServerProcess
+from serving import ServerProcess, fetch
 from visiting import focused, press, visit
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def test_the_page_works_under_a_prefix(browser: Browser, server: ServerProcess) 
 
 
 def test_details_are_what_the_server_says(browser: Browser, server: ServerProcess) -> None:
-    told = httpx.get(f"{server.url}/models.json").json()["models"][0]
+    told = fetch("GET", f"{server.url}/models.json").json()["models"][0]
     with visit(browser, server) as opened:
         assert opened.page.locator("[data-field=inputs]").inner_text() == "image float32 (*, 1, 8, 8)"
         assert opened.page.locator("[data-field=outputs]").inner_text() == "logits float32 (*, 10)"
@@ -152,7 +151,7 @@ def test_a_page_fits_windows_and_everything_on_it_has_a_name(
 
 
 def test_the_reference_has_every_operation_of_the_api(browser: Browser, server: ServerProcess) -> None:
-    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    paths = fetch("GET", f"{server.url}/openapi.json").json()["paths"]
     wanted = {
         f"{method.upper()} {path}": operation for path, item in paths.items() for method, operation in item.items()
     }

@@ -11,25 +11,33 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from serving import MODELS, free_port
+from serving import MODELS, fetch
 
 START_S = 180.0
 
 
 class RayServer:
-    """A server with its own Ray; ``port`` is where it answers, ``log`` the file with what it says."""
+    """A server with its own Ray; ``log`` is the file with what it says."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-        self.process, self.port, self.log = process, port, log
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self.log = process, log
+
+    @cached_property
+    def url(self) -> str:
+        """Where it answers, once it is ready."""
+        return found(r"ready at (http://\S+)", self.said())
+
+    @property
+    def port(self) -> int:
+        """The port that it has taken."""
+        return int(self.url.rpartition(":")[2])
 
     def said(self) -> str:
         """What it said so far."""
@@ -38,7 +46,7 @@ class RayServer:
     def wait_ready(self) -> None:
         """Wait until all replicas are there."""
         end = time.monotonic() + START_S
-        while "ready at" not in self.said():
+        while not re.search(r"ready at http\S+\n", self.said()):
             assert self.process.poll() is None and time.monotonic() < end, self.said()[-4000:]
             time.sleep(0.1)
 
@@ -49,13 +57,16 @@ class RayServer:
 
     def processes(self, deployment: str) -> list[int]:
         """Those of a deployment's replicas that live."""
-        lines = self.logged("replica_started")
-        pids = [line["process"] for line in lines if f"#{deployment}#" in line["replica"]]
-        return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        return [pid for pid in self.started(deployment).values() if Path(f"/proc/{pid}").exists()]
+
+    def started(self, deployment: str) -> dict[str, int]:
+        """The process of each replica of a deployment that was ever started, by the replica's name."""
+        lines = [line for line in self.logged("replica_started") if f"#{deployment}#" in line["replica"]]
+        return {line["replica"].rpartition("#")[2]: line["process"] for line in lines}
 
     def replicas(self, deployment: str) -> set[str]:
-        """Those that report their metrics now."""
-        page = httpx.get(f"{self.url}/metrics", timeout=30).text
+        """Those that report their metrics now; of those that live, some may be too slow for this page."""
+        page = fetch("GET", f"{self.url}/metrics").text
         return set(re.findall(rf'replica="SERVE_REPLICA::trnrt#{deployment}#(\w+)"', page))
 
     def heard(self, text: str) -> bool:
@@ -74,11 +85,11 @@ class RayServer:
 @contextmanager
 def ray_server(folder: Path, *arguments: str) -> Iterator[RayServer]:
     """``trnrt serve ARGUMENTS --engine ray`` on a free port, ready; its processes, all of them, are gone at the end."""
-    port, log = free_port(), folder / "ray.log"
-    command = [sys.executable, "-m", "trnrt", "serve", *arguments, "--engine", "ray", "--port", str(port)]
+    log = folder / "ray.log"
+    command = [sys.executable, "-m", "trnrt", "serve", *arguments, "--engine", "ray", "--port", "0"]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-    server = RayServer(process, port, log)
+    server = RayServer(process, log)
     try:
         server.wait_ready()
         yield server

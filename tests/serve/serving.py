@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -275,19 +277,33 @@ def listening(app: ASGIApp) -> Iterator[int]:
 # -- processes -----------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def fetch(method: str, url: str, **options: Any) -> httpx.Response:
+    """One request to a real server, which may compile before it answers, on a machine that is busy with other tests."""
+    return httpx.request(method, url, timeout=PATIENCE_S, **options)
 
 
 class ServerProcess:
-    """A real ``trnrt serve``; ``url`` is where it answers, ``log`` the file that its stderr goes to."""
+    """A real ``trnrt serve``; ``log`` is the file with what it says."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-        self.process, self.port, self.log = process, port, log
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self.log = process, log
+
+    @cached_property
+    def url(self) -> str:
+        """Where it answers; waited for until it says so."""
+        return str(until(self._listening)[1])
+
+    @property
+    def port(self) -> int:
+        """The port that it has taken."""
+        return int(self.url.rpartition(":")[2])
+
+    def _listening(self) -> re.Match[str] | None:
+        ended = self.process.poll() is not None  # looked at first: what it says, it has said by then
+        said = self.log.read_text(errors="replace")
+        found = re.search(r"listening on (http://\S+);", said)
+        assert found or not ended, f"the server ended: {said[-4000:]}"
+        return found
 
     def wait_ready(self, seconds: float = START_S) -> None:
         """Wait until every model is ready."""
@@ -315,12 +331,12 @@ def server_process(
     ready: bool = True,
     program: Sequence[str] = ("-m", "trnrt"),
 ) -> Iterator[ServerProcess]:
-    """``trnrt serve ARGUMENTS`` on a free port, ready; it is stopped at the end."""
-    port, log = free_port(), tmp_path / "server.log"
-    command = [sys.executable, *program, "serve", *arguments, "--port", str(port)]
+    """``trnrt serve ARGUMENTS`` on a port that it chooses, ready; it is stopped at the end."""
+    log = tmp_path / "server.log"
+    command = [sys.executable, *program, "serve", *arguments, "--port", "0"]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, stdout=file, env={**os.environ, **(env or {})})
-    server = ServerProcess(process, port, log)
+    server = ServerProcess(process, log)
     try:
         if ready:
             server.wait_ready()
@@ -360,7 +376,7 @@ def workers(server: ServerProcess) -> dict[int, int]:
 
 def metric(server: ServerProcess, start: str) -> float | None:
     """A metric's value by what its line begins with."""
-    page = httpx.get(f"{server.url}/metrics").text
+    page = fetch("GET", f"{server.url}/metrics").text
     return next((float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(start)), None)
 
 

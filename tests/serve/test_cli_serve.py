@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -12,11 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 from commanding import trnrt
 from engines import PATIENCE_S, RELU, save
-from serving import MODELS, free_port, server_process
+from serving import MODELS, fetch, server_process
 
 from trnrt.commands import serve as verb
 from trnrt.serve.settings import ServeSettings, variable_of
@@ -76,6 +74,34 @@ def test_help_does_not_wait_for_the_servers_packages() -> None:
     assert done.stdout == "True []\n"
 
 
+@pytest.mark.parametrize("where", ["in a finalizer", "where everything is caught"])
+def test_a_signal_ends_it_wherever_its_imports_are(where: str) -> None:
+    script = """
+import signal, sys
+from trnrt.commands import serve as verb
+
+class Told:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+def find_spec(_name):
+    if sys.argv[1] == "in a finalizer":
+        Told()
+    else:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except:
+            pass
+    print("went on")
+
+verb.find_spec = find_spec
+sys.stdout.write("kept")
+verb.serve({})
+"""
+    done = subprocess.run([sys.executable, "-c", script, where], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "kept", "")
+
+
 def wait_for(path: Path, text: str, seconds: float = 120.0) -> str:
     end = time.monotonic() + seconds
     while text not in path.read_text():
@@ -91,9 +117,9 @@ def test_a_server_says_what_it_serves_and_ends_with_0(tmp_path: Path, relu: Path
         said = wait_for(server.log, "1 of 2 ready at")
         assert f"listening on {server.url}; loading 'relu', 'broken'" in said
         assert "1, 2, 4" in said and "broken: " in said
-        assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
-        assert httpx.get(f"{server.url}/v2/models/relu/ready").status_code == 200
-        assert httpx.get(f"{server.url}/v2/health/ready").status_code == 503
+        assert fetch("GET", f"{server.url}/v2/health/live").status_code == 200
+        assert fetch("GET", f"{server.url}/v2/models/relu/ready").status_code == 200
+        assert fetch("GET", f"{server.url}/v2/health/ready").status_code == 503
         assert server.stop() == 0
     events = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
     assert [e["event"] for e in events if e["event"] != "request"] == [
@@ -110,8 +136,8 @@ def test_settings_come_from_the_environment_too(tmp_path: Path, relu: Path) -> N
     with server_process(tmp_path, env=environment) as server:
         body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, -1, 0, 2]}]}
         url = f"{server.url}/v2/models/relu/infer"
-        assert httpx.post(url, json=body).status_code == 401
-        answer = httpx.post(url, json=body, headers={"Authorization": "Bearer sesame"})
+        assert fetch("POST", url, json=body).status_code == 401
+        answer = fetch("POST", url, json=body, headers={"Authorization": "Bearer sesame"})
         assert answer.json()["outputs"][0]["data"] == [1, 0, 0, 2]
     assert "sesame" not in server.log.read_text()
 
@@ -141,10 +167,10 @@ def test_while_it_drains_it_is_not_ready_and_says_so(tmp_path: Path, relu: Path)
     with server_process(tmp_path, str(relu)) as server, half_a_request(server.port) as finish:
         server.process.send_signal(signal.SIGTERM)
         wait_for(server.log, "draining")
-        ready = httpx.get(f"{server.url}/v2/health/ready")
+        ready = fetch("GET", f"{server.url}/v2/health/ready")
         assert ready.status_code == 503 and ready.headers["connection"] == "close"
-        assert httpx.post(f"{server.url}/v2/models/relu/infer", json={"inputs": []}).status_code == 503
-        assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
+        assert fetch("POST", f"{server.url}/v2/models/relu/infer", json={"inputs": []}).status_code == 503
+        assert fetch("GET", f"{server.url}/v2/health/live").status_code == 200
         assert b" 200 " in finish().split(b"\r\n")[0]
         assert server.process.wait(120) == 0
 
@@ -181,21 +207,14 @@ class half_a_request:  # noqa: N801
 def test_a_shutdown_while_it_starts_ends_with_0(tmp_path: Path, workers: str) -> None:
     models = [str(MODELS / f"digits_{name}.onnx") for name in ("cnn", "ffnn")]
     for moment in ("listening on", '"model_ready"'):
-        with server_process(tmp_path, *models, "--workers", workers, ready=False) as server:
+        # How long a model's thread takes to see that it shall end is not what this is about.
+        limits = "--workers", workers, "--drain-timeout", "600"
+        with server_process(tmp_path, *models, *limits, ready=False) as server:
             wait_for(server.log, moment)
             assert server.stop() == 0, server.log.read_text()
 
 
 def test_port_0_takes_a_free_one_and_says_which(tmp_path: Path, relu: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("wb") as sink:
-        command = [sys.executable, "-m", "trnrt", "serve", str(relu), "--port", "0"]
-        process = subprocess.Popen(command, stdout=sink, stderr=sink, env=os.environ.copy())
-    try:
-        said = wait_for(log, "1 of 1 ready at")
-        url = said.split("listening on ")[1].split(";")[0]
-        assert httpx.get(f"{url}/v2/health/ready").status_code == 200
-        assert int(url.rsplit(":", 1)[1]) not in (0, free_port())
-    finally:
-        process.terminate()
-        assert process.wait(120) == 0
+    with server_process(tmp_path, str(relu)) as server:
+        assert server.port != 0 and f"1 of 1 ready at {server.url}\n" in wait_for(server.log, "ready at")
+        assert fetch("GET", f"{server.url}/v2/health/ready").status_code == 200

@@ -9,12 +9,13 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
 import httpx
 import pytest
-from engines import RELU, run, save
+from engines import PATIENCE_S, RELU, run, save
 from failing import LASTING, PASSING, Paced, outcome, paused, refused, state, until
 from fake_neuron import REFERENCE, Faults, Hardware
 from fake_neuron.documented import VIOLATIONS
@@ -364,6 +365,15 @@ def test_the_routes_say_so(tmp_path: Path, machine: Hardware, paced: Paced) -> N
 def test_a_lost_core_ends_the_worker(
     tmp_path: Path, machine: Hardware, paced: Paced, hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    passed = Event()
+
+    class Patient(SimpleQueue[Any]):
+        """The device's time is over when the test says so: whoever waits for less has been told so by then."""
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            assert passed.wait(PATIENCE_S)
+            return super().get(block, timeout)
+
     async def work() -> None:
         repository = repository_of(tmp_path, "relu", "other", request_timeout=0.1 if hangs else 30.0)
         worker = Worker(repository.settings, repository, lambda _rows: None)
@@ -372,14 +382,20 @@ def test_a_lost_core_ends_the_worker(
         serving = asyncio.create_task(worker.run(listener))
         await until(lambda: repository.ready)
         model = repository.get("relu")
-        # Only now: a run that a busy machine takes long for is none that hangs.
-        monkeypatch.setattr(neuron, "GRACE_S", 1.0 - devices.LONGEST_RUN_S)
+        if hangs:  # only now: a run that a busy machine takes long for is none that hangs
+            monkeypatch.setattr(neuron, "GRACE_S", 0.01 - devices.LONGEST_RUN_S)
+            monkeypatch.setattr(neuron, "SimpleQueue", Patient)
         machine.faults = Faults(hanging=Event()) if hangs else Faults(running=LASTING)
         body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, -1, 0, 2]}]}
         try:
-            async with httpx.AsyncClient() as client:
-                asking = client.post(f"{url}/v2/models/relu/infer", json=body)
-                answer, texts = await asyncio.gather(asking, refused(model, 3) if hangs else asyncio.sleep(0, []))
+            async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+                answer = await client.post(f"{url}/v2/models/relu/infer", json=body)
+            texts: list[str] = []
+            if hangs:
+                others = asyncio.create_task(refused(model, 3))
+                await until(lambda: metric(repository, 'trnrt_pending_requests{model="relu"}') == 3)
+                passed.set()
+                texts = await others
             assert await serving == 1
         finally:  # a loop with an open server does not close
             worker.stop()

@@ -273,7 +273,8 @@ def test_a_request_that_takes_too_long(where: str) -> None:
     assert (model.cancelled, model.waiting, model.on_their_way) == (int(where == "model"), 0, 0)
     assert repository.metrics.refused == ["timeout"]
     model.seconds = 0
-    assert ask(app_of(repository), "POST", INFER, json=BODY).status_code == 200
+    patient = MadeUpRepository(model, max_concurrency=1)
+    assert ask(app_of(patient), "POST", INFER, json=BODY).status_code == 200
 
 
 def test_a_timeout_that_is_not_the_servers_is_its_own_fault() -> None:

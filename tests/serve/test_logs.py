@@ -77,6 +77,21 @@ def test_lines_are_written_without_being_asked_for() -> None:
     made.close()
 
 
+def test_a_line_is_kept_if_others_are_written_while_it_is_made() -> None:
+    stream = io.StringIO()
+    made = Log(stream)
+
+    class Value:
+        def __str__(self) -> str:
+            made.flush()
+            return "told"
+
+    made.write("info", "one", {})
+    made.write("info", "two", {"value": Value()})
+    made.close()
+    assert [line["event"] for line in lines(stream)] == ["one", "two"] and lines(stream)[1]["value"] == "told"
+
+
 def test_a_reader_who_is_slow_costs_lines_and_not_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     made = Log(stream)

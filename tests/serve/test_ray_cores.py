@@ -20,7 +20,7 @@ from trnrt.errors import BackendError
 from trnrt.serve import ray_replica
 
 SCRIPT = """
-import json, logging, os, ray
+import json, logging, os, ray, time
 from trnrt.backends.cores import lease_for_worker
 from trnrt.clusters import NEURON_CORES, _keep_quiet
 from trnrt.serve.ray_replica import lease_when_free
@@ -37,7 +37,8 @@ ray.init(
 made = ray.remote(num_cpus=0, resources={NEURON_CORES: 1})(Replica)
 first, second = made.remote(), made.remote()
 told = ray.get([first.lease.remote(), second.lease.remote()])
-left = ray.available_resources().get(NEURON_CORES, 0)
+while left := ray.available_resources().get(NEURON_CORES, 0):  # what a node tells comes later than its answers
+    time.sleep(0.05)
 third = made.remote()
 asked = third.lease.remote()
 waits = not ray.wait([asked], timeout=1)[0]

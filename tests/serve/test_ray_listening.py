@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from ray.exceptions import RayError
 
 from trnrt.errors import BackendError, OptionError
 from trnrt.serve import ray_listening
+from trnrt.serve.listening import bound, listen
 from trnrt.serve.ray_proxy import CALLBACK, LAYERS
 
 NODES = [
@@ -61,6 +63,17 @@ def serve(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Se
     monkeypatch.setattr(ray_quietly.ray, "nodes", lambda: NODES)
     monkeypatch.delenv(CALLBACK, raising=False)
     return made
+
+
+def test_a_port_that_is_kept_for_ray_is_nobody_elses() -> None:
+    with bound("127.0.0.1", 0) as held, socket.socket() as other:
+        address = held.getsockname()
+        with pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+    with listen("127.0.0.1", 0) as listener, pytest.raises(OptionError, match="it is in use"):
+        bound(*listener.getsockname())
 
 
 def test_an_address_of_one_machine_is_none_of_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,11 @@ Each request is answered once, with its own numbers or with a rejection that say
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from engines import PATIENCE_S
 
 pytest.importorskip("fastapi")
 
@@ -20,6 +22,13 @@ from trnrt.bench.serving.samples import Sample
 from trnrt.bench.serving.servers import Server, serving
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at processes through /proc")
+
+started = partial(serving, ready_s=PATIENCE_S, stop_s=PATIENCE_S)
+
+
+def status(server: Server, path: str) -> int:
+    """That of a GET; the load generator may need both CPUs for a while."""
+    return server.get(path, PATIENCE_S)[0]
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +50,9 @@ def nothing_is_wrong(ledger: Ledger) -> None:
 @pytest.mark.parametrize("limit", ["--max-queue=8", "--max-concurrency=16"])
 def test_overload_is_told(limit: str, digits: Sample, folder: Path) -> None:
     """By the model's queue (429) or the server's own limit (503): those that were taken get the right answers."""
-    with serving([str(digits.model), limit], folder / "cache") as server, watching_memory(server) as seen:
+    with started([str(digits.model), limit], folder / "cache") as server, watching_memory(server) as seen:
         ledger = drive(server, digits, clients=128, requests=3000, rate=20_000.0)
-        assert server.ready
+        assert status(server, "/v2/health/ready") == 200
     nothing_is_wrong(ledger)
     assert ledger.count(Verdict.RIGHT) > 100
     assert ledger.count(Verdict.REJECTED) > 100
@@ -52,7 +61,7 @@ def test_overload_is_told(limit: str, digits: Sample, folder: Path) -> None:
 
 
 def test_a_shutdown_answers_what_was_sent_before(digits: Sample, folder: Path) -> None:
-    with serving([str(digits.model)], folder / "cache") as server:
+    with started([str(digits.model)], folder / "cache") as server:
         ledger, moment, code = cases.terminated(server, digits)
     assert code == 0
     assert cases.in_flight(ledger, moment) > 0
@@ -63,19 +72,20 @@ def test_a_shutdown_answers_what_was_sent_before(digits: Sample, folder: Path) -
 
 
 def test_a_killed_worker_takes_only_its_own_requests_along(digits: Sample, folder: Path) -> None:
-    with serving([str(digits.model), "--workers", "2"], folder / "cache") as server:
+    with started([str(digits.model), "--workers", "2"], folder / "cache") as server:
         before = set(server.workers())
         assert len(before) == 2
-        ledger, moment = cases.killed(server, digits, seconds=2.5)
+        ledger, moment, held = cases.killed(server, digits, seconds=2.5)
         replaced(server, before)
-        assert server.ready
+        assert status(server, "/v2/health/ready") == 200
         nothing_is_wrong(drive(server, digits, clients=8, requests=200))
-    failed = len(ledger.sent) - ledger.count(Verdict.RIGHT)
+    failed = cases.failures(ledger)
     assert failed == ledger.count(Verdict.CUT), ledger.told()
-    assert 0 < failed <= cases.in_flight(ledger, moment)
-    after = ledger.since(moment + 0.1)
-    assert len(after.sent) > 0
-    assert cases.failures(after) == 0, after.told()
+    # One on each of its connections; that may be the next one, where the last answer was read after its death.
+    assert 0 < failed <= min(held, cases.in_flight(ledger, moment)), ledger.told()
+    cut = ledger.sent[ledger.verdict == Verdict.CUT]
+    during, after = int((ledger.sent >= cut.min()).sum()), int((ledger.sent > cut.max()).sum())
+    assert after > during / 2, f"one failed after {during - after} of {during} requests"
 
 
 def replaced(server: Server, before: set[int], seconds: float = 120.0) -> None:
@@ -83,7 +93,7 @@ def replaced(server: Server, before: set[int], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while len(set(server.workers())) < 2 or set(server.workers()) == before or loaded(server) < 3:
         assert time.monotonic() < deadline, f"no new worker within {seconds:g} s\n{server.tail()}"
-        assert server.get("/v2/models/digits_cnn/ready")[0] == 200
+        assert status(server, "/v2/models/digits_cnn/ready") == 200
         time.sleep(0.02)
 
 
@@ -94,13 +104,13 @@ def loaded(server: Server) -> int:
 
 def test_ready_speaks_for_every_worker(digits: Sample, folder: Path) -> None:
     """They don't load at the same pace, and nobody can choose which one answers."""
-    with serving([str(digits.model), "--workers", "2"], folder / "cache") as server:
-        assert {server.get("/v2/models/digits_cnn/ready")[0] for _ in range(40)} == {200}
+    with started([str(digits.model), "--workers", "2"], folder / "cache") as server:
+        assert {status(server, "/v2/models/digits_cnn/ready") for _ in range(40)} == {200}
 
 
 def test_a_client_that_goes_away_leaves_no_work_behind(digits: Sample, folder: Path) -> None:
     """Many connections that end in the middle of an answer: the next client finds room."""
-    with serving([str(digits.model), "--max-concurrency=64"], folder / "cache") as server:
+    with started([str(digits.model), "--max-concurrency=64"], folder / "cache") as server:
         for _ in range(3):
             with loading(server, digits, clients=48, seconds=20.0) as driver:
                 time.sleep(0.2)

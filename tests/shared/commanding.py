@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,5 +27,12 @@ class Outcome:
 
 def trnrt(*arguments: str | Path) -> Outcome:
     """Call trnrt in this process; an error that isn't handled fails the test."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    finally:
+        if (
+            signal.getsignal(signal.SIGTERM) is not before
+        ):  # a server's own would end these tests, and say that all is well
+            signal.signal(signal.SIGTERM, before)
     return Outcome(result.exit_code, result.stdout, result.stderr)

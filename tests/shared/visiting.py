@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from serving import MODELS, ServerProcess, server_process
+from serving import MODELS, ServerProcess, fetch, server_process
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -84,7 +84,7 @@ def wait_loaded(server: ServerProcess) -> None:
     end = time.monotonic() + 120
     while time.monotonic() < end:
         try:
-            states = [model["state"] for model in httpx.get(f"{server.url}/models.json").json()["models"]]
+            states = [model["state"] for model in fetch("GET", f"{server.url}/models.json").json()["models"]]
         except httpx.TransportError:
             states = ["loading"]
         if "loading" not in states:

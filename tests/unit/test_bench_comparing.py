@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from engines import PATIENCE_S
 
 from trnrt.bench.serving import arrivals, comparing, quiet
 from trnrt.bench.serving.arrivals import Stream
@@ -36,7 +37,8 @@ def test_a_server_with_a_device_that_waits_is_compared(
 ) -> None:
     monkeypatch.setattr(comparing, "SECONDS", 0.0)  # 200 requests: there are never fewer
     model = zeros(tmp_path, point.shape)
-    with serving([str(model)], tmp_path / "cache", module=("trnrt.bench.serving.waiting", f"{DEVICE_US:g}")) as server:
+    waiting, limits = ("trnrt.bench.serving.waiting", f"{DEVICE_US:g}"), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
+    with serving([str(model)], tmp_path / "cache", module=waiting, **limits) as server:
         found = comparing.run(server, point, HOST, seed=1)
         with pytest.raises(RuntimeError, match="ended with"):
             comparing._sent(Stream(server.port, "nobody", (1, 8, 8), False, 1000.0, 2, 0, 2))

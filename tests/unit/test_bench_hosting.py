@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from engines import PATIENCE_S
 
 from trnrt.bench.serving import hosting
 from trnrt.bench.serving.comparing import NO_LINK
@@ -25,7 +26,8 @@ def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
     monkeypatch.setattr(hosting, "AFTER_PAUSES", 4)
     model = zeros(tmp_path, (1, 8, 8))
     before = cpu_seconds(os.getpid())
-    with serving([str(model)], tmp_path / "cache", module=("trnrt.bench.serving.instant",)) as server:
+    instant, limits = ("trnrt.bench.serving.instant",), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
+    with serving([str(model)], tmp_path / "cache", module=instant, **limits) as server:
         for binary in (False, True):
             found = hosting.spent(server, model.stem, (1, 8, 8), 4, binary=binary)
             assert found.requests > 4 and 10 < found.microseconds < 1e5

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,10 +22,11 @@ from typer.testing import CliRunner
 
 from trnrt.bench.measuring import Row
 from trnrt.bench.serving import cases, samples
+from trnrt.bench.serving import load as load_module
 from trnrt.bench.serving.cases import Bench
 from trnrt.bench.serving.ledger import Expected, Ledger, Verdict, duplicates, id_of, judge, quantile
 from trnrt.bench.serving.load import Generator, Load, Requests, as_json
-from trnrt.bench.serving.servers import children, free_port, resident, sockets
+from trnrt.bench.serving.servers import children, resident, sockets
 from trnrt.bench.serving.wire import Answer, WireError, take
 from trnrt.cli import app
 
@@ -139,7 +143,8 @@ def test_growth_is_that_of_the_second_half() -> None:
 
 
 Handler = Callable[[int, bytes], bytes]
-SAMPLE = Load(0, "m", "x", "y", "", clients=4, seconds=5.0, requests=60, patience_s=1.0)
+SAMPLE = Load(0, "m", "x", "y", "", clients=4, seconds=60.0, requests=60, patience_s=60.0)
+"""A load that its requests end; the seconds are for a machine that is busy with other tests."""
 
 
 def reply(request: bytes, numbers: list[float], status: str = "200 OK") -> bytes:
@@ -151,8 +156,11 @@ def reply(request: bytes, numbers: list[float], status: str = "200 OK") -> bytes
     )
 
 
-async def exchange(handle: Handler, load: Load) -> Ledger:
-    """Run a load against a server that answers with what ``handle`` makes of a request's number and bytes; b"" cuts."""
+async def exchange(handle: Handler, load: Load, made: Callable[[Generator], None] = lambda _: None) -> Ledger:
+    """Run a load against a server that answers with what ``handle`` makes of a request's number and bytes; b"" cuts.
+
+    ``made`` is given the generator before it begins.
+    """
     served = 0
     ends: set[asyncio.Task[Any] | None] = set()
 
@@ -178,6 +186,7 @@ async def exchange(handle: Handler, load: Load) -> Ledger:
     async with server:
         load = replace(load, port=server.sockets[0].getsockname()[1])
         generator = Generator(load, Requests(load))
+        made(generator)
         await generator.run(lambda: None)
         await asyncio.gather(*(task for task in ends if task is not None))
     return generator.ledger()
@@ -229,9 +238,16 @@ def test_a_cut_connection_is_made_anew(load: Load) -> None:
     assert (found.count(Verdict.CUT), found.count(Verdict.RIGHT)) == (2, 58)
 
 
-def test_no_answer_is_lost(load: Load) -> None:
-    short = replace(load, seconds=0.2, patience_s=0.2)
-    found = asyncio.run(exchange(lambda n, request: b"HTTP/1.1 " if n == 5 else doubled(n, request), short))
+def test_no_answer_is_lost(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its patience ends when all have their answers but the one whose answer never ends."""
+    held: list[Generator] = []
+
+    def monotonic() -> float:
+        over = any(len(one._sent) == 60 and one._waiting == 1 for one in held)
+        return time.monotonic() + (load.seconds + load.patience_s if over else 0.0)
+
+    monkeypatch.setattr(load_module, "time", SimpleNamespace(monotonic=monotonic))
+    found = asyncio.run(exchange(lambda n, request: b"HTTP/1.1 " if n == 5 else doubled(n, request), load, held.append))
     assert (found.count(Verdict.LOST), found.count(Verdict.RIGHT)) == (1, 59)
 
 
@@ -244,9 +260,11 @@ def test_rejections_are_answers(load: Load) -> None:
 
 
 def test_nobody_listens(load: Load) -> None:
-    free = free_port()
-    command = [sys.executable, "-m", "trnrt.bench.serving.load", as_json(replace(load, port=free)), "x"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with socket.socket() as held:  # nobody else can take the port, and nobody can connect to it
+        held.bind(("127.0.0.1", 0))
+        free = held.getsockname()[1]
+        command = [sys.executable, "-m", "trnrt.bench.serving.load", as_json(replace(load, port=free)), "x"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and f"nobody listens on port {free}" in done.stderr and not done.stdout
 
 
@@ -290,8 +308,6 @@ def test_processes_are_looked_at() -> None:
     assert child.pid not in children(os.getpid())
     assert resident(child.pid) == 0
     before = sockets(os.getpid())
-    import socket
-
     with socket.socket():
         assert sockets(os.getpid()) == before + 1
 

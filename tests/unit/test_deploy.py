@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import kubernetes_validate
 import numpy as np
 import pytest
 from deploying import SERVERS, Manifest, manifest
-from serving import MODELS, MadeUpRepository, app_of, ask, digits, doubling, server_process
+from serving import MODELS, MadeUpRepository, app_of, ask, digits, doubling, fetch, server_process
 
 from trnrt.cache import CACHE_VARIABLE
 from trnrt.cache.plans import LIMIT_VARIABLE, size_limit
@@ -235,11 +234,11 @@ def test_a_server_starts_with_what_the_manifest_says(tmp_path: Path) -> None:
     env = {**told.environment, "PATH": os.environ["PATH"], **{name: str(path) for name, path in moved.items()}}
     with server_process(tmp_path, "--host", "127.0.0.1", env=env) as server:
         for _, probe in told.probes:
-            assert httpx.get(server.url + probe["httpGet"]["path"]).status_code == 200
+            assert fetch("GET", server.url + probe["httpGet"]["path"]).status_code == 200
         rows, shown = digits(1)
         body = {"instances": rows.tolist()}
-        assert httpx.post(f"{server.url}/predict", json=body).status_code == 401
-        answer = httpx.post(f"{server.url}/predict", json=body, headers={"X-API-Key": "key"}).json()
+        assert fetch("POST", f"{server.url}/predict", json=body).status_code == 401
+        answer = fetch("POST", f"{server.url}/predict", json=body, headers={"X-API-Key": "key"}).json()
         assert np.array_equal(answer["predictions"], [str(shown[0])])
         python, *rest = told.image.health
         assert python == "python"

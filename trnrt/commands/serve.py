@@ -6,7 +6,10 @@ where the server's packages are not installed, and not for ``trnrt --help``, whi
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from contextlib import suppress
 from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -193,8 +196,15 @@ def serve_command(
 
 
 def _go(_number: int, _frame: object) -> None:
-    """A signal that comes before there is a worker to answer it: nothing was accepted yet."""
-    raise SystemExit(0)
+    """A signal that comes before there is a worker to answer it: nothing was accepted, and no process started yet.
+
+    It does not raise: that may happen wherever Python is, and in a finalizer, or where everything is caught, it would
+    be dropped, and the server would start as if nobody had told it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, RuntimeError, ValueError):  # nobody reads it, or it is written to right now
+            stream.flush()
+    os._exit(0)
 
 
 def serve(flags: dict[str, Any]) -> int:

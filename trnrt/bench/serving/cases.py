@@ -226,7 +226,7 @@ def crashed(bench: Bench) -> list[Row]:
     """kill -9 of one worker of two while 64 clients wait for answers."""
     digits = samples.digits(bench.folder)
     with serving([str(digits.model), "--workers", "2"], bench.cache) as server:
-        ledger, moment = killed(server, digits, seconds=bench.effort.seconds + 1)
+        ledger, moment, _ = killed(server, digits, seconds=bench.effort.seconds + 1)
     failed = failures(ledger)
     flying = in_flight(ledger, moment)
     later = failures(ledger.since(moment + _DYING_S))
@@ -238,14 +238,17 @@ def crashed(bench: Bench) -> list[Row]:
     ]
 
 
-def killed(server: Server, sample: Sample, seconds: float, after_s: float = 0.7) -> tuple[Ledger, float]:
-    """Load a server of several workers, and kill the one with the most connections: the requests, and the moment."""
+def killed(server: Server, sample: Sample, seconds: float, after_s: float = 0.7) -> tuple[Ledger, float, int]:
+    """Load a server of several workers, and kill the one with the most connections.
+
+    What became of the requests, the moment, and how many sockets that one had, which are not all connections.
+    """
     with loading(server, sample, clients=CLIENTS, seconds=seconds) as driver:
         time.sleep(after_s)
-        victim = max(server.workers(), key=sockets)
+        held, victim = max((sockets(worker), worker) for worker in server.workers())
         moment = time.monotonic()
         os.kill(victim, signal.SIGKILL)
-        return driver.ledger(), moment
+        return driver.ledger(), moment, held
 
 
 def failures(ledger: Ledger) -> int:

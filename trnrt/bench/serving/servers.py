@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,11 +26,12 @@ class ServerFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; ``log`` is the file with what it says."""
+    """A running server; ``log`` is the file with what it says, and ``stop_s`` how long it may take to end."""
 
     process: subprocess.Popen[bytes]
     port: int
     log: Path
+    stop_s: float = STOP_S
 
     def get(self, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
         """The status and the body of a GET on a connection of its own; OSError where there is no answer."""
@@ -63,79 +64,80 @@ class Server:
         """Bytes of memory in use, of the server's process and those it started."""
         return sum(resident(pid) for pid in [self.process.pid, *children(self.process.pid)])
 
-    def stop(self, seconds: float = STOP_S) -> int:
-        """Ask it to stop, and wait for it: its exit code. ServerFailed where it does not within these seconds."""
+    def stop(self) -> int:
+        """Ask it to stop, and wait for it: its exit code. ServerFailed where it takes too long."""
         self.process.send_signal(signal.SIGTERM)
-        return self.wait(seconds)
-
-    def wait(self, seconds: float = STOP_S) -> int:
-        """The exit code, once it ends. ServerFailed where it does not within these seconds."""
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(self.stop_s)
         except subprocess.TimeoutExpired:
-            raise ServerFailed(f"the server did not end within {seconds:g} s\n{self.tail()}") from None
+            raise ServerFailed(f"the server did not end within {self.stop_s:g} s\n{self.tail()}") from None
 
     def tail(self) -> str:
         """The end of what it said."""
-        return self.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+        return _said(self.log)[-4000:]
 
 
 @contextmanager
-def serving(arguments: Sequence[str], cache: Path, *, module: Sequence[str] = ("trnrt", "serve")) -> Iterator[Server]:
-    """A server that is ready, with these arguments; it is stopped in the end, if it still runs.
+def serving(
+    arguments: Sequence[str],
+    cache: Path,
+    *,
+    module: Sequence[str] = ("trnrt", "serve"),
+    ready_s: float = READY_S,
+    stop_s: float = STOP_S,
+) -> Iterator[Server]:
+    """A server that is ready, with these arguments, on a port that it chooses; it is stopped in the end, if it still
+    runs. ServerFailed where it is not ready after ``ready_s``.
 
     ``cache``: where it keeps compiled models, so that the next one starts sooner. No setting comes from the
     environment.
     """
-    port = free_port()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TRNRT_")}
     environment |= {"TRNRT_CACHE": str(cache)}
     first, *rest = module
-    command = [sys.executable, "-m", first, *rest, *arguments, "--port", str(port)]
+    command = [sys.executable, "-m", first, *rest, *arguments, "--port", "0"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("wb") as sink:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
-        server = Server(process, port, log)
         try:
-            _await_ready(server)
-            yield server
+            yield _ready(process, log, ready_s, stop_s)
         finally:
-            end(process)
+            end(process, stop_s)
 
 
-def _await_ready(server: Server) -> None:
-    deadline = time.monotonic() + READY_S
-    while not server.ready:
-        if server.process.poll() is not None:
-            raise ServerFailed(f"the server ended with {server.process.returncode}\n{server.tail()}")
+def _ready(process: subprocess.Popen[bytes], log: Path, ready_s: float, stop_s: float) -> Server:
+    """The server that this process is, once every model is ready."""
+    deadline = time.monotonic() + ready_s
+    while True:
+        listens = re.search(r"listening on http://\S+:(\d+);", _said(log))
+        if listens and (server := Server(process, int(listens[1]), log, stop_s)).ready:
+            return server
+        if process.poll() is not None:
+            raise ServerFailed(f"the server ended with {process.returncode}\n{_said(log)[-4000:]}")
         if time.monotonic() > deadline:
-            raise ServerFailed(f"the server was not ready within {READY_S:g} s\n{server.tail()}")
+            raise ServerFailed(f"the server was not ready within {ready_s:g} s\n{_said(log)[-4000:]}")
         time.sleep(_POLL_S)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def _said(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def end(process: subprocess.Popen[bytes], stop_s: float = STOP_S) -> None:
     """Stop a process that was started here and those that it started, by their ids, if they still run."""
     if process.poll() is not None:
         return
     started = children(process.pid)
     process.terminate()
     try:
-        process.wait(STOP_S)
+        process.wait(stop_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
         for pid in started:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 def children(pid: int) -> list[int]:
