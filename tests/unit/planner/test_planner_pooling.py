@@ -72,7 +72,7 @@ def test_an_average_between_kernels_on_the_chip() -> None:
     assert "avg_pool2d" in steps(plan)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     image=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 12), st.integers(1, 12)),
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
