@@ -1,4 +1,8 @@
-"""What test folders share: helper modules beside them, a cache that is nobody else's, a browser, a server for it."""
+"""What test folders share: helper modules beside them, a cache that is nobody else's, a browser, a server for it.
+
+Property tests try the same examples in each run, and have no deadline: what fails here fails everywhere, and a slow
+machine is no fault. ``pytest --hypothesis-profile=random`` looks for new examples instead.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 if TYPE_CHECKING:
     from handing_out import Handfuls
@@ -20,6 +26,18 @@ if TYPE_CHECKING:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # pytest's processes inherit the 80 columns that readline assumes; what is printed to no terminal must not be cut.
 os.environ.pop("COLUMNS", None)
+
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
+settings.load_profile("fixed")
+
+# Hypothesis draws some examples from the constants of the project's modules that happen to be imported: in one of
+# several processes, those that the tests before needed. Where the examples are to be the same, it knows of none.
+if hasattr(providers, "_get_local_constants"):
+    imported, none = providers._get_local_constants, providers._local_constants
+    providers._get_local_constants = lambda: none if settings().derandomize else imported()
 
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
 for folder in ("kernels", "unit/nki", "unit/planner", "shared", "conformance/onnx", "serve"):

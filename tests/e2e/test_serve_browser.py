@@ -95,7 +95,7 @@ def test_the_answer_is_the_servers(browser: Browser, server: ServerProcess) -> N
             ("total", "total_ms"),
         ):
             shown = opened.page.locator(f"#times [data-field={name}]").inner_text().split(" ms")[0]
-            assert float(shown) == pytest.approx(answer["timing"][key], rel=0.006)
+            assert float(shown.replace(",", "")) == pytest.approx(answer["timing"][key], rel=0.006)
         status = opened.page.get_by_role("status").filter(has_text="digits_cnn says 4").inner_text()
         assert f"{shares[0]:.2f} %" in status
 

@@ -146,7 +146,7 @@ def test_rows_longer_than_one_search(in_sbuf: bool) -> None:
     np.testing.assert_array_equal(run(-x, in_sbuf, kernel=argmin, last=True), last_places)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     x=hnp.arrays(
         np.float32,
@@ -161,7 +161,7 @@ def test_any_rows(x: Array, in_sbuf: bool, kernel: Kernel, last: bool) -> None:
     np.testing.assert_array_equal(run(x, in_sbuf, kernel=kernel, last=last), expected(x, kernel, last))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 3 * CHUNK)),
     levels=st.sampled_from([1, 2, 50, 60000]),

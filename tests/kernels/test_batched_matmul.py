@@ -86,7 +86,7 @@ def test_dtypes_and_targets(name: str, target: str, dtype: str) -> None:
 SIZES = st.integers(1, 12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     outer=st.integers(1, 3),
     inner=st.integers(1, 5),

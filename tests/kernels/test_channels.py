@@ -65,7 +65,7 @@ def cases(draw: Any) -> tuple[Shape, list[Shape], tuple[Run, ...]]:
 
 
 @given(case=cases(), places=st.lists(st.booleans(), min_size=4, max_size=4), target=st.sampled_from(TARGETS))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_any_runs(case: tuple[Shape, list[Shape], tuple[Run, ...]], places: list[bool], target: str) -> None:
     shape, sources, runs = case
     on_chip = tuple(places[: len(sources) + 1])

@@ -295,7 +295,7 @@ def programs(draw: Any, sources: int) -> Ops:
 SIZES = st.sampled_from([1, 1, 2, 3, 5, 8, 33, 130])
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), target=st.sampled_from(TARGETS))
 def test_any_program(data: Any, dtype: str, target: str) -> None:
     shape = data.draw(st.tuples(st.integers(1, 4), SIZES, SIZES, SIZES | st.sampled_from([700, COLUMNS + 30])))
@@ -380,7 +380,7 @@ def in_tiles(srcs: list[Array], ops: Ops, shape: tuple[int, ...], strided: bool 
     return call(body, *srcs, target=target)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), target=st.sampled_from(TARGETS), strided=st.booleans())
 def test_any_program_in_sbuf(data: Any, dtype: str, target: str, strided: bool) -> None:
     shape = data.draw(

@@ -34,7 +34,7 @@ def gated(srcs: list[Array], ops: Ops, shape: tuple[int, ...], target: str = "tr
     return call(body, *srcs, target=target)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), target=st.sampled_from(TARGETS))
 def test_any_program_with_gates(data: Any, dtype: str, target: str) -> None:
     """Besides tiles, one number a channel and image, and one a channel."""

@@ -192,7 +192,7 @@ def convolutions(draw: st.DrawFn) -> Conv:
     return conv
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(conv=convolutions(), dtype=st.sampled_from(DTYPES))
 def test_any_convolution(conv: Conv, dtype: str) -> None:
     compare(conv, dtype)

@@ -314,7 +314,7 @@ def convolutions(draw: st.DrawFn) -> Conv:
     return conv
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(conv=convolutions(), dtype=st.sampled_from(DTYPES), bands=st.sampled_from(list(BANDS)), small=st.booleans())
 def test_any_convolution(conv: Conv, dtype: str, bands: str, small: bool) -> None:
     """``small``: in budgets that only a little of it fits."""

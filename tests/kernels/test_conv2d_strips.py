@@ -130,7 +130,7 @@ def convolutions(draw: st.DrawFn) -> Conv:
     return conv
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(conv=convolutions(), dtype=st.sampled_from(DTYPES))
 def test_any_convolution(conv: Conv, dtype: str) -> None:
     assume(planned(conv, dtype)[0] > 0)

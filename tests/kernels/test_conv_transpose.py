@@ -163,7 +163,7 @@ SIZES = st.integers(1, 4)
 PAIRS = st.tuples(SIZES, SIZES)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     images=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)),
     outputs=st.integers(1, 3),
@@ -181,7 +181,7 @@ def test_any_window(
     compare(case)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(groups=st.integers(1, 5), ins=st.integers(1, 4), outs=st.integers(1, 4), stride=st.integers(1, 3), most=SIZES)
 def test_any_groups(groups: int, ins: int, outs: int, stride: int, most: int) -> None:
     """Also where only some groups are computed together."""

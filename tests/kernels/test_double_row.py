@@ -36,7 +36,7 @@ def test_products(target: str, dtype: str, depth: int, rows: int, columns: int) 
     assert np.all(np.abs(got - expected) <= (depth + 2) * 2.0**-24 * magnitude)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 3), st.integers(1, 300), st.integers(1, 700))
 def test_any_shape(steps: int, rows: int, columns: int) -> None:
     lhs, rhs = operands(256 * steps, rows, columns, "float8_e4m3", seed=rows)

@@ -121,7 +121,7 @@ def test_predicted_time_of_the_lab_s_net(dtype: str, limit_ms: float) -> None:
     assert profile(predict, x, w1, b1, w2, b2, target="trn1").benchmark_us <= limit_ms * 1000
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     sizes=st.tuples(st.integers(1, 140), st.integers(1, 200), st.integers(1, 200), st.integers(1, 600)),
     act=st.sampled_from(list(ACTIVATIONS)),

@@ -32,7 +32,7 @@ def test_rows(target: str, dtype: str) -> None:
     np.testing.assert_array_equal(gathered(table, numbers, target), table[numbers])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=st.integers(1, 300), height=st.integers(1, 200), width=st.integers(1, 40), seed=st.integers(0, 99))
 def test_any_size(rows: int, height: int, width: int, seed: int) -> None:
     table = drawn((height, width), seed)

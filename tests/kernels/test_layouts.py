@@ -80,7 +80,7 @@ def test_targets(layout: str, target: str) -> None:
 
 
 @given(st.tuples(*[st.integers(1, size) for size in (3, 260, 4, 5)]), st.integers(0, 9))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_images_of_any_shape(shape: Shape, seed: int) -> None:
     x = drawn(shape, seed)
     seen, back = run("channels", x)

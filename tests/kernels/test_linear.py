@@ -198,7 +198,7 @@ def test_unknown_activation() -> None:
         Case(act="gelu").run(drawn((1, 2), 0), drawn((2, 2), 1), drawn((2,), 2))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 140),
     features=st.integers(1, 300),

@@ -97,7 +97,7 @@ def test_targets_and_dtypes(target: str, dtype: str, places: Pair) -> None:
     compare(x, run(x, 4, places, target), 4, dtype)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 400), st.integers(1, 9), st.integers(1, 9)),
     size=st.integers(1, 40),

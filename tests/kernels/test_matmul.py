@@ -221,7 +221,7 @@ def test_each_stage_is_faster_than_the_one_before() -> None:
     assert times[-1] <= 241
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     shape=st.tuples(st.integers(1, 270), st.integers(1, 400), st.integers(1, 700)),
     turned=st.tuples(st.booleans(), st.booleans(), st.booleans()),
@@ -236,7 +236,7 @@ def test_any_product(
     applied(shape, turned, biases, act, target, dtype, seed=shape[0])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     kernel=st.sampled_from([*TUTORIAL, matmul]),
     shape=st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 1100)),

@@ -88,7 +88,7 @@ def parts_of_a_result(draw: Any) -> tuple[int, list[int], tuple[Part, ...]]:
     return to, sizes, tuple(parts)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     case=parts_of_a_result(),
     fill=st.sampled_from([0.0, -1.5, float("inf")]),
@@ -172,7 +172,7 @@ def test_scattered_elements_go_through_sbuf(name: str, target: str, dtype: str) 
     np.testing.assert_array_equal(moved(shape, [x], parts, 7.0, target=target), expected(shape, [x], parts, 7.0))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_any_order_of_dimensions(data: Any, dtype: str) -> None:
     rank = data.draw(st.integers(2, 5))

@@ -201,7 +201,7 @@ def pools(draw: st.DrawFn) -> Pool:
     return pool
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(pool=pools(), dtype=st.sampled_from(DTYPES))
 def test_any_pool(pool: Pool, dtype: str) -> None:
     compare(pool, dtype)

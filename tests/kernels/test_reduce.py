@@ -113,7 +113,7 @@ def test_square_roots_and_logarithms_of_extremes() -> None:
     np.testing.assert_allclose(run(x, "add", after="sqrt"), expected[1], rtol=1e-6)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(exponent=st.floats(-149, 127.9), target=st.sampled_from(TARGETS))
 def test_the_logarithm_of_any_number(exponent: float, target: str) -> None:
     x = np.array([[2.0**exponent]], np.float32)
@@ -148,7 +148,7 @@ def test_a_long_sum_keeps_its_digits() -> None:
     np.testing.assert_allclose(run(x, "add"), 1e6 * np.float64(np.float32(0.1)), rtol=1e-5)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     shape=st.one_of(
         st.tuples(st.integers(1, 400), st.integers(1, 70), st.integers(1, 5)),

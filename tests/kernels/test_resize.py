@@ -99,7 +99,7 @@ def test_what_does_not_stay_in_sbuf(monkeypatch: pytest.MonkeyPatch) -> None:
 SIZES = st.integers(1, 40)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(images=st.tuples(st.integers(1, 2), st.integers(1, 9), SIZES, SIZES), size=st.tuples(SIZES, SIZES))
 def test_any_size(images: tuple[int, int, int, int], size: Pair) -> None:
     compare(Resized(images, size))
@@ -154,7 +154,7 @@ def test_repeated_pixels_on_each_target(target: str) -> None:
     repeated((300, 2, 8, 2), target=target)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=st.integers(1, 400), width=st.integers(1, 9), times=st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_any_repetition(rows: int, width: int, times: Pair) -> None:
     repeated((rows, times[0], width, times[1]))

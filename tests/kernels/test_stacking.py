@@ -68,7 +68,7 @@ def test_targets_and_dtypes(act: str, target: str, dtype: str) -> None:
     compare(Stacked((2, 5, 6, 7), 9, act=act, pool=Pool((2, 2)), target=target), dtype)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.integers(1, 32),
     st.tuples(st.integers(1, 9), st.integers(1, 9)),

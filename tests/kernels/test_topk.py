@@ -88,7 +88,7 @@ def test_ties_and_what_is_no_number(row: list[float], largest: bool) -> None:
     check(np.array([row * 1000], np.float32), 3 * len(row), largest)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     x=hnp.arrays(
         np.float32,
@@ -102,7 +102,7 @@ def test_any_rows(x: Array, largest: bool, share: float) -> None:
     check(x, max(1, round(share * x.shape[1])), largest)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(40, 5 * CHUNK)),
     levels=st.sampled_from([1, 2, 50, 60000]),

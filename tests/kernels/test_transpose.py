@@ -124,7 +124,7 @@ def test_what_dma_does_not_turn(target: str, dtype: str, message: str) -> None:
         trace(one(transpose_by_dma), Spec((128, 128), dtype), target=target)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 700), st.integers(1, 1300)),
     dtype=st.sampled_from(DTYPES),

@@ -102,6 +102,7 @@ def test_the_search_finds_what_is_recorded() -> None:
 
 
 # The slowest come first, so that no process is left alone with one of them at the end.
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("network", networks()[::-1], ids=lambda network: network.name)
 def test_golden(network: Network) -> None:
     model = Model(network)

@@ -143,7 +143,7 @@ def test_growth_is_that_of_the_second_half() -> None:
 
 
 Handler = Callable[[int, bytes], bytes]
-SAMPLE = Load(0, "m", "x", "y", "", clients=4, seconds=60.0, requests=60, patience_s=60.0)
+SAMPLE = Load(0, "m", "x", "y", "", clients=4, seconds=600.0, requests=60, patience_s=60.0)
 """A load that its requests end; the seconds are for a machine that is busy with other tests."""
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trnrt.buckets import DEFAULT_BUCKETS, check_buckets, choose, cover, parse_buckets, parse_distribution, shared
 from trnrt.errors import OptionError
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000), st.sets(st.integers(1, 300), min_size=1, max_size=6))
 def test_rows_are_covered_once(rows: int, sizes: set[int]) -> None:
     buckets = check_buckets(sizes)
@@ -65,7 +64,6 @@ def expected_us(buckets: tuple[int, ...], expected: dict[int, float]) -> float:
     return sum(w * linear(min(b for b in buckets if b >= size)) for size, w in expected.items()) / weight
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.integers(1, 100), st.floats(0.1, 10), min_size=1, max_size=6), st.integers(1, 4))
 def test_no_other_buckets_are_better(expected: dict[int, float], most: int) -> None:
     chosen = choose(expected, linear, most=most, least_gain=0.0)

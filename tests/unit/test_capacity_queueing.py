@@ -184,7 +184,7 @@ def test_saturation_is_where_the_queue_grows_without_end() -> None:
         assert above[-1000:].mean() > 4 * above[500:1000].mean()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.floats(1, 1000), min_size=1, max_size=12),
     st.floats(0, 300),

@@ -50,6 +50,7 @@ def outcomes(first: int, count: int) -> dict[int, dict[str, Any]]:
     return found
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_mutations(part: int) -> None:
     size = COUNT // PARTS

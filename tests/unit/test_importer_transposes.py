@@ -190,6 +190,7 @@ def test_infinities_and_nan_pass() -> None:
     assert "Transpose" not in ops(checked(proto))
 
 
+FURTHEST = 100.0
 Shape = tuple[int, ...]
 Made = tuple[onnx.NodeProto, Shape, list[onnx.TensorProto]]
 
@@ -200,7 +201,7 @@ def transpose(draw: st.DrawFn, source: str, shape: Shape, made: str) -> Made:
 
 
 def unary(draw: st.DrawFn, source: str, shape: Shape, made: str) -> Made:
-    op = draw(st.sampled_from(["Relu", "Sigmoid", "Neg", "Abs", "Exp"]))
+    op = draw(st.sampled_from(["Relu", "Sigmoid", "Neg", "Abs", "Tanh"]))
     return helper.make_node(op, [source], [made]), shape, []
 
 
@@ -240,25 +241,33 @@ def pad(draw: st.DrawFn, source: str, shape: Shape, made: str) -> Made:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> onnx.ModelProto:
-    """Transposes, element-wise operators, sums, concatenations and reductions, wired at random."""
+    """Transposes, element-wise operators, sums, concatenations and reductions, wired at random.
+
+    Each value has a bound, of its size and of how far it spreads what sums in another order differ by: what is beyond
+    ``FURTHEST`` is left out, and nothing overflows.
+    """
     nodes: list[onnx.NodeProto] = []
     tensors: list[onnx.TensorProto] = []
     shapes: dict[str, Shape] = {"x": (2, 3, 4, 5)}
+    bounds = {"x": 6.0}
     outputs: list[str] = []
     for index in range(draw(st.integers(3, 14))):
         source, made = draw(st.sampled_from(sorted(shapes))), f"v{index}"
         twins = sorted(name for name in shapes if shapes[name] == shapes[source])
         if draw(st.integers(0, 6)) == 0:
-            op = draw(st.sampled_from(["Add", "Mul", "Max"]))
-            node, shape = helper.make_node(op, [source, draw(st.sampled_from(twins))], [made]), shapes[source]
+            op, other = draw(st.sampled_from(["Add", "Mul", "Max"])), draw(st.sampled_from(twins))
+            node, shape = helper.make_node(op, [source, other], [made]), shapes[source]
+            one, two = bounds[source], bounds[other]
+            bound = {"Add": one + two, "Mul": 2 * one * two, "Max": max(one, two)}[op]
         else:
             make = draw(st.sampled_from([transpose] * 4 + [unary, constant, concat, softmax, mean, pad]))
             node, shape, more = make(draw, source, shapes[source], made)
+            bound = bounds[source] + 1
             tensors += more
-        if np.prod(shape) > 20_000:
+        if np.prod(shape) > 20_000 or bound > FURTHEST:
             continue
         nodes.append(node)
-        shapes[made] = shape
+        shapes[made], bounds[made] = shape, bound
         outputs += [made] * (draw(st.integers(0, 4)) == 0)
     last = nodes[-1].output[0] if nodes else "x"
     infos = [helper.make_tensor_value_info(name, 1, shapes[name]) for name in dict.fromkeys([*outputs, last])]
@@ -268,6 +277,6 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_random_graphs_give_the_same_answers(proto: onnx.ModelProto) -> None:
-    checked(proto)
+    checked(proto, atol=1e-6 * FURTHEST)

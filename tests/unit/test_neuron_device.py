@@ -43,11 +43,11 @@ from trnrt.backends.requirements import Asked, findings
 from trnrt.errors import BackendError
 
 HOLD = """
-import sys, pathlib, time
+import sys, pathlib, signal
 from trnrt.backends.cores import lease_cores
 lease = lease_cores(range(4), 1, pathlib.Path(sys.argv[1]))
 print(*lease.cores, flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 FORK = """

@@ -279,10 +279,11 @@ def test_what_can_not_be_loaded_gives_its_place_back(machine: Hardware) -> None:
 
 
 def test_a_device_that_hangs_is_left_behind(machine: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neuron, "GRACE_S", 0.1)
+    monkeypatch.setattr(neuron, "GRACE_S", 600.0)
     session = opened(device=DeviceOptions(timeout_s=0.4, cores=2))
     feeds = session.random_inputs(1)
     session.run(None, feeds)
+    monkeypatch.setattr(neuron, "GRACE_S", 0.1)
     assert os.environ["NEURON_RT_EXEC_TIMEOUT"] == "1"
     machine.faults = Faults(hanging=threading.Event())
     with pytest.raises(DeviceError, match=r"no answer after 0.5 s: the device hangs") as caught:

@@ -270,7 +270,7 @@ def test_empty_tensors_are_the_cpus() -> None:
 OPERATORS = st.sampled_from(["Relu", "Sigmoid", "Hardmax", "Add", "Transpose"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(OPERATORS, st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=9), st.data())
 def test_any_graph_gives_onnxruntimes_numbers(steps: list[tuple[str, int, int]], data: st.DataObject) -> None:
     """Square tensors, so that any node may read any two that are there."""

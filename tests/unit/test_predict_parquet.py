@@ -135,7 +135,7 @@ def test_nulls_and_other_lengths_are_bad_rows(tmp_path: Path) -> None:
     }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(
     st.lists(
         st.none() | st.lists(st.none() | st.floats(width=32, allow_nan=False), max_size=4), min_size=1, max_size=30
@@ -389,7 +389,7 @@ def test_the_file_that_breaks_is_named_and_not_the_one_before(tmp_path: Path) ->
     source.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150)
 @given(st.data())
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, data: st.DataObject) -> None:
     """Wherever it is damaged: refused, or read as some rows; never a crash, never rows that are not there."""

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,30 @@ from trnrt.predict.part import PartDone
 
 SEED = 20261122
 LIMIT = 120.0  # seconds; only what hangs takes so long
+# trnrt, which stands still where it has made ``sys.argv[1]`` parts and written some of the next: it says so to the
+# descriptor ``sys.argv[2]``, and goes on when its standard input ends.
+HELD = """
+import os, sys
+import pyarrow.parquet as pq
+from trnrt.cli import main
+
+after, told = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+real, made = pq.write_table, []
+
+def write_table(table, file, **options):
+    if len(made) == after:
+        file.write(b"half of it")
+        file.flush()
+        os.write(told, b"!")
+        os.read(0, 1)
+        file.seek(0)
+        file.truncate()
+    made.append(table)
+    real(table, file, **options)
+
+pq.write_table = write_table
+main()
+"""
 
 
 @pytest.fixture
@@ -43,9 +66,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def line(data: Path, out: Path) -> list[str]:
-    """The command that the user repeats: 40 parts."""
+    """The command that the user repeats, without the program: 40 parts."""
     arguments = ["--input", str(data), "--id", "key", "--output", str(out), "--rows-per-part", "256", "--top", "1"]
-    return [sys.executable, "-m", "trnrt", "predict", str(FFNN), *arguments, "--json"]
+    return ["predict", str(FFNN), *arguments, "--json"]
 
 
 def noted(out: Path) -> int:
@@ -56,19 +79,26 @@ def noted(out: Path) -> int:
         return 0
 
 
-def stopped(command: list[str], how: int, when: Callable[[], bool]) -> subprocess.CompletedProcess[str]:
-    """Start a command, and send it a signal at a moment."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not when():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.001)  # a look at the files each millisecond, and not all of a core for it
+def stopped(arguments: list[str], how: int, after: int) -> subprocess.CompletedProcess[str]:
+    """Start a command, and send it a signal while it writes the part behind so many."""
+    ready, told = os.pipe()
+    command = [sys.executable, "-c", HELD, str(after), str(told), *arguments]
+    pipe = subprocess.PIPE
+    with (
+        os.fdopen(ready, "rb") as heard,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, pass_fds=[told]) as process,
+    ):
+        os.close(told)
+        held = heard.read(1)
         process.send_signal(how)
         out, err = process.communicate(timeout=LIMIT)
+        assert held, err
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def finished(command: list[str]) -> dict[str, Any]:
+def finished(arguments: list[str]) -> dict[str, Any]:
     """What a command that goes well says."""
+    command = [sys.executable, "-m", "trnrt", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert result.returncode == 0, result.stderr
     return dict(json.loads(result.stdout))
@@ -78,15 +108,13 @@ def test_killed_twice_and_resumed_gives_the_bytes_of_one_run(tmp_path: Path, dat
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert finished(line(data, whole))["parts"] == 40
     drawn = random.Random(SEED)
-    first = drawn.randint(1, 10)
-    killed = stopped(line(data, out), signal.SIGKILL, lambda: noted(out) >= first)
-    assert killed.returncode == -signal.SIGKILL
-    # The second time while a part is being written: its file is there under another name.
-    second = noted(out) + drawn.randint(1, 10)
-    killed = stopped(line(data, out), signal.SIGKILL, lambda: noted(out) >= second and any(out.glob(".parts-*/*")))
-    assert killed.returncode == -signal.SIGKILL
-    kept = noted(out)
-    assert second <= kept < 40
+    first, second = drawn.randint(1, 10), drawn.randint(1, 10)
+    for more, kept in ((first, first), (second, first + second)):
+        killed = stopped(line(data, out), signal.SIGKILL, more)
+        assert killed.returncode == -signal.SIGKILL
+        assert noted(out) == kept
+        (half,) = out.glob(".parts-*/*")
+        assert half.read_bytes() == b"half of it"
     last = finished(line(data, out))
     assert (last["parts_kept"], last["rows_run"]) == (kept, 10_000 - kept * 256)
     assert (last["predicted"], last["bad"]) == (9_995, 5)
@@ -99,7 +127,7 @@ def test_killed_twice_and_resumed_gives_the_bytes_of_one_run(tmp_path: Path, dat
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_between_two_batches(tmp_path: Path, data: Path, how: int, code: int) -> None:
     out = tmp_path / "out"
-    result = stopped(line(data, out), how, lambda: noted(out) >= 1)
+    result = stopped(line(data, out), how, after=1)
     assert result.returncode == code
     assert result.stdout == "" and "of 40 parts are done and kept: the same command goes on from there" in result.stderr
     assert "Traceback" not in result.stderr
@@ -110,7 +138,7 @@ def test_a_signal_ends_it_between_two_batches(tmp_path: Path, data: Path, how: i
         "_progress.jsonl",
         "_quarantine",
     }
-    assert len([name for name in names if name.startswith("part-")]) == noted(out)
+    assert len([name for name in names if name.startswith("part-")]) == noted(out) == 2
 
 
 # ---- in one process, at every step

@@ -25,7 +25,7 @@ from trnrt.predict.rows import Wanted, check_kind, fit
 from trnrt.predict.source import Asked, Source, open_source
 
 Array = np.ndarray[Any, Any]
-HERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+HERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 
 
 def want(dtype: str = "float32", *shape: int | None, name: str = "x") -> Wanted:

@@ -74,7 +74,7 @@ def execute(placed: Placed, neff: Neff, inputs: list[Any], weights: list[Any]) -
     # rule: weights come each time
     hardware.weight_copies += not placed.weights_moved and bool(weights)
     if hardware.faults.gathering is not None:
-        hardware.faults.gathering.wait(timeout=60)
+        hardware.faults.gathering.wait(timeout=300)
     if hardware.faults.hanging is not None:
         hardware.faults.hanging.wait()
     if hardware.faults.running:

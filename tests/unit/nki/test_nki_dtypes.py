@@ -43,7 +43,7 @@ def equal(got: Any, expected: Any) -> bool:
     return got == expected and math.copysign(1, got) == math.copysign(1, expected)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=500)
 @given(FLOATS)
 def test_tfloat32_has_ten_bits_of_mantissa(value: float) -> None:
     assert equal(round_to(value, tfloat32), to_tfloat32(value))
@@ -70,7 +70,7 @@ def test_tfloat32_bit_by_bit(bits: int, rounded: int) -> None:
     assert hex(got.view(np.uint32)[0]) == hex(rounded)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(FLOATS)
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"])
 def test_floats_round_as_ml_dtypes_does(name: str, value: float) -> None:
@@ -81,7 +81,7 @@ def test_floats_round_as_ml_dtypes_does(name: str, value: float) -> None:
     assert equal(got, expected)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(WIDE)
 @pytest.mark.parametrize("name", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
 def test_integers_round_to_even_and_saturate(name: str, value: float) -> None:

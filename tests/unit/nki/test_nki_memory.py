@@ -318,7 +318,7 @@ def lives(draw: st.DrawFn) -> list[tuple[bool, int, int | None, int, int]]:
     return tiles
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(lives())
 def test_no_two_live_tiles_ever_share_a_byte(tiles: list[tuple[bool, int, int | None, int, int]]) -> None:
     def body() -> None:

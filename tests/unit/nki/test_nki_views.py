@@ -136,7 +136,7 @@ STEPS: list[Callable[[st.DataObject, NkiTensor, Array], Pair]] = [
 ]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400)
 @given(st.data())
 @pytest.mark.parametrize("buffer", [SBUF, HBM])
 def test_chains_of_views_show_what_numpy_shows(buffer: MemoryRegion, data: st.DataObject) -> None:
@@ -158,7 +158,7 @@ def test_chains_of_views_show_what_numpy_shows(buffer: MemoryRegion, data: st.Da
     assert view.is_contiguous() == array[(0,) * first].flags.c_contiguous
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(st.data())
 @pytest.mark.parametrize("buffer", [SBUF, HBM])
 def test_access_patterns_show_what_as_strided_shows(buffer: MemoryRegion, data: st.DataObject) -> None:

@@ -87,7 +87,7 @@ def violations(timeline: Timeline) -> list[str]:
     return wrong
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+@settings(max_examples=60, phases=[Phase.generate])
 @given(ACTIONS, st.sampled_from(["trn1", "trn2"]))
 def test_nothing_starts_before_what_it_depends_on(actions: list[Any], target: str) -> None:
     assert violations(timed(lambda: run(actions, target), target=target)) == []

@@ -126,7 +126,7 @@ def test_an_engine_that_waits_for_another_one_s_port_is_held_up_by_it(target: st
     assert ({segment.issue for segment in critical_path(timeline)} == {0, 1}) is waits
 
 
-@settings(max_examples=150, deadline=None, phases=[Phase.generate])
+@settings(max_examples=150, phases=[Phase.generate])
 @given(ACTIONS, st.sampled_from(["trn1", "trn2"]))
 def test_it_adds_up_for_any_program(actions: list[Any], target: str) -> None:
     spent(schedule(programmed(lambda: run(actions, target), target=target)))
@@ -152,7 +152,7 @@ def products(target: str, dtype: str, count: int, columns: int) -> Program:
     return programmed(body, Spec((64, 64), dtype), target=target)
 
 
-@settings(max_examples=40, deadline=None, phases=[Phase.generate])
+@settings(max_examples=40, phases=[Phase.generate])
 @given(
     st.sampled_from(["trn1", "trn2", "trn3"]),
     st.sampled_from(["float32", "bfloat16"]),

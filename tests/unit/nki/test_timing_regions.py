@@ -45,7 +45,7 @@ def views(*keys: tuple[slice, ...], buffer: nl.MemoryRegion) -> list[View]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(slices(), slices(), st.sampled_from((nl.sbuf, nl.private_hbm)))
 def test_slices_overlap_where_they_share_an_element(
     one: tuple[slice, ...], other: tuple[slice, ...], buffer: nl.MemoryRegion

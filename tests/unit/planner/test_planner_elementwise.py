@@ -179,7 +179,7 @@ def test_what_others_read_is_not_merged() -> None:
     assert [step.nodes for step in plan.steps] == [("Exp_0",), ("Neg_1",)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_broadcasting(data: st.DataObject) -> None:
     result = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))

@@ -233,7 +233,7 @@ def is_run_by_onnxruntime(model: onnx.ModelProto, image: Shape) -> bool:
         return False
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(image=st.tuples(st.integers(1, 2), st.just(2), st.integers(1, 12), st.integers(1, 12)), data=st.data())
 def test_any_conv(image: Shape, data: st.DataObject) -> None:
     kernel, given_attributes = data.draw(attributes(least_pad_is_kernel=False))
@@ -242,7 +242,7 @@ def test_any_conv(image: Shape, data: st.DataObject) -> None:
     compare(model, {"x": drawn(*image)})
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(image=st.tuples(st.integers(1, 2), st.just(2), st.integers(1, 12), st.integers(1, 12)), data=st.data())
 def test_any_pool(image: Shape, data: st.DataObject) -> None:
     _, given_attributes = data.draw(attributes(least_pad_is_kernel=True))

@@ -191,7 +191,7 @@ def test_a_value_named_like_what_the_module_needs(value: str, name: str) -> None
     runs(renamed(net(), names), "model", names.get("image", "image"))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.lists(ANY_TEXT.filter(bool), min_size=len(VALUES + NODES), max_size=len(VALUES + NODES), unique=True), ANY_TEXT
 )

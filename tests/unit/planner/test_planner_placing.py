@@ -115,7 +115,7 @@ def test_readers_that_want_different_layouts() -> None:
     assert layouts(plan)["h"] == "hbm"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(room=st.integers(0, 3000), batch=st.integers(1, 6), data=st.data())
 def test_any_chain_of_layers(room: int, batch: int, data: st.DataObject) -> None:
     """Layers in any order, read once or twice, with any room between steps."""

@@ -117,7 +117,7 @@ def test_a_small_model_s_first_weights_come_with_its_biases() -> None:
 SIZES = st.lists(st.integers(1, 60_000), min_size=1, max_size=12)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(SIZES, st.lists(st.integers(0, 150_000), min_size=12, max_size=12), st.sampled_from([2, 4]), st.booleans())
 def test_transfers_are_in_order_and_find_room(sizes: list[int], free: list[int], item: int, opens: bool) -> None:
     calls = [

@@ -116,7 +116,7 @@ def test_factors_of_which_no_dimension_is_dense() -> None:
 SIZES = st.integers(1, 4)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     batch=st.lists(SIZES, max_size=3),
     ones=st.tuples(st.integers(0, 7), st.integers(0, 7)),

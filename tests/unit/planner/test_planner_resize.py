@@ -190,7 +190,7 @@ def test_a_transposed_image() -> None:
 # -- one axis -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     size=st.integers(1, 12),
     result=st.integers(1, 25),
@@ -206,7 +206,7 @@ def test_weights_sum_to_one(size: int, result: int, mode: str, antialias: bool, 
     assert (matrix >= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=st.integers(1, 12), result=st.integers(1, 25), mode=st.sampled_from(MODES))
 def test_linear_weights_are_a_line(size: int, result: int, mode: str) -> None:
     """A ramp stays one between its first and last element."""
@@ -222,7 +222,7 @@ def test_linear_weights_are_a_line(size: int, result: int, mode: str) -> None:
     np.testing.assert_allclose(got, np.clip(expected, 0, size - 1), atol=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=st.integers(1, 9), times=st.integers(1, 5))
 def test_whole_factors_repeat(size: int, times: int) -> None:
     axis = Axis(size, size * times, float(times), "asymmetric")

@@ -109,7 +109,7 @@ def test_transpose_without_perm_reverses(shape: Shape) -> None:
     between("Transpose(r)", shape, shape[::-1])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=5).flatmap(
         lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))

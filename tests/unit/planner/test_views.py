@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
@@ -51,7 +51,6 @@ def change(data: st.DataObject, view: View, array: Array) -> tuple[View, Array]:
     return (view, array) if other is None else (other, array.reshape(shape))
 
 
-@settings(deadline=None)
 @given(st.data(), SIZES)
 def test_changes_are_numpys(data: st.DataObject, shape: tuple[int, ...]) -> None:
     view = View.whole("x", shape)
@@ -68,7 +67,6 @@ def test_changes_are_numpys(data: st.DataObject, shape: tuple[int, ...]) -> None
         np.testing.assert_array_equal(np.arange(view.size).reshape(stored).transpose(order), array)
 
 
-@settings(deadline=None)
 @given(SIZES, st.data())
 def test_a_dense_tensor_takes_any_shape(shape: tuple[int, ...], data: st.DataObject) -> None:
     wanted = tuple(data.draw(st.permutations(shape)))

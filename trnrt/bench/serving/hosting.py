@@ -31,10 +31,10 @@ from trnrt.bench.serving.wire import Answer, Connection
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 8, 8), (3, 224, 224))
 CLIENTS = (1, 64)
 SECONDS = 2.0
+REQUESTS = 150
+"""Requests that are measured of each kind, however long that takes."""
 PAUSES = (0.004, 0.04)
 """Seconds: one in which a server cools down by about half, and one after which it is cold."""
-AFTER_PAUSES = 150
-"""Requests that are measured with each."""
 SETTLED_S = 0.5
 _LEAST = 0.05
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -67,9 +67,9 @@ def request(port: int, model: str, shape: tuple[int, ...], *, binary: bool) -> t
     return "\r\n".join([*lines, f"Content-Length: {len(body)}\r\n\r\n"]).encode() + body, len(body)
 
 
-async def answered(port: int, content: bytes, clients: int, seconds: float, pause: float = 0.0) -> int:
-    """Send it over and over on so many connections, each time after a pause; how many answers came. RuntimeError for
-    any that is not 200."""
+async def answered(port: int, content: bytes, clients: int, seconds: float, least: int = 1, pause: float = 0.0) -> int:
+    """Send it over and over on so many connections, each time after a pause, for so long and so often at least; how
+    many answers came. RuntimeError for any that is not 200."""
     loop, count, end = asyncio.get_running_loop(), 0, time.monotonic() + seconds
     over, wrong = asyncio.Event(), set[int]()
 
@@ -77,7 +77,7 @@ async def answered(port: int, content: bytes, clients: int, seconds: float, paus
         nonlocal count
         count += 1
         wrong.update({answer.status} - {200})
-        if time.monotonic() < end:
+        if time.monotonic() < end or count < least:
             send = partial(connection.send, content, count)
             if pause:
                 loop.call_later(pause, send)
@@ -107,7 +107,7 @@ def spent(
     content, body = request(server.port, model, shape, binary=binary)
     asyncio.run(answered(server.port, content, clients, SETTLED_S))
     before = cpu_seconds(server.process.pid)
-    count = asyncio.run(answered(server.port, content, clients, max(SECONDS, AFTER_PAUSES * pause), pause))
+    count = asyncio.run(answered(server.port, content, clients, SECONDS, REQUESTS, pause))
     return Spent(body, binary, clients, (cpu_seconds(server.process.pid) - before) / count * 1e6, count, pause)
 
 
@@ -133,10 +133,8 @@ def measured(take: Callable[[Server, Callable[[], Spent]], Spent] = lambda _, me
         servers = {shape: stack.enter_context(_instant(folder, shape)) for shape in SHAPES}
         for kind in KINDS:
             server, model = servers[kind.shape], f"zeros_{math.prod(kind.shape)}"
-            yield take(
-                server,
-                partial(spent, server, model, kind.shape, kind.clients, binary=kind.binary, pause=kind.pause),
-            )
+            measure = partial(spent, server, model, kind.shape, kind.clients, binary=kind.binary, pause=kind.pause)
+            yield take(server, measure)
 
 
 def _instant(folder: Path, shape: tuple[int, ...]) -> AbstractContextManager[Server]:
