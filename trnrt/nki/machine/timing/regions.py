@@ -48,7 +48,10 @@ class Region:
             return True
         if self.box is None or other.box is None:
             return self.first <= other.last and other.first <= self.last
-        return all(_meet(mine, theirs) for mine, theirs in zip(self.box, other.box, strict=True))
+        for mine, theirs in zip(self.box, other.box, strict=True):  # noqa: SIM110 - all() takes twice as long
+            if not _meet(mine, theirs):
+                return False
+        return True
 
     def covers(self, other: Region) -> bool:
         """Whether it certainly has every element of ``other``."""
