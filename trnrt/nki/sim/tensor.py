@@ -54,6 +54,7 @@ class NkiTensor(View):
     def __getitem__(self, key: Any) -> NkiTensor:
         """NumPy-style integers, slices and ``...``. An integer on an on-chip partition dimension keeps it at size 1."""
         keys = _expand_key(key, self.ndim)
+        on_chip, last = self.storage.on_chip, len(keys) - 1
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
@@ -65,7 +66,8 @@ class NkiTensor(View):
                 strides.append(stride * step)
                 continue
             offset += _resolve_index(item, dim, size) * stride
-            if self._keeps_dimension(dim, len(shape)):
+            # What is on chip stays at least 2-D with its partitions, what is in HBM 1-D.
+            if (on_chip and dim == 0) or (dim == last and len(shape) < (2 if on_chip else 1)):
                 shape.append(1)
                 strides.append(stride)
         if self.dynamic is not None and self.dynamic.vector is not None and keys[0] != slice(None):
@@ -75,12 +77,6 @@ class NkiTensor(View):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Assignment to a part of a tensor is no instruction."""
         raise KernelError(f"assigning to a part of {self}: say which engine copies (nisa.tensor_copy, nisa.dma_copy)")
-
-    def _keeps_dimension(self, dim: int, kept: int) -> bool:
-        """On-chip results stay at least 2-D (HBM: 1-D), so an integer may keep its dimension at size 1."""
-        if self.on_chip and dim == 0:
-            return True
-        return dim == self.ndim - 1 and kept < (2 if self.on_chip else 1)
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         """Elements ``start`` to ``end`` (exclusive) of one dimension."""

@@ -57,8 +57,9 @@ class _Uses:
         """The parts that may overlap ``region``, which is not the whole."""
         found: list[tuple[tuple[Region, int], int]] = []
         for levels, cells in self.grids.items():
-            corners = region.corners(levels)
-            if prod(map(len, corners)) > len(cells):
+            # Corners are two or more along each dimension: few cells are looked through without them.
+            corners = region.corners(levels) if len(cells) >= 2 ** len(levels) else None
+            if corners is None or prod(map(len, corners)) > len(cells):
                 for uses in cells.values():
                     found.extend(uses.items())
             else:
