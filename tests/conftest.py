@@ -6,9 +6,10 @@ machine is no fault. ``pytest --hypothesis-profile=random`` looks for new exampl
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Handful
     from handing_out import Handfuls
 
     return Handfuls(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lasts: no garbage is looked for meanwhile, and none in it when the tests run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

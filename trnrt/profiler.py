@@ -9,7 +9,7 @@ from trnrt.cache import KernelCache
 from trnrt.nki import Spec
 from trnrt.nki.floor import floor_program
 from trnrt.nki.machine.program import Program
-from trnrt.nki.profiling import Profile, Step, profile_programs
+from trnrt.nki.profiling import Profile, Step, predicted_us, profile_programs
 from trnrt.nki.tiles import StepTiles, tile_plan
 from trnrt.planner.plan import Plan
 
@@ -21,15 +21,16 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     ``KernelCache``. Raises KernelError where the module can't be traced or never ends, CacheError where the cache is
     not safe.
     """
-    return profile_traced(plan, _traced(plan, cache_dir))
-
-
-def profile_traced(plan: Plan, program: Program) -> Profile:
-    """``profile_plan`` for a plan whose program is there already."""
     # What is outside of the steps' lines belongs to the last one, which has none.
     ahead = [Step("(weights brought ahead)", (), (0, 0))] if plan.parts else []
     steps = [*_steps(plan), *ahead]
+    program = _traced(plan, cache_dir)
     return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan))
+
+
+def predicted_us_of(plan: Plan, cache_dir: Path | None = None) -> float:
+    """``benchmark_us`` of a plan's profile, for those who need no more of it. Raises what ``profile_plan`` raises."""
+    return predicted_us(_traced(plan, cache_dir))
 
 
 def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles, ...]:

@@ -32,10 +32,10 @@ class LoadedPlan:
     def predicted_us(self) -> float | None:
         """What one run costs on the device; None where the backend has no program that could be timed."""
         from trnrt.backends.simulator import SimulatedKernel
-        from trnrt.profiler import profile_traced
+        from trnrt.nki.profiling import predicted_us
 
         program = self.kernel.program if isinstance(self.kernel, SimulatedKernel) else None
-        return None if program is None else profile_traced(self.plan, program).benchmark_us
+        return None if program is None else predicted_us(program)
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The plan's outputs, in the model's own dtypes."""

@@ -208,9 +208,9 @@ class InferenceSession:
 
     def predicted(self, partition: Partition) -> float:
         """The predicted latency of these parts on the device, microseconds; nothing is run."""
-        from trnrt.profiler import profile_plan
+        from trnrt.profiler import predicted_us_of
 
-        on_device = sum(profile_plan(plan, self._cache.directory).benchmark_us for plan in partition.plans)
+        on_device = sum(predicted_us_of(plan, self._cache.directory) for plan in partition.plans)
         return on_device + partition.crossings_us
 
     def shapes_for(self, batch: int = 1) -> dict[str, tuple[int, ...]]:

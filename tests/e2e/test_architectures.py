@@ -37,27 +37,29 @@ def load(name: str) -> onnx.ModelProto:
     return randomized(onnx.load(GRAPHS / f"{name}.onnx"))
 
 
+@pytest.fixture(scope="module", params=NAMES)
+def architecture(request: pytest.FixtureRequest) -> onnx.ModelProto:
+    """Each graph, with weights that are drawn once: the tests of a graph are neighbours."""
+    return load(request.param)
+
+
 def test_every_graph_is_small_and_tested() -> None:
     files = sorted(GRAPHS.iterdir())
     assert sorted(path.stem for path in files) == sorted(NAMES)
     assert sum(path.stat().st_size for path in files) < 500_000
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_random_weights_let_something_through(name: str) -> None:
+def test_random_weights_let_something_through(architecture: onnx.ModelProto) -> None:
     """Outputs that are all the same, huge, or the same for every input would prove nothing."""
-    model = load(name)
-    outputs = np.stack([reference(model, random_feeds(model, seed=seed)) for seed in (1, 2)])
+    outputs = np.stack([reference(architecture, random_feeds(architecture, seed=seed)) for seed in (1, 2)])
     assert np.abs(outputs).max() < 50
     assert len(np.unique(outputs)) > outputs.size * 0.9
     assert outputs.std() > 0.01
     assert np.abs(outputs[0] - outputs[1]).max() > 0.02 * np.abs(outputs).max()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_architecture(name: str) -> None:
-    model = load(name)
-    compared(model, random_feeds(model, seed=1)).check()
+def test_architecture(architecture: onnx.ModelProto) -> None:
+    compared(architecture, random_feeds(architecture, seed=1)).check()
 
 
 @pytest.mark.parametrize("name", ["lenet5_dynamo", "mobilenet_v3_small_torchscript", "conv1d_dynamo", "keras_style"])

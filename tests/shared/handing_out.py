@@ -1,4 +1,5 @@
-"""How the tests of a parallel run are handed out to its processes: by the handful, and all of Ray's to one of them.
+"""How the tests of a parallel run are handed out to its processes: by the handful, some files whole, and all of Ray's
+to one of them.
 
 Not with xdist's own ``loadgroup``: since pytest 9.2 it sees no marks, and hands out each test on its own without a
 word. Then two Rays started at a time, and what the tests of a module share was made in each process.
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 HANDFUL = 8
 """So many neighbours of a file go to one process, one after the other."""
+WHOLE = frozenset({"test_report_browser.py", "test_serve_browser.py", "test_serve_page.py", "test_tritonclient.py"})
+"""Files whose tests share a server, or a browser: one process starts it, and not each that gets some of them."""
 
 
 def of_ray(path: str) -> bool:
@@ -34,7 +37,8 @@ def units(nodeids: Iterable[str]) -> dict[str, str]:
     found = {}
     for nodeid in nodeids:
         path = nodeid.partition("::")[0]
-        found[nodeid] = "ray" if of_ray(path) else f"{path} {seen[path] // HANDFUL}"
+        handful = 0 if PurePosixPath(path).name in WHOLE else seen[path] // HANDFUL
+        found[nodeid] = "ray" if of_ray(path) else f"{path} {handful}"
         seen[path] += 1
     return found
 

@@ -42,10 +42,11 @@ DRAWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def randomized(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
+def randomized(model: onnx.ModelProto, seed: int = 0, *, settled: bool = True) -> onnx.ModelProto:
     """A copy of ``model`` whose constants of more than one number, ConstantOfShape among them, are drawn anew.
 
     A ConstantOfShape becomes an initializer. Constants that none of ``DRAWS`` consumes stay: shapes, scales, limits.
+    ``settled=False``: without the run that scales the weights, for who does not run the model.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -66,7 +67,8 @@ def randomized(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
     made.graph.initializer.extend(tensor for name, tensor in constants.items() if name in read)
     # Before IR version 4 an initializer had to be an input of the graph, too.
     made.ir_version = max(made.ir_version, 4)
-    settle(made, drawn, random_feeds(model, batch=4, seed=seed))
+    if settled:
+        settle(made, drawn, random_feeds(model, batch=4, seed=seed))
     for name, array in drawn.items():
         made.graph.initializer.add(name=name, dims=array.shape, data_type=TensorProto.FLOAT, raw_data=array.tobytes())
     return made

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from handing_out import HANDFUL, units
+from handing_out import HANDFUL, WHOLE, units
 
 SHARED = Path(__file__).parents[1] / "shared"
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
@@ -21,6 +21,12 @@ def test_neighbours_share_a_unit_and_so_do_all_of_ray() -> None:
     assert set(ray) == {"ray"} and len(ray) == 40
     assert not set(one) & set(two)
     assert [one.count(unit) for unit in dict.fromkeys(one)] == [HANDFUL, HANDFUL, 20 - 2 * HANDFUL]
+
+
+def test_files_that_share_a_server_are_handed_out_whole() -> None:
+    assert {path.name for path in CONFTEST.parent.rglob("test_*.py")} >= WHOLE
+    for name in WHOLE:
+        assert len(set(units(f"tests/e2e/{name}::test[{k}]" for k in range(3 * HANDFUL)).values())) == 1
 
 
 def test_a_parallel_run(tmp_path: Path) -> None:

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from trnrt import profiler
-from trnrt.nki import Spec
+from trnrt.nki import Spec, profiling
 from trnrt.nki.floor import floor_program
 from trnrt.nki.machine import execute
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import schedule
 from trnrt.nki.machine.timing.path import critical_path
-from trnrt.nki.profiling import profile_programs
 from trnrt.profiler import profile_plan
 from trnrt.session import InferenceSession
 
@@ -105,9 +103,9 @@ def test_a_session_predicts_what_its_last_run_costs_when_asked(monkeypatch: pyte
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         timed.append(1)
-        return profile_programs(*args, **kwargs)
+        return schedule(*args, **kwargs)
 
-    monkeypatch.setattr(profiler, "profile_programs", counted)
+    monkeypatch.setattr(profiling, "schedule", counted)
     session = InferenceSession(small("N"))
     before = session.predicted_us
     assert before is None

@@ -6,6 +6,7 @@ import ast
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -105,9 +106,11 @@ def within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def imports(module: str) -> Iterator[tuple[str, int]]:
+@cache
+def imports(module: str) -> list[tuple[str, int]]:
     """(module, line) of what a file imports of trnrt, at its top or anywhere below; ``from p import m`` may be p.m."""
     path = SOURCES[module]
+    found: list[tuple[str, int]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -116,7 +119,8 @@ def imports(module: str) -> Iterator[tuple[str, int]]:
             names = [f"{base}.{a.name}" if f"{base}.{a.name}" in SOURCES else base for a in node.names]
         else:
             continue
-        yield from ((name, node.lineno) for name in names if within(name, "trnrt"))
+        found += [(name, node.lineno) for name in names if within(name, "trnrt")]
+    return found
 
 
 def resolved(module: str, path: Path, node: ast.ImportFrom) -> str:

@@ -57,9 +57,9 @@ def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: st
 
 def predicted_us(partition: Partition) -> float:
     """The predicted time of the parts on the device and of the round trips between them, microseconds."""
-    from trnrt.profiler import profile_plan
+    from trnrt.profiler import predicted_us_of
 
-    return sum(profile_plan(plan).benchmark_us for plan in partition.plans) + partition.crossings_us
+    return sum(predicted_us_of(plan) for plan in partition.plans) + partition.crossings_us
 
 
 def _weighed(

@@ -26,6 +26,7 @@ __all__ = [
     "Roofline",
     "Step",
     "StepUse",
+    "predicted_us",
     "profile",
     "profile_programs",
 ]
@@ -135,6 +136,11 @@ def profile(
     return profile_programs(simulated.trace(*args, **kwargs))
 
 
+def predicted_us(program: Program) -> float:
+    """``Profile.benchmark_us`` of a program on one core, without the rest of the profile."""
+    return _benchmark_us(schedule(program))
+
+
 def profile_programs(
     programs: Sequence[Program],
     *,
@@ -157,7 +163,7 @@ def profile_programs(
     flops = sum((_flops(timeline) for timeline in timelines), Counter[str]())
     ideal_us = sum(count / timing.tensor.peak(name) / 1e6 for name, count in flops.items()) / len(programs)
     kind = dtype or (max(flops, key=lambda name: (flops[name], name)) if flops else _widest_dtype(program))
-    time_us = (slowest.duration / 1000 + timing.benchmark_ns) / 1000
+    time_us = _benchmark_us(slowest)
     return Profile(
         kernel=program.kernel,
         target=program.target.name,
@@ -184,6 +190,11 @@ def profile_programs(
         notes=_notes(timelines),
         breakdown=breakdown_of(slowest, path, floor),
     )
+
+
+def _benchmark_us(timeline: Timeline) -> float:
+    """What a benchmark of many runs would measure."""
+    return (timeline.duration / 1000 + timeline.program.target.timing.benchmark_ns) / 1000
 
 
 def _roofline(timing: Timing, dtype: str, flops: int, hbm_bytes: int, time_us: float, cores: int) -> Roofline:

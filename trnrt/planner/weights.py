@@ -25,13 +25,18 @@ def blocks_of(total: int) -> int:
 
 def _blocked(array: Array) -> Array:
     """(C, ...) -> (P, B, ...): row b*128 + p at [p, b]; what is missing in the last block is zero."""
+    return np.ascontiguousarray(_in_blocks(array))
+
+
+def _in_blocks(array: Array) -> Array:
+    """``_blocked`` as a view, where nothing is missing."""
     rows = array.shape[0]
     blocks, parts = blocks_of(rows), min(rows, PARTITIONS)
     padded = array
     if rows < blocks * parts:
         padded = np.zeros((blocks * parts, *array.shape[1:]), array.dtype)
         padded[:rows] = array
-    return np.ascontiguousarray(padded.reshape(blocks, parts, *array.shape[1:]).swapaxes(0, 1))
+    return padded.reshape(blocks, parts, *array.shape[1:]).swapaxes(0, 1)
 
 
 def linear_weight(weight: Array, positions: int = 1) -> Array:
@@ -42,12 +47,14 @@ def linear_weight(weight: Array, positions: int = 1) -> Array:
     """
     features, outputs = weight.shape
     channels = features // positions
-    blocked = _blocked(weight.reshape(channels, positions, outputs))
-    chunks = blocked.reshape(blocked.shape[0], -1, outputs)
-    if outputs <= OUTPUTS:
-        return chunks.reshape(chunks.shape[0], -1)
-    parts = [chunks[:, :, o : o + OUTPUTS].reshape(chunks.shape[0], -1) for o in range(0, outputs, OUTPUTS)]
-    return np.concatenate(parts, axis=1)
+    blocked = _in_blocks(weight.reshape(channels, positions, outputs))
+    parts, chunks = blocked.shape[0], blocked.shape[1] * positions
+    # Each weight is copied once, to where it belongs: a VGG has half a gigabyte of them.
+    laid = np.empty((parts, chunks * outputs), weight.dtype)
+    for first in range(0, outputs, OUTPUTS):
+        some = blocked[..., first : first + OUTPUTS]
+        laid[:, chunks * first : chunks * (first + some.shape[-1])].reshape(some.shape)[...] = some
+    return laid
 
 
 def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:

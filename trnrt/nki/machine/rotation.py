@@ -16,6 +16,7 @@ for the last ones of the one before.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -162,17 +163,20 @@ def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
 
     ``pools`` come in the order of their first tiles.
     """
-    alive: list[_Pool] = []
+    # (start, end, last) of the pools that live now, by address: hundreds of layouts are tried, so plain numbers.
+    alive: list[tuple[int, int, int]] = []
     for pool, count in zip(pools, places, strict=True):
         pool.places = min(count, len(pool.tiles))
-        pool.start = 0
-        alive = [other for other in alive if other.last >= pool.first]
-        for other in sorted(alive, key=lambda o: o.start):
-            if other.start < pool.start + pool.bytes and pool.start < other.start + other.bytes:
-                pool.start = other.start + other.bytes
-        if pool.start + pool.bytes > capacity:
+        start, size, first = 0, pool.bytes, pool.first
+        alive = [other for other in alive if other[2] >= first]
+        for begin, end, _ in alive:
+            if begin >= start + size:
+                break
+            start = max(start, end)
+        pool.start = start
+        if start + size > capacity:
             return False
-        alive.append(pool)
+        insort(alive, (start, start + size, pool.last))
     return True
 
 

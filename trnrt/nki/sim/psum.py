@@ -23,7 +23,10 @@ class PsumWriters:
 
     def __init__(self, target: Target) -> None:
         self._added_to = {MATMUL, FOREIGN} if target.accumulates_on_foreign else {MATMUL}
-        self._elements: dict[int, Array] = {}
+        # By what all of a tile was written, of those that one instruction wrote whole: a look at elements costs more
+        # than all else of a product that is traced.
+        self._whole: dict[int, int] = {}
+        self._elements: dict[int, Array] = {}  # of the other tiles
         # The window that was written last, and by what: matmuls mostly write the same one again and again.
         self._latest: dict[int, tuple[_Window, int]] = {}
 
@@ -32,20 +35,14 @@ class PsumWriters:
         for arg in instruction.operation.writes:
             view = instruction.args[arg]
             if isinstance(view, View) and view.buffer is MemoryRegion.psum:
-                if view.cast is not None or view.dynamic is not None:
-                    view = View(view.storage, (view.storage.size,), (1,), 0)  # which elements, only the run knows
-                latest = _window(view), _writer(instruction)
-                if self._latest.get(view.storage.index) != latest:
-                    self._of(view)[...] = latest[1]
-                    self._latest[view.storage.index] = latest
+                self._write(view, _writer(instruction))
 
     def accumulation(self, view: View, accumulate: bool | None) -> tuple[bool | Array, str]:
         """What a matmul into ``view`` does: whether it accumulates (True, False, or element by element), and on what:
         "matmul", "foreign" (another instruction's result) or "uninitialised"."""
         if accumulate is False:
             return False, "matmul"
-        window, writer = self._latest.get(view.storage.index, (None, NOTHING))
-        writers = {writer} if window == _window(view) else set(np.flatnonzero(np.bincount(self._of(view).ravel())))
+        writers = self._writers(view)
         if accumulate:
             found = "uninitialised" if NOTHING in writers else "matmul" if writers == {MATMUL} else "foreign"
             return True, found
@@ -54,10 +51,35 @@ class PsumWriters:
             return writers <= self._added_to, found
         return np.isin(self._of(view), list(self._added_to)), found
 
+    def _write(self, view: View, writer: int) -> None:
+        index = view.storage.index
+        if self._whole.get(index) == writer:
+            return
+        # Which elements a view that casts, or has a run-time index, writes only the run knows: it counts as all.
+        if view.cast is not None or view.dynamic is not None or view.covers_storage():
+            self._whole[index] = writer
+            self._elements.pop(index, None)
+            self._latest.pop(index, None)
+            return
+        latest = _window(view), writer
+        if self._latest.get(index) != latest:
+            self._of(view)[...] = writer
+            self._latest[index] = latest
+
+    def _writers(self, view: View) -> set[int]:
+        """What wrote the elements of a view last."""
+        index = view.storage.index
+        if index in self._whole:
+            return {self._whole[index]}
+        window, writer = self._latest.get(index, (None, NOTHING))
+        return {writer} if window == _window(view) else set(np.flatnonzero(np.bincount(self._of(view).ravel())))
+
     def _of(self, view: View) -> Array:
-        state = self._elements.get(view.storage.index)
+        index = view.storage.index
+        state = self._elements.get(index)
         if state is None:
-            state = self._elements[view.storage.index] = np.zeros(view.storage.size, np.uint8)
+            before = self._whole.pop(index, NOTHING)
+            state = self._elements[index] = np.full(view.storage.size, before, np.uint8)
         return np.lib.stride_tricks.as_strided(state[view.offset :], view.shape, view.strides)
 
 

@@ -54,11 +54,11 @@ class NkiTensor(View):
     def __getitem__(self, key: Any) -> NkiTensor:
         """NumPy-style integers, slices and ``...``. An integer on an on-chip partition dimension keeps it at size 1."""
         keys = _expand_key(key, self.ndim)
+        on_chip, last = self.storage.on_chip, len(keys) - 1
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
-        for dim, item in enumerate(keys):
-            size, stride = self.shape[dim], self.strides[dim]
+        for dim, (item, size, stride) in enumerate(zip(keys, self.shape, self.strides, strict=True)):
             if isinstance(item, slice):
                 start, count, step = _resolve_slice(item, dim, size)
                 offset += start * stride
@@ -66,7 +66,8 @@ class NkiTensor(View):
                 strides.append(stride * step)
                 continue
             offset += _resolve_index(item, dim, size) * stride
-            if self._keeps_dimension(dim, keys, len(shape)):
+            # What is on chip stays at least 2-D with its partitions, what is in HBM 1-D.
+            if (on_chip and dim == 0) or (dim == last and len(shape) < (2 if on_chip else 1)):
                 shape.append(1)
                 strides.append(stride)
         if self.dynamic is not None and self.dynamic.vector is not None and keys[0] != slice(None):
@@ -76,13 +77,6 @@ class NkiTensor(View):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Assignment to a part of a tensor is no instruction."""
         raise KernelError(f"assigning to a part of {self}: say which engine copies (nisa.tensor_copy, nisa.dma_copy)")
-
-    def _keeps_dimension(self, dim: int, keys: Sequence[Any], kept: int) -> bool:
-        """On-chip results stay at least 2-D (HBM: 1-D), so an integer may keep its dimension at size 1."""
-        if self.on_chip and dim == 0:
-            return True
-        rest_kept = sum(isinstance(item, slice) for item in keys[dim + 1 :])
-        return dim == self.ndim - 1 and kept + rest_kept < (2 if self.on_chip else 1)
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         """Elements ``start`` to ``end`` (exclusive) of one dimension."""
@@ -337,6 +331,8 @@ def _expand_key(key: Any, ndim: int) -> list[Any]:
 
 def _resolve_slice(item: slice, dim: int, size: int) -> tuple[int, int, int]:
     """(start, count, step); a slice that reaches past the end is refused, as NKI's compiler does."""
+    if item.start is None and item.stop is None and item.step is None:
+        return 0, size, 1
     step = 1 if item.step is None else index(item.step)
     start = 0 if item.start is None else index(item.start)
     stop = size if item.stop is None else index(item.stop)

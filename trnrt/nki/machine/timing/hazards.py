@@ -57,8 +57,9 @@ class _Uses:
         """The parts that may overlap ``region``, which is not the whole."""
         found: list[tuple[tuple[Region, int], int]] = []
         for levels, cells in self.grids.items():
-            corners = region.corners(levels)
-            if prod(map(len, corners)) > len(cells):
+            # Corners are two or more along each dimension: few cells are looked through without them.
+            corners = region.corners(levels) if len(cells) >= 2 ** len(levels) else None
+            if corners is None or prod(map(len, corners)) > len(cells):
                 for uses in cells.values():
                     found.extend(uses.items())
             else:
@@ -73,8 +74,9 @@ class _Accesses:
     """The accesses to one storage that a later one may have to wait for.
 
     ``before`` are the last users of the bytes that the storage was given, before it lived there; ``last`` the last
-    issue of each lane that touched the storage, ``writer`` the last one that wrote to it. ``found`` are the waits of
-    the parts that were read since then.
+    issue of each lane that touched the storage, ``writer`` the last one that wrote to it. ``regions`` are those of
+    views, which it shares with the storages that are like it; ``found`` the waits of the parts that were read since
+    the last write.
     """
 
     before: tuple[int, ...] = ()
@@ -92,6 +94,8 @@ class Hazards:
     def __init__(self, program: Program) -> None:
         self._written = _written(program)
         self._accesses: dict[int, _Accesses] = {}
+        # The tiles that a loop allocates are alike, and so are the views on them.
+        self._regions: dict[tuple[object, ...], dict[tuple[object, ...], Region]] = {}
         self._heirs = _heirs(program)
         self._lanes: list[int] = []
         self._registers: dict[int, int] = {}  # the last issue that wrote each
@@ -206,7 +210,8 @@ class Hazards:
     def _of(self, storage: Storage) -> _Accesses:
         found = self._accesses.get(storage.index)
         if found is None:
-            found = _Accesses(self._inherited(storage))
+            alike = storage.shape, storage.dtype, storage.on_chip
+            found = _Accesses(self._inherited(storage), regions=self._regions.setdefault(alike, {}))
             self._accesses[storage.index] = found
         return found
 

@@ -48,7 +48,13 @@ class Region:
             return True
         if self.box is None or other.box is None:
             return self.first <= other.last and other.first <= self.last
-        return all(_meet(mine, theirs) for mine, theirs in zip(self.box, other.box, strict=True))
+        # Asked for every part that is near another: a loop takes less than half of all() of a function.
+        for (low, high, step), (other_low, other_high, other_step) in zip(self.box, other.box, strict=True):
+            if low > other_high or other_low > high:
+                return False
+            if step == other_step != 1 and (other_low - low) % step:
+                return False
+        return True
 
     def covers(self, other: Region) -> bool:
         """Whether it certainly has every element of ``other``."""
@@ -60,14 +66,6 @@ class Region:
             low <= other_low and other_high <= high and (step == 1 or (low, high, step) == (other_low, other_high, s))
             for (low, high, step), (other_low, other_high, s) in zip(self.box, other.box, strict=True)
         )
-
-
-def _meet(mine: tuple[int, int, int], theirs: tuple[int, int, int]) -> bool:
-    low, high, step = mine
-    other_low, other_high, other_step = theirs
-    if low > other_high or other_low > high:
-        return False
-    return step != other_step or step == 1 or (other_low - low) % step == 0
 
 
 EVERYTHING = Region(None, 0, 0, True, ())
