@@ -21,7 +21,7 @@ def save_plan(plan: Plan, directory: Path) -> list[Path]:
     # npz has no bfloat16: such weights are stored as the float32 numbers that they are.
     arrays = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in plan.weights.items()}
     packed = io.BytesIO()
-    np.savez(packed, allow_pickle=False, **arrays)
+    np.savez(packed, **arrays)
     contents = (
         plan.source.encode("utf-8"),
         packed.getvalue(),

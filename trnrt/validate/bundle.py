@@ -81,7 +81,7 @@ def write_bundle(directory: Path, material: Material) -> list[Path]:
     arrays = {f"input_{k}": material.inputs[info.name] for k, info in enumerate(part.inputs)}
     packed = io.BytesIO()
     tolerance = np.broadcast_to(material.tolerance, material.expected.shape)
-    np.savez(packed, allow_pickle=False, expected=_plain(material.expected), tolerance=tolerance, **arrays)
+    np.savez(packed, expected=_plain(material.expected), tolerance=tolerance, **arrays)
     name = printable(material.name).replace("\\", "").replace('"', "'")
     test = _TEST.format(name=name, target=material.target, dtype=material.dtype, backend=material.backend)
     directory.mkdir(parents=True, exist_ok=True)
