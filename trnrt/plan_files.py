@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.cache import write_whole
+from trnrt.npz import pack_npz
 from trnrt.planner import Plan
 from trnrt.planner.naming import identifier
 
@@ -21,7 +22,7 @@ def save_plan(plan: Plan, directory: Path) -> list[Path]:
     # npz has no bfloat16: such weights are stored as the float32 numbers that they are.
     arrays = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in plan.weights.items()}
     packed = io.BytesIO()
-    np.savez(packed, **arrays)
+    pack_npz(packed, arrays)
     contents = (
         plan.source.encode("utf-8"),
         packed.getvalue(),

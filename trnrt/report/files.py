@@ -82,7 +82,9 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write what ``write_arrays`` does into an open file; equal arrays give equal bytes."""
-    _write_npz(file, {name: _storable(array) for name, array in arrays.items()})
+    from trnrt.npz import pack_npz
+
+    pack_npz(file, {name: _storable(array) for name, array in arrays.items()})
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
@@ -92,8 +94,10 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str
     float32, which holds every value of it; the notes returned say so. OptionError if the file can't
     be written.
     """
+    from trnrt.npz import pack_npz
+
     storable = {name: _storable(array) for name, array in arrays.items()}
-    write_whole(path, lambda file: _write_npz(file, storable))
+    write_whole(path, lambda file: pack_npz(file, storable))
     return [
         f"{quoted(name)} is {array.dtype} and was saved as {storable[name].dtype}, as .npz files have no {array.dtype}"
         for name, array in arrays.items()
@@ -145,18 +149,6 @@ def _hint(path: Path) -> str | None:
 
 def _write_all(file: IO[bytes], content: bytes) -> None:
     file.write(content)
-
-
-def _write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    # Not np.savez: an output may be called "file", which is the name of savez's first parameter.
-    import zipfile
-
-    import numpy as np
-
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _storable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.cache import write_whole
+from trnrt.npz import pack_npz
 from trnrt.planner.cutting import cut, serialized
 from trnrt.planner.naming import printable
 from trnrt.validate.bounds import as_float
@@ -81,7 +82,7 @@ def write_bundle(directory: Path, material: Material) -> list[Path]:
     arrays = {f"input_{k}": material.inputs[info.name] for k, info in enumerate(part.inputs)}
     packed = io.BytesIO()
     tolerance = np.broadcast_to(material.tolerance, material.expected.shape)
-    np.savez(packed, expected=_plain(material.expected), tolerance=tolerance, **arrays)
+    pack_npz(packed, {"expected": _plain(material.expected), "tolerance": tolerance, **arrays})
     name = printable(material.name).replace("\\", "").replace('"', "'")
     test = _TEST.format(name=name, target=material.target, dtype=material.dtype, backend=material.backend)
     directory.mkdir(parents=True, exist_ok=True)
