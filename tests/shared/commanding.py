@@ -31,8 +31,7 @@ def trnrt(*arguments: str | Path) -> Outcome:
     try:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
     finally:
-        if (
-            signal.getsignal(signal.SIGTERM) is not before
-        ):  # a server's own would end these tests, and say that all is well
+        # That of a server would end these tests when they are stopped, and say that all is well.
+        if signal.getsignal(signal.SIGTERM) is not before:
             signal.signal(signal.SIGTERM, before)
     return Outcome(result.exit_code, result.stdout, result.stderr)
