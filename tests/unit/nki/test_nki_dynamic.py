@@ -226,7 +226,7 @@ def test_rearrange() -> None:
 
 
 BROKEN: list[tuple[str, str]] = [
-    ("if_on_register", "a device loop was begun and not ended"),
+    ("if_on_register", "nl.where"),
     ("break", "a device loop was begun and not ended"),
     ("int_of_register", "known on the device only"),
     ("write_counter", "rule register-writable"),

@@ -234,9 +234,10 @@ def _compile(function: Callable[..., Any], bound: inspect.BoundArguments, tracer
     with activated(tracer):
         result = _run(function, arguments)
     if tracer.open_loops:
+        place = tracer.loop_place()
         raise KernelError(
-            f"kernel {function.__name__}: a device loop was begun and not ended; a register in an if, or a break out "
-            "of nl.dynamic_range, is decided on the device only"
+            f"kernel {function.__name__}: a device loop was begun and not ended; a break or return out of one is "
+            f"decided on the device only: let its register become 0\n  at {place}"
         )
     program = tracer.program
     program.returns_tuple = isinstance(result, (tuple, list))

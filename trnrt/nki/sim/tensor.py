@@ -14,9 +14,10 @@ from typing import Any
 from trnrt.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.program import Dynamic, MemoryRegion, Register, View, contiguous_strides
+from trnrt.nki.sim.values import DeviceValue
 
 
-class NkiTensor(View):
+class NkiTensor(DeviceValue, View):
     """A tensor of a kernel: ``shape`` and ``strides`` in elements, ``offset``, ``dtype``, ``buffer``.
 
     On-chip tensors (SBUF, PSUM) keep the partition dimension first and have at least two dimensions.
