@@ -157,6 +157,7 @@ class Executor:
             self._bind()
         for view in program.outputs:
             self._memory.hold(view.storage)
+        self.changes = program.changes()  # the arguments that it writes to, by their position
         self._outputs = [(self._memory(view), view.dtype) for view in program.outputs]
 
     def _in_place(self, given: Mapping[int, Array]) -> dict[int, Array]:
@@ -200,6 +201,12 @@ class Executor:
     def results(self) -> list[Array]:
         """What the kernel returns, as it stands in memory."""
         return [to_host(array, dtype if self.precise else float32) for array, dtype in self._outputs]
+
+    def argument(self, position: int) -> Array:
+        """What a tensor argument holds after a run."""
+        storage = self.program.inputs[position]
+        array = typed(self._memory.hold(storage), storage.dtype).reshape(storage.shape)
+        return to_host(array, storage.dtype if self.precise else float32)
 
     def held(self, storage: Storage) -> Array:
         """The flat array that holds a storage."""

@@ -9,10 +9,11 @@ import ast
 import linecache
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from trnrt.errors import KernelError
 
 _PACKAGE = str(Path(__file__).parents[1])
 _GENERATED = "<string>"  # the __eq__ of a dataclass
+
+# Gives the text of a value where a kernel that is simulated asks: (value, description, whether the simulator asks).
+MARKER: ContextVar[Callable[[DeviceValue, str, bool], str] | None] = ContextVar("marker", default=None)
 
 CONDITION = (
     "Compute both results and choose element by element (nl.where, nisa.tensor_copy_predicated, nisa.affine_select), "
@@ -82,14 +86,31 @@ class DeviceValue:
     """A tensor or a register: every question after its value is refused, with the way out."""
 
     __slots__ = ()
+    kind: ClassVar[str] = "a tensor"
+
+    def describe(self) -> str:
+        """What is known of the value while a kernel is traced."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        marker, caller = MARKER.get(), sys._getframe(1).f_code.co_filename
+        return self.describe() if marker is None else marker(self, self.describe(), caller.startswith(_PACKAGE))
+
+    __repr__ = __str__
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> NoReturn:
         refuse(self, f"numpy.{ufunc.__name__}", _NUMPY)
 
 
-def refuse(value: object, what: str, instead: str) -> NoReturn:
-    """KernelError: ``what`` would need the value of a tensor or register, which Python doesn't know."""
-    raise KernelError(f"{what} asks for the value of {value!s}, known on the device only, when it runs. {instead}")
+class ValueUnknownError(KernelError, TypeError):
+    """Python asked a tensor or register for its value. A TypeError as well, as Python's own operators raise."""
+
+
+def refuse(value: DeviceValue, what: str, instead: str) -> NoReturn:
+    """ValueUnknownError: ``what`` would need the value of a tensor or register, which Python doesn't know."""
+    raise ValueUnknownError(
+        f"{value.kind}'s value is known on the device only, when it runs; {what} asks for that of {value!s}. {instead}"
+    )
 
 
 def asked_by_while(frame: FrameType) -> bool | None:

@@ -24,6 +24,7 @@ class VirtualRegister(DeviceValue, Register):
     """
 
     __slots__ = ()
+    kind = "a register"
 
     def __bool__(self) -> bool:
         """The first question opens a loop on the register, the next one closes it: ``while`` asks before each round."""
@@ -36,10 +37,8 @@ class VirtualRegister(DeviceValue, Register):
         _begin(Loop(None, condition=self))
         return True
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         return f"register {self.index}"
-
-    __repr__ = __str__
 
 
 def _emit(operation: str, args: dict[str, Any]) -> Instruction:
