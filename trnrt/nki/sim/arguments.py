@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from trnrt.errors import KernelError
-from trnrt.nki.machine.dtypes import Array, DType, as_dtype
+from trnrt.nki.machine.dtypes import DTYPES, Array, DType, as_dtype
 from trnrt.nki.machine.program import View
 
 # Formats that PyTorch has and numpy has not: PyTorch's name, its integer of the same width, numpy's name of that.
@@ -186,9 +186,9 @@ def _read(kernel: str, name: str, value: Any) -> Array:
         raise
     except Exception as error:
         raise KernelError(
-            f"kernel {kernel}: argument {name!r}, a {_type_name(value)}, can't be read as an array: "
-            f"{type(error).__name__}: {error}",
-            hint="convert it to a numpy array, or to a PyTorch tensor on the CPU",
+            f"kernel {kernel}: argument {name!r}, a {_type_name(value)} of dtype {getattr(value, 'dtype', 'unknown')}, "
+            f"can't be read as an array: {type(error).__name__}: {error}",
+            hint=f"convert it to a numpy array, or a dense PyTorch tensor with data, of {', '.join(DTYPES)}",
         ) from error
 
 
