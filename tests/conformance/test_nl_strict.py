@@ -126,6 +126,7 @@ STATED = {
     "wrapped by a call": "def plain(x):{body}\n\nkernel = nki.jit()(plain)",
     "wrapped by partial": "def plain(x):{body}\n\nkernel = functools.partial(nki.jit)(plain)",
     "wrapped in a loop": "def plain(x):{body}\n\nfor made in [nki.jit(f) for f in (plain,)]:\n    kernel = made",
+    "decorated twice": "@nki.jit\n@nki.jit\ndef kernel(x):{body}",
     "on two cores": "@nki.jit\ndef both(x):{body}\n\nkernel = both[2]",
     "plain on two cores": "def both(x):{body}\n\nkernel = nki.jit(both)[2]",
     "scheduled": "@nki.jit\ndef free(x):{body}\n\nkernel = free.with_schedule([])",
@@ -157,7 +158,7 @@ def test_however_a_kernel_is_stated_its_file_is_checked(way: str, tmp_path: Path
     assert simulate(kernel)(X).shape == X.shape
     for strictly in (
         lambda: simulate(kernel, strict=True),
-        lambda: simulate(nki.jit(kernel.function if hasattr(kernel, "function") else kernel), strict=True),
+        lambda: simulate(nki.jit(kernel), strict=True),
         lambda: trace(kernel, X, strict=True),
         lambda: profile(kernel, X, strict=True),
     ):

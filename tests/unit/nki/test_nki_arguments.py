@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fake_torch
 import ml_dtypes
 import numpy as np
 import pytest
-from fake_torch import Tensor as FakeTensor
+import torch_tensors
 from simulating import NUMPY, Array, Tensor, drawn, give, load, same, spec, tile
+from torch_tensors import Tensor as FakeTensor
 from typer.testing import CliRunner
 
 from trnrt.cli import app
@@ -21,7 +21,7 @@ from trnrt.nki import nisa, nki, nl, simulate, trace
 
 @pytest.fixture
 def torch() -> Iterator[Any]:
-    with fake_torch.installed() as module:
+    with torch_tensors.installed() as module:
         yield module
 
 
@@ -94,7 +94,7 @@ def test_a_device_s_tensor_goes_to_the_host_and_back(torch: Any) -> None:
 
 def test_without_the_library_the_results_are_arrays() -> None:
     """A class with PyTorch's interface whose module makes no tensors."""
-    made = simulate(add)(fake_torch.Tensor(np.ones((4, 6), np.float32)), np.ones((4, 6), np.float32))
+    made = simulate(add)(torch_tensors.Tensor(np.ones((4, 6), np.float32)), np.ones((4, 6), np.float32))
     same(made if isinstance(made, np.ndarray) else made.held, np.full((4, 6), 2, np.float32))
 
 
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "elements that share memory",
     ),
     "windows": (lambda: np.lib.stride_tricks.as_strided(own_memory(), (4, 6), (4, 4)), "elements that share memory"),
-    "expanded": (lambda: fake_torch.tensor(np.zeros((1, 6))).expand(4, 6), "elements that share memory"),
+    "expanded": (lambda: torch_tensors.tensor(np.zeros((1, 6))).expand(4, 6), "elements that share memory"),
 }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import io
+import logging
 import pdb
+import pprint
 import sys
 import threading
 from collections.abc import Callable
@@ -281,22 +283,68 @@ def test_a_breakpoint_stops_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == [("kernel", (2, 3))]
 
 
-def test_the_debugger_of_python_answers_at_once(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """What a debugger prints is not part of the program."""
+def debugged(kernel: Any, commands: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
+    """What pdb answers at the kernel's breakpoint()."""
     answers = io.StringIO()
-    debugger = pdb.Pdb(stdin=io.StringIO("p loaded.shape\np loaded\nc\n"), stdout=answers, nosigint=True, readrc=False)
+    debugger = pdb.Pdb(stdin=io.StringIO(f"{commands}c\n"), stdout=answers, nosigint=True, readrc=False)
     monkeypatch.setattr(sys, "breakpointhook", lambda: debugger.set_trace(sys._getframe(1)))
+    simulate(kernel, **options)(X)
+    return answers.getvalue()
+
+
+def test_a_debugger_sees_values(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """What it asks for is not part of the program, and is run again without the prints before."""
 
     def kernel(a: Tensor) -> Tensor:
         loaded = load(a)
+        print("before")
+        nl.device_print("loaded", loaded)
+        nisa.tensor_scalar(dst=loaded, data=loaded, op0=nl.add, operand0=1.0)
         breakpoint()
-        print("after")
+        nisa.memset(dst=loaded, value=0)
+        print("after", loaded)
         return give(loaded)
 
-    simulate(kernel)(X)
-    assert "(2, 3)" in answers.getvalue()
-    assert "float32 sbuf view" in answers.getvalue()
-    assert capsys.readouterr().out == "after\n"
+    said = debugged(kernel, "p loaded.shape\np loaded\npp loaded[0:1]\np a\n", monkeypatch)
+    for expected in ("(2, 3)", str(X + 1), str(X[0:1] + 1), str(X)):
+        assert expected in said
+    assert capsys.readouterr().out == f"before\nloaded {X}\nafter {X * 0}\n"
+    assert str(X + 1) in debugged(kernel, "print(loaded)\n", monkeypatch) + capsys.readouterr().out
+
+
+def test_a_debugger_sees_rounded_values_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(a: Tensor) -> Tensor:
+        narrow = tile(2, 3, dtype=nl.bfloat16)
+        nisa.tensor_scalar(dst=narrow, data=load(a), op0=nl.add, operand0=1.001)
+        breakpoint()
+        return give(narrow)
+
+    assert "[1 2 3]" in debugged(kernel, "p narrow[0:1]\n", monkeypatch)
+    assert "1.001" in debugged(kernel, "p narrow[0:1]\n", monkeypatch, precise=False)
+
+
+def test_where_a_debugger_sees_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(a: Tensor) -> Tensor:
+        loaded, register = load(a), nisa.register_alloc(3)
+        nisa.register_move(register, 4)
+        for _ in nl.dynamic_range(3):
+            breakpoint()
+            nisa.memset(dst=loaded, value=0)
+        return give(loaded)
+
+    said = debugged(kernel, "p loaded\np register\n", monkeypatch)
+    assert "(2, 3) float32 sbuf view of 'a tile'" in said
+    assert "register 1" in said
+
+
+def test_python_s_own_library_gets_values_at_once(capsys: Captured, caplog: pytest.LogCaptureFixture) -> None:
+    def body(a: Tensor) -> None:
+        logging.getLogger("kernels").warning("loaded %s", a)
+        pprint.pprint(a)
+        nisa.memset(dst=a, value=0)
+
+    assert printed(body, capsys) == f"{X}\n"
+    assert f"loaded {X}" in caplog.text
 
 
 def test_text_that_is_never_printed_changes_nothing() -> None:

@@ -11,7 +11,7 @@ import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -157,7 +157,6 @@ class Executor:
             self._bind()
         for view in program.outputs:
             self._memory.hold(view.storage)
-        self.changes = program.changes()  # the arguments that it writes to, by their position
         self._outputs = [(self._memory(view), view.dtype) for view in program.outputs]
 
     def _in_place(self, given: Mapping[int, Array]) -> dict[int, Array]:
@@ -201,6 +200,11 @@ class Executor:
     def results(self) -> list[Array]:
         """What the kernel returns, as it stands in memory."""
         return [to_host(array, dtype if self.precise else float32) for array, dtype in self._outputs]
+
+    @cached_property
+    def changes(self) -> list[int]:
+        """The arguments that the program writes to, by their position."""
+        return self.program.changes()
 
     def argument(self, position: int) -> Array:
         """What a tensor argument holds after a run."""

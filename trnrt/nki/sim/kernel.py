@@ -14,6 +14,7 @@ import numpy as np
 
 from trnrt.errors import KernelError, TrnrtError
 from trnrt.nki.machine.cores import CoreGroup
+from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor, without_collection
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
@@ -78,7 +79,9 @@ class Kernel:
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     """Make ``fn`` a kernel. Options of AWS's compiler are accepted and mean nothing to the simulator."""
-    return Kernel(fn) if fn is not None else functools.partial(jit, **kwargs)
+    if fn is None:
+        return functools.partial(jit, **kwargs)
+    return fn if isinstance(fn, Kernel) else Kernel(fn)
 
 
 def trace(
@@ -148,8 +151,8 @@ class Simulated:
         _mapped(bound, lambda name, value: values.append(value))
         if any(isinstance(value, Spec) for value in values):
             raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
-        executor = self._executor(bound, tuple(_cache_key(value) for value in values))
         arrays = [value for value in values if isinstance(value, np.ndarray)]
+        executor = self._executor(bound, tuple(_cache_key(value) for value in values), arrays)
         targets = [
             given.target(executor.program.inputs[at].name, arrays[at], [*arrays[:at], *arrays[at + 1 :]])
             for at in executor.changes
@@ -178,11 +181,11 @@ class Simulated:
         with without_collection():
             return _finished([_trace(self.function, bound, tracer) for tracer in tracers], self.kernel.schedule)
 
-    def _executor(self, bound: inspect.BoundArguments, key: Hashable) -> Executor | CoreGroup:
+    def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
         if key not in self._compiled:
             tracers = [self._tracer(core) for core in range(self.cores)]
             try:
-                with printing():
+                with printing(arrays, precise=self.precise):
                     programs = self._programs(bound, tracers)
                 alone = self.cores == 1
                 self._compiled[key] = (

@@ -19,11 +19,11 @@ import numpy as np
 
 from trnrt.errors import KernelError
 
-_PACKAGE = str(Path(__file__).parents[1])
+PACKAGE = str(Path(__file__).parents[1])  # the simulator's own code
 _GENERATED = "<string>"  # the __eq__ of a dataclass
 
-# Gives the text of a value where a kernel that is simulated asks: (value, description, whether the simulator asks).
-MARKER: ContextVar[Callable[[DeviceValue, str, bool], str] | None] = ContextVar("marker", default=None)
+# Gives the text of a value where a kernel that is simulated asks: (value, description, the frame that asks).
+MARKER: ContextVar[Callable[[DeviceValue, str, FrameType], str] | None] = ContextVar("marker", default=None)
 
 CONDITION = (
     "Compute both results and choose element by element (nl.where, nisa.tensor_copy_predicated, nisa.affine_select), "
@@ -93,8 +93,8 @@ class DeviceValue:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        marker, caller = MARKER.get(), sys._getframe(1).f_code.co_filename
-        return self.describe() if marker is None else marker(self, self.describe(), caller.startswith(_PACKAGE))
+        marker = MARKER.get()
+        return self.describe() if marker is None else marker(self, self.describe(), sys._getframe(1))
 
     __repr__ = __str__
 
@@ -152,7 +152,7 @@ def _comparing(symbol: str, function: str) -> Callable[[DeviceValue, object], An
     def method(self: DeviceValue, other: object) -> Any:
         known = not isinstance(other, (bool, int, float, np.ndarray, np.generic, DeviceValue))
         caller = sys._getframe(1).f_code.co_filename
-        if symbol in ("==", "!=") and (known or caller.startswith(_PACKAGE) or caller == _GENERATED):
+        if symbol in ("==", "!=") and (known or caller.startswith(PACKAGE) or caller == _GENERATED):
             return NotImplemented
         refuse(self, f"`{symbol}`", f"nl.{function}(a, b) of tiles is a tile of the answers. {CONDITION}")
 
