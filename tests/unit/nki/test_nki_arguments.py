@@ -333,6 +333,12 @@ def test_what_can_t_be_updated_is_refused_before_anything_runs(name: str) -> Non
     assert simulate(add)(make(), own_memory()) is not None  # a kernel that only reads it doesn't mind
 
 
+def test_the_docs_say_what_is_refused() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    problems = {problem.removeprefix("is ") for _, problem in REFUSED.values()}
+    assert [problem for problem in problems if problem not in page] == []
+
+
 class Copied(Jax):
     """Each reading gives a new array."""
 

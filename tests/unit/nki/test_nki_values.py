@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from simulating import Tensor, drawn, give, load, same
 
 from trnrt.errors import KernelError, TrnrtError
 from trnrt.nki import nisa, nl, simulate, trace
-from trnrt.nki.sim.values import _COMPARISONS, _CONVERSIONS, _OPERATORS
+from trnrt.nki.sim.values import _COMPARISONS, _CONVERSIONS, _OPERATORS, CONDITION
 
 X = drawn(4, 6)
 CHOOSE = "nl.where"
@@ -140,6 +142,13 @@ def test_whether_a_tensor_was_given_may_be_asked() -> None:
 
 def test_different_tiles_are_not_compared_for_identity() -> None:
     assert "nl.equal" in refusal(lambda tile, register: tile == load(tile))
+
+
+def test_the_docs_name_every_way_to_decide() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    ways = re.findall(r"(?:nl|nisa)\.\w+|`while register:`", CONDITION)
+    assert len(ways) == 6
+    assert [way for way in ways if way not in page] == []
 
 
 # Registers as conditions
