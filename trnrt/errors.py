@@ -92,8 +92,11 @@ class UnsupportedModelError(TrnrtError):
         self.blockers = blockers
 
 
-class KernelError(TrnrtError):
-    """A kernel breaks a rule of the hardware or of NKI; names instruction, operand, limit and source line."""
+class KernelError(TrnrtError, AssertionError):
+    """A kernel breaks a rule of the hardware or of NKI; names instruction, operand, limit and source line.
+
+    An AssertionError, too: that is what AWS's simulator raises, and what code written for it catches.
+    """
 
     exit_code = 1
 

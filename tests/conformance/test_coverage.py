@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from trnrt.nki import nisa, nki, nl
+from trnrt.nki.sim.kernel import Kernel
 from trnrt.nki.sim.tensor import NkiTensor
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ PACKED = {"float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4", "float8_e8m0
 
 def files_that_use(short: str, name: str) -> list[str]:
     """The conformance tests (else the simulator's unit tests) that use ``short.name`` (for a method: ``.name(``)."""
-    pattern = re.compile(rf"\.{name}\(" if short == "NkiTensor" else rf"\b{short}\.{name}\b")
+    pattern = re.compile(rf"\.{name}\(" if short in ("NkiTensor", "kernel") else rf"\b{short}\.{name}\b")
 
     def using(folder: str) -> list[str]:
         files = [f for f in (ROOT / folder).glob("test_*.py") if f != Path(__file__)]
@@ -53,6 +54,7 @@ def functions() -> list[tuple[str, str, Any]]:
         found += [(SHORT[module], name, getattr(MODULES[module], name, None)) for name in description["functions"]]
     methods = API["modules"]["nki.language"]["classes"]["NkiTensor"]["methods"]
     found += [("NkiTensor", name, getattr(NkiTensor, name, None)) for name in methods if not name.startswith("__")]
+    found.append(("kernel", "with_schedule", getattr(Kernel, "with_schedule", None)))  # in the SDK's guides only
     return found
 
 

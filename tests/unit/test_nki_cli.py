@@ -241,6 +241,53 @@ def test_check_reports_what_the_compiler_and_the_hardware_refuse(tmp_path: Path)
     assert table.code == 1 and "comprehension" in table.out and "FAIL" in table.out
 
 
+def test_a_broken_rule_is_caught_as_an_assertion_or_ends_the_script(tmp_path: Path) -> None:
+    caught = "try:\n    add(ones, ones, times=0)\nexcept AssertionError as error:\n    print('caught', error)\n"
+    ran = trnrt("run", script(tmp_path, ONES + caught))
+    assert ran.code == 0
+    assert ran.out.startswith("caught kernel add: assertion failed: assert times > 0")
+    ended = trnrt("run", script(tmp_path, f"{ONES}add(ones, ones, times=0)"))
+    assert (ended.code, ended.out) == (1, "")
+    assert "Traceback" not in ended.err
+
+
+def test_a_condition_on_a_tile_names_line_and_way_out(tmp_path: Path) -> None:
+    kernel = """
+@nki.jit
+def choose(a):
+    tile = nl.load(a)
+    if tile > 0:
+        nisa.memset(dst=tile, value=0)
+    return a
+
+
+"""
+    path = script(tmp_path, f"{ONES}choose(ones)", kernels=KERNELS + kernel)
+    line = path.read_text(encoding="utf-8").split("if tile")[0].count("\n") + 1
+    for verb in ("run", "check"):
+        outcome = trnrt(verb, path)
+        said = " ".join((outcome.out + outcome.err).split())
+        assert outcome.code == 1
+        assert "known on the device only" in said
+        assert "nl.where" in said
+        assert f":{line}" in said
+
+
+def test_a_kernel_prints_values_when_it_runs_and_shapes_when_it_is_checked(tmp_path: Path) -> None:
+    kernel = """
+@nki.jit
+def shown(a):
+    tile = nl.load(a)
+    print(f"tile {tile[0:1, 0:2]}")
+    return a
+
+
+"""
+    path = script(tmp_path, f"{ONES}shown(ones)", kernels=KERNELS + kernel)
+    assert trnrt("run", path).out == "tile [[1. 1.]]\n"
+    assert "tile (1, 2) float32 sbuf view of" in trnrt("check", path).err
+
+
 def test_check_with_calls_imports_the_module(tmp_path: Path) -> None:
     path = script(tmp_path, f"{ONES}add(ones, ones)\nif __name__ == '__main__':\n    sys.exit(5)\n")
     calls = ("--call", "add(f32[64,32], bf16[64,32], 2, name='x')", "--call", "add(f32[129,1], f32[129,1])")

@@ -10,14 +10,14 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from tokenize import open as open_source
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -110,9 +110,9 @@ def _source(script: Path) -> str:
         raise OptionError(f"can't read {str(script)!r}: {error}") from None
 
 
-def static_findings(source: str, name: str) -> list[Finding]:
-    """What the language and the API of NKI refuse in a file, in its order."""
-    found = [*check_source(source, name), *check_api(source, name, load_api())]
+def static_findings(source: str, name: str, entries: Collection[int] = ()) -> list[Finding]:
+    """What the language and the API of NKI refuse in a file, in its order (``entries``: see ``check_source``)."""
+    found = [*check_source(source, name, entries=entries), *check_api(source, name, load_api())]
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.rule))
 
 
@@ -125,6 +125,7 @@ class _Recorder:
         self.path = str(script.resolve())
         self._refused = {self.path: {finding.line for finding in report.findings}}
         self._seen: dict[tuple[Any, ...], Program | KernelError] = {}
+        self._entries: set[tuple[str, int]] = set()  # file and first line of each kernel that was called
 
     def __call__(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an intercepted call returns: zeros of the kernel's shapes; it raises what tracing raises."""
@@ -145,8 +146,8 @@ class _Recorder:
 
     def _traced(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         # A file that the compiler refuses anyway is traced leniently, so that the rest of it is looked at.
-        strict = not self._lines_refused(kernel.function.__code__.co_filename)
-        checked = Simulated(kernel.function, kernel.target, strict=strict, cores=kernel.cores)
+        strict = not self._lines_refused(kernel.function.__code__)
+        checked = Simulated(kernel.kernel, kernel.target, strict=strict)
         programs = checked.trace(*args, **kwargs)
         uses = [program.memory or allocate(program) for program in programs]
         call = CheckedCall(
@@ -161,12 +162,17 @@ class _Recorder:
         self.report.calls.append(call)
         return programs[0]
 
-    def _lines_refused(self, file: str) -> set[int]:
-        """The lines that the static check refuses in a file with kernels; those of an imported one are reported now."""
-        if file not in self._refused:
-            found = static_findings("".join(linecache.getlines(file)), file)
-            self.report.findings += found
-            self._refused[file] = {finding.line for finding in found}
+    def _lines_refused(self, code: CodeType) -> set[int]:
+        """The lines that the static check refuses in a kernel's file. What a kernel adds to the report is what only its
+        call shows: that a plain function is one, or an imported file."""
+        file, entry = code.co_filename, (code.co_filename, code.co_firstlineno)
+        if entry in self._entries:
+            return self._refused[file]
+        self._entries.add(entry)
+        shown = self.report.file if file == self.path else file
+        found = static_findings("".join(linecache.getlines(file)), shown, [code.co_firstlineno])
+        self.report.findings += [finding for finding in found if finding not in self.report.findings]
+        self._refused.setdefault(file, set()).update(finding.line for finding in found)
         return self._refused[file]
 
     def _call_site(self) -> Source | None:
@@ -206,8 +212,7 @@ def _finding(error: KernelError, place: Source) -> Finding:
 
 
 def _zeros(program: Program) -> Any:
-    arrays = [np.zeros(view.shape, view.dtype.numpy) for view in program.outputs]
-    return tuple(arrays) if program.returns_tuple else arrays[0]
+    return program.returned([np.zeros(view.shape, view.dtype.numpy) for view in program.outputs])
 
 
 @contextmanager

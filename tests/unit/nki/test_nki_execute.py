@@ -390,7 +390,8 @@ def test_a_load_is_copied_where_the_argument_changes() -> None:
         return out
 
     data = drawn(4, 6)
-    np.testing.assert_array_equal(simulate(kernel)(data), data)
+    np.testing.assert_array_equal(simulate(kernel)(data), drawn(4, 6))
+    np.testing.assert_array_equal(data, np.ones((4, 6)))
 
 
 def test_a_load_in_a_loop_that_runs_no_time_loads_nothing() -> None:

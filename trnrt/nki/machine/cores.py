@@ -36,6 +36,15 @@ class CoreGroup:
         ]
         _check_meetings([core.meetings for core in self._cores])
 
+    @property
+    def changes(self) -> list[int]:
+        """The arguments that any core writes to, by their position."""
+        return sorted({position for core in self._cores for position in core.changes})
+
+    def argument(self, position: int) -> Array:
+        """What a tensor argument, which all cores see, holds after a run."""
+        return self._cores[0].argument(position)
+
     def load(self, position: int, array: Array) -> None:
         """Put ``array`` into the kernel's tensor argument number ``position``, which all cores see."""
         self._cores[0].load(position, array)

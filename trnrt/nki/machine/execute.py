@@ -11,7 +11,7 @@ import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -200,6 +200,17 @@ class Executor:
     def results(self) -> list[Array]:
         """What the kernel returns, as it stands in memory."""
         return [to_host(array, dtype if self.precise else float32) for array, dtype in self._outputs]
+
+    @cached_property
+    def changes(self) -> list[int]:
+        """The arguments that the program writes to, by their position."""
+        return self.program.changes()
+
+    def argument(self, position: int) -> Array:
+        """What a tensor argument holds after a run."""
+        storage = self.program.inputs[position]
+        array = typed(self._memory.hold(storage), storage.dtype).reshape(storage.shape)
+        return to_host(array, storage.dtype if self.precise else float32)
 
     def held(self, storage: Storage) -> Array:
         """The flat array that holds a storage."""

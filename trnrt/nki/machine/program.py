@@ -361,6 +361,17 @@ class Program:
     memory: MemoryUse | None = None
     initial: dict[int, Array] = field(default_factory=dict)
 
+    def changes(self) -> list[int]:
+        """The tensor arguments, by their position, that the program writes to."""
+        written = {view.storage.index for instruction in self.instructions for view in instruction.writes()}
+        return [position for position, storage in enumerate(self.inputs) if storage.index in written]
+
+    def returned(self, outputs: Sequence[Array]) -> Any:
+        """What a call of the kernel returns: a tuple, the one tensor, or None where it returns none."""
+        if self.returns_tuple:
+            return tuple(outputs)
+        return outputs[0] if outputs else None
+
     def lifetimes(self) -> dict[int, tuple[int, int]]:
         """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out.
 

@@ -151,6 +151,8 @@ class Stager:
         self, instruction: Instruction, operands: list[StagedOperand], arrays: Any, substituted: Instruction
     ) -> Array | None:
         """The destination of a gather that may skip rows: what it holds there has to stay."""
+        if not instruction.operation.writes:
+            return None
         dst = instruction.operation.writes[0]
         gathers = any(operand.skips and operand.view is not instruction.args[dst] for operand in operands)
         if not gathers:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import linecache
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,15 @@ import numpy as np
 
 from trnrt.errors import KernelError, TrnrtError
 from trnrt.nki.machine.cores import CoreGroup
-from trnrt.nki.machine.dtypes import DType, as_dtype
+from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor, without_collection
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
+from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, over
 from trnrt.nki.sim.lang.objects import NKIObject
+from trnrt.nki.sim.printing import printing, show
+from trnrt.nki.sim.scheduling import Edge, apply, check_names, edges_of
 from trnrt.nki.sim.strict import check_file
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import Tracer, activated, is_tracing, source_of
@@ -36,23 +39,6 @@ Interceptor = Callable[["Simulated", tuple[Any, ...], dict[str, Any]], Any]
 _interceptors: list[Interceptor] = []
 
 
-class Spec:
-    """A tensor argument without data: ``Spec((128, 512), "float32")``."""
-
-    def __init__(self, shape: Sequence[int], dtype: object) -> None:
-        self.shape = tuple(shape)
-        self.dtype: DType = _device_dtype(dtype, f"Spec({self.shape})")
-
-    def __repr__(self) -> str:
-        return f"Spec({self.shape}, {self.dtype})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spec) and (self.shape, self.dtype) == (other.shape, other.dtype)
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.dtype))
-
-
 class Kernel:
     """A function decorated with ``@nki.jit``.
 
@@ -60,10 +46,11 @@ class Kernel:
     ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, else trn2.
     """
 
-    def __init__(self, function: Callable[..., Any], cores: int = 1) -> None:
+    def __init__(self, function: Callable[..., Any], cores: int = 1, schedule: tuple[Edge, ...] = ()) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.cores = _checked_cores(cores)
+        self.schedule = schedule
         self._simulated: dict[str, Simulated] = {}
 
     @property
@@ -72,7 +59,14 @@ class Kernel:
 
     def __getitem__(self, cores: int) -> Kernel:
         """The kernel on ``cores`` physical cores (1 or 2), each an instance with its own ``nl.program_id``."""
-        return Kernel(self.function, cores)
+        return Kernel(self.function, cores, self.schedule)
+
+    def with_schedule(self, schedule: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
+        """The kernel with edges ``(later, earlier)`` or ``(later, [earlier, ...])`` between instructions, by ``name=``.
+
+        They hold where the kernel is the one that the host calls, not where another kernel calls it.
+        """
+        return Kernel(self.function, self.cores, edges_of(schedule))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
@@ -85,7 +79,9 @@ class Kernel:
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
     """Make ``fn`` a kernel. Options of AWS's compiler are accepted and mean nothing to the simulator."""
-    return Kernel(fn) if fn is not None else functools.partial(jit, **kwargs)
+    if fn is None:
+        return functools.partial(jit, **kwargs)
+    return fn if isinstance(fn, Kernel) else Kernel(fn)
 
 
 def trace(
@@ -98,8 +94,14 @@ def trace(
     kernel's file, and functions of `nl` that fail on hardware.
     Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
-    function = _function_of(kernel, strict=strict)
-    return _trace(function, _bind(function, args, kwargs), get_target(target or default_target()), strict=strict)
+    made = _kernel_of(kernel)
+    function, given = made.function, host_arguments(made.function, args, kwargs)
+    tracer = Tracer(function.__name__, get_target(target or default_target()), function.__code__, strict=strict)
+    with without_collection():
+        (program,) = _finished([_trace(function, _bind(function, given.args, given.kwargs), tracer)], made.schedule)
+    if strict:
+        check_file(function)
+    return program
 
 
 def simulate(
@@ -114,7 +116,8 @@ def simulate(
 
 
 class Simulated:
-    """A kernel on a target: called with numpy arrays it returns numpy arrays; keeps what it compiled for each shape."""
+    """A kernel on a target. It returns what it is called with, numpy arrays or PyTorch tensors, and writes into them
+    what the kernel writes to its arguments; it keeps what it compiled for each shape."""
 
     def __init__(
         self,
@@ -125,50 +128,73 @@ class Simulated:
         cores: int | None = None,
         precise: bool | None = None,
     ) -> None:
+        made = _kernel_of(kernel)
         self.target = target
         self.precise = os.environ.get(PRECISION_VARIABLE, "1") != "0" if precise is None else precise
         self.strict = strict
-        self.cores = _checked_cores(cores or (kernel.cores if isinstance(kernel, Kernel) else 1), target)
-        self._function = _function_of(kernel, strict=strict)
+        self.cores = _checked_cores(cores or made.cores, target)
+        self.kernel = Kernel(made.function, self.cores, made.schedule)
+        if strict:
+            check_file(self.function)
         self._compiled: dict[Hashable, Executor | CoreGroup] = {}
 
     def __getitem__(self, cores: int) -> Simulated:
         """The kernel on ``cores`` physical cores."""
-        return Simulated(self._function, self.target, strict=self.strict, cores=cores, precise=self.precise)
+        return Simulated(self.kernel, self.target, strict=self.strict, cores=cores, precise=self.precise)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = host_arguments(self.function, args, kwargs)
         if _interceptors:
-            return _interceptors[-1](self, args, kwargs)
-        bound = _bind(self._function, args, kwargs)
+            return given.returned(_interceptors[-1](self, given.args, dict(given.kwargs)))
+        bound = _bind(self.function, given.args, given.kwargs)
         values: list[Any] = []
         _mapped(bound, lambda name, value: values.append(value))
         if any(isinstance(value, Spec) for value in values):
-            raise KernelError(f"kernel {self._function.__name__}: a Spec has no data to run on; nki.trace takes it")
-        executor = self._executor(bound, tuple(_cache_key(value) for value in values))
-        outputs = executor.run([value for value in values if isinstance(value, np.ndarray)])
-        return tuple(outputs) if executor.program.returns_tuple else outputs[0]
+            raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        executor = self._executor(bound, tuple(_cache_key(value) for value in values), arrays)
+        targets = [
+            given.target(executor.program.inputs[at].name, arrays[at], [*arrays[:at], *arrays[at + 1 :]])
+            for at in executor.changes
+        ]
+        outputs = executor.run(arrays)
+        for at, target in zip(executor.changes, targets, strict=True):
+            target.fill(executor.argument(at))
+        return given.returned(executor.program.returned(outputs))
 
     @property
     def function(self) -> Callable[..., Any]:
-        return self._function
+        return self.kernel.function
 
     def trace(self, *args: Any, **kwargs: Any) -> list[Program]:
         """The program of each core for these arguments (arrays or ``Spec`` for tensors), without any data."""
-        return self._programs(_bind(self._function, args, kwargs))
+        given = host_arguments(self.function, args, kwargs)
+        return self._programs(
+            _bind(self.function, given.args, given.kwargs), [self._tracer(c) for c in range(self.cores)]
+        )
 
-    def _programs(self, bound: inspect.BoundArguments) -> list[Program]:
-        return [
-            _trace(self._function, bound, self.target, strict=self.strict, core=core, cores=self.cores)
-            for core in range(self.cores)
-        ]
+    def _tracer(self, core: int) -> Tracer:
+        code, name = self.function.__code__, self.function.__name__
+        return Tracer(name, self.target, code, strict=self.strict, core=core, cores=self.cores)
 
-    def _executor(self, bound: inspect.BoundArguments, key: Hashable) -> Executor | CoreGroup:
+    def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
+        with without_collection():
+            return _finished([_trace(self.function, bound, tracer) for tracer in tracers], self.kernel.schedule)
+
+    def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
         if key not in self._compiled:
-            programs = self._programs(bound)
-            alone = self.cores == 1
-            self._compiled[key] = (
-                Executor(programs[0], precise=self.precise) if alone else CoreGroup(programs, precise=self.precise)
-            )
+            tracers = [self._tracer(core) for core in range(self.cores)]
+            try:
+                with printing(arrays, precise=self.precise):
+                    programs = self._programs(bound, tracers)
+                alone = self.cores == 1
+                self._compiled[key] = (
+                    Executor(programs[0], precise=self.precise) if alone else CoreGroup(programs, precise=self.precise)
+                )
+            except BaseException:
+                for tracer in tracers:
+                    show(tracer.program)
+                raise
         return self._compiled[key]
 
 
@@ -195,16 +221,15 @@ def default_target() -> str:
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
-def _function_of(kernel: Kernel | Callable[..., Any], *, strict: bool = False) -> Callable[..., Any]:
+def _kernel_of(kernel: Kernel | Callable[..., Any]) -> Kernel:
+    """The kernel, or a plain function as one."""
     function = kernel.function if isinstance(kernel, Kernel) else kernel
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         raise KernelError(f"{function!r} is not a Python function; a kernel is one, decorated with @nki.jit")
-    if strict:
-        check_file(function)
-    return function
+    return kernel if isinstance(kernel, Kernel) else Kernel(function)
 
 
-def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -213,36 +238,36 @@ def _bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return bound
 
 
-def _trace(
-    function: Callable[..., Any],
-    bound: inspect.BoundArguments,
-    target: Target,
-    *,
-    strict: bool = False,
-    core: int = 0,
-    cores: int = 1,
-) -> Program:
+def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
     """Run ``function`` as a kernel; ``bound`` keeps its values, tensors take the place of arrays in a copy of it."""
-    with without_collection():
-        tracer = Tracer(function.__name__, target, function.__code__, strict=strict, core=core, cores=cores)
-        return _compile(function, bound, tracer)
-
-
-def _compile(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
-    """Trace the kernel, and give its tiles their addresses."""
     arguments = _mapped(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activated(tracer):
         result = _run(function, arguments)
     if tracer.open_loops:
+        place = tracer.loop_place()
         raise KernelError(
-            f"kernel {function.__name__}: a device loop was begun and not ended; a register in an if, or a break out "
-            "of nl.dynamic_range, is decided on the device only"
+            f"kernel {function.__name__}: a device loop was begun and not ended; a break or return out of one is "
+            f"decided on the device only: let its register become 0\n  at {place}"
         )
     program = tracer.program
     program.returns_tuple = isinstance(result, (tuple, list))
     program.outputs = list(_returned(result, tracer))
-    program.memory = allocate(program)
     return program
+
+
+def _finished(programs: list[Program], schedule: tuple[Edge, ...]) -> list[Program]:
+    """The programs of a kernel's cores in their final order, their tiles with addresses."""
+    if not any(program.outputs or program.changes() for program in programs):
+        result = "an empty tuple" if programs[0].returns_tuple else "NoneType"
+        raise KernelError(
+            f"kernel {programs[0].kernel} returned {result}; it must return tensors",
+            hint="a kernel that writes to one of its arguments may return nothing",
+        )
+    check_names(programs, schedule)
+    for program in programs:
+        apply(program, schedule)
+        program.memory = allocate(program)
+    return programs
 
 
 def _mapped(bound: inspect.BoundArguments, function: Callable[[str, Any], Any]) -> inspect.BoundArguments:
@@ -251,11 +276,11 @@ def _mapped(bound: inspect.BoundArguments, function: Callable[[str, Any], Any]) 
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            mapped.arguments[name] = tuple(function(f"{name}[{i}]", item) for i, item in enumerate(value))
+            mapped.arguments[name] = tuple(over(function, f"{name}[{i}]", item) for i, item in enumerate(value))
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            mapped.arguments[name] = {key: function(key, item) for key, item in value.items()}
+            mapped.arguments[name] = {key: over(function, key, item) for key, item in value.items()}
         else:
-            mapped.arguments[name] = function(name, value)
+            mapped.arguments[name] = over(function, name, value)
     return mapped
 
 
@@ -263,7 +288,7 @@ def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
     """The tensor that stands for an array or a Spec; anything else is itself."""
     if not isinstance(value, (np.ndarray, Spec)):
         return value
-    dtype = _device_dtype(value.dtype, f"kernel {tracer.program.kernel}: argument {name!r}")
+    dtype = device_dtype(value.dtype, f"kernel {tracer.program.kernel}: argument {name!r}")
     if not value.shape or 0 in value.shape:
         raise KernelError(
             f"kernel {tracer.program.kernel}: argument {name!r} has shape {tuple(value.shape)}; "
@@ -272,19 +297,13 @@ def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
     return tracer.argument(tuple(value.shape), dtype, name)
 
 
-def _device_dtype(dtype: object, what: str) -> DType:
-    try:
-        return as_dtype(dtype)
-    except TypeError as error:
-        raise KernelError(f"{what}: {error}", hint="convert it on the host") from None
-
-
 def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """Call the kernel; whatever it raises becomes a KernelError that names the kernel's source line."""
     try:
         return function(*bound.args, **bound.kwargs)
     except KernelError as error:
         source = source_of(error.__traceback__)
+        error.hint = error.hint or list_hint(bound.arguments, str(error))
         error.args = (f"{error}\n  at {source}",)
         raise
     except TrnrtError:
@@ -296,11 +315,14 @@ def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
         if isinstance(error, AssertionError):
             code = linecache.getline(source.file, source.line).strip()
             what = f"assertion failed: {error}" if str(error) else f"assertion failed: {code}"
-        raise KernelError(f"kernel {function.__name__}: {what}\n  at {source}") from error
+        hint = list_hint(bound.arguments, what)
+        raise KernelError(f"kernel {function.__name__}: {what}\n  at {source}", hint=hint) from error
 
 
 def _returned(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
     kernel, outputs = tracer.program.kernel, result if isinstance(result, (tuple, list)) else (result,)
+    if result is None:
+        return ()
     for output in outputs:
         if not isinstance(output, NkiTensor):
             raise KernelError(f"kernel {kernel} returned {type(output).__name__}; it must return tensors")

@@ -30,22 +30,28 @@ __all__ = ["RULES", "ApiTable", "Finding", "Rule", "check_api", "check_source", 
 
 
 def check_source(
-    source: str, filename: str, *, extra_names: Collection[str] = (), all_functions: bool = False
+    source: str,
+    filename: str,
+    *,
+    extra_names: Collection[str] = (),
+    all_functions: bool = False,
+    entries: Collection[int] = (),
 ) -> list[Finding]:
     """What the NKI compiler refuses in ``source``, in the order of the file.
 
     Kernels (``@nki.jit``) are checked with every function and class of the file that they name; with
     ``all_functions`` every function and class at module level, for a file that only other kernels use.
+    ``entries`` are the first lines of functions that are kernels although nothing in the file says so.
     ``extra_names`` are built-in functions that the caller knows to exist when the file is compiled.
     A file that isn't Python has one finding, of rule "syntax".
     """
     try:
-        file = read(source, filename)
+        file = read(source, filename, entries)
     except (SyntaxError, ValueError, RecursionError) as error:
         return [syntax_finding(error, filename)]
     roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
     classes = [*file.classes.values()] if all_functions else []
-    found: list[Finding] = []
+    found = list(_in_nodes(file.lambdas, "code", Scope(file)))
     for node in reached(file, roots, classes):
         if isinstance(node, ast.expr):
             found += _in_nodes(value_nodes(node), "values", Scope(file))

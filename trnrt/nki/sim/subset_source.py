@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +35,7 @@ class Finding:
 class SourceFile:
     """A parsed file. ``imports`` maps a local name to the dotted path it stands for; ``functions``, ``classes`` and
     ``values`` are what the module level binds; ``rebound`` are the names that some function declares ``global``.
+    ``entries`` are the first lines of functions that are kernels although nothing in the file says so.
     """
 
     filename: str
@@ -45,6 +46,7 @@ class SourceFile:
     classes: dict[str, ast.ClassDef]
     values: dict[str, ast.expr]
     rebound: frozenset[str]
+    entries: frozenset[int] = frozenset()
 
     def path_of(self, node: ast.AST) -> str:
         """The dotted path that a name or attribute chain stands for: ``nl.exp`` is ``nki.language.exp``. Else ""."""
@@ -55,15 +57,26 @@ class SourceFile:
 
     @cached_property
     def kernels(self) -> list[Function]:
-        """Functions decorated with ``@nki.jit``, and those handed to ``nki.jit(...)`` or ``nki.simulate(...)``."""
+        """Functions decorated with ``@nki.jit``, those handed to ``nki.jit(...)`` or ``nki.simulate(...)``, entries."""
         found = []
         for node in ast.walk(self.tree):
             if isinstance(node, _FUNCTIONS):
-                if any(is_jit(decorator_path(self, d)) for d in node.decorator_list):
+                if _first_line(node) in self.entries or any(
+                    is_jit(decorator_path(self, d)) for d in node.decorator_list
+                ):
                     found.append(node)
             elif isinstance(node, ast.Call) and (wrapped := wrapped_function(self, node)) is not None:
                 found.append(wrapped)
         return list(dict.fromkeys(found))
+
+    @property
+    def lambdas(self) -> list[ast.Lambda]:
+        """Entries that are lambda expressions."""
+        return [n for n in ast.walk(self.tree) if isinstance(n, ast.Lambda) and n.lineno in self._unnamed]
+
+    @property
+    def _unnamed(self) -> frozenset[int]:
+        return self.entries - {_first_line(kernel) for kernel in self.kernels}
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         while node in self.parents:
@@ -96,7 +109,12 @@ class Scope:
         return name not in self.local
 
 
-def read(source: str, filename: str) -> SourceFile:
+def _first_line(function: Function) -> int:
+    """The line at which Python says that a function begins: that of its first decorator."""
+    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+
+
+def read(source: str, filename: str, entries: Collection[int] = ()) -> SourceFile:
     """Parse ``source``. Raises SyntaxError, ValueError or RecursionError where it isn't Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes: the file's own affair
@@ -113,7 +131,7 @@ def read(source: str, filename: str) -> SourceFile:
         else:
             values.update(_assigned(statement))
     rebound = frozenset(name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
-    return SourceFile(filename, tree, parents, _imports(tree), functions, classes, values, rebound)
+    return SourceFile(filename, tree, parents, _imports(tree), functions, classes, values, rebound, frozenset(entries))
 
 
 def is_jit(path: str) -> bool:
@@ -123,7 +141,9 @@ def is_jit(path: str) -> bool:
 
 
 def decorator_path(file: SourceFile, decorator: ast.expr) -> str:
-    return file.path_of(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    """The dotted path of a decorator; of a name that the module gives another one, the path of that."""
+    path = file.path_of(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    return file.path_of(file.values[path]) or path if path in file.values else path
 
 
 def wrapped_function(file: SourceFile, call: ast.Call) -> Function | None:

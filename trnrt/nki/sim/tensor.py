@@ -14,15 +14,21 @@ from typing import Any
 from trnrt.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.program import Dynamic, MemoryRegion, Register, View, contiguous_strides
+from trnrt.nki.sim.values import DeviceValue, ValueUnknownError
 
 
-class NkiTensor(View):
+class NkiTensor(DeviceValue, View):
     """A tensor of a kernel: ``shape`` and ``strides`` in elements, ``offset``, ``dtype``, ``buffer``.
 
     On-chip tensors (SBUF, PSUM) keep the partition dimension first and have at least two dimensions.
     """
 
     __slots__ = ()
+
+    __str__ = __repr__ = DeviceValue.__str__  # View's are those of a data class
+
+    def describe(self) -> str:
+        return View.__str__(self)
 
     @property
     def name(self) -> str:
@@ -347,6 +353,8 @@ def _resolve_slice(item: slice, dim: int, size: int) -> tuple[int, int, int]:
 def _resolve_index(item: Any, dim: int, size: int) -> int:
     try:
         at = index(item)
+    except ValueUnknownError:
+        raise
     except TypeError:
         raise KernelError(f"index {item!r} of dimension {dim} is not an integer") from None
     if not -size <= at < size:

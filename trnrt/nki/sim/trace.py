@@ -122,6 +122,11 @@ class Tracer:
         self.program.instructions.append(instruction)
         return instruction
 
+    def loop_place(self) -> Source:
+        """Where the innermost open device loop was begun."""
+        loop = self.open_loops[-1]
+        return next(i.source for i in reversed(self.program.instructions) if i.args.get("loop") is loop)
+
     def _tensor(self, storage: Storage) -> NkiTensor:
         self.program.storages.append(storage)
         return NkiTensor(storage, storage.shape, storage.strides, 0)

@@ -5,6 +5,7 @@ A device loop's body is traced once, between two markers, and stays a loop in th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,29 +14,31 @@ from trnrt.nki.machine.instructions import OPERATIONS
 from trnrt.nki.machine.program import Engine, Instruction, Loop, Register
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
+from trnrt.nki.sim.values import CONDITION, DeviceValue, asked_by_while, refuse
 
 
-class VirtualRegister(Register):
+class VirtualRegister(DeviceValue, Register):
     """A scalar of the device. Its value is not known while a kernel is traced, so Python can't compute with it.
 
     ``while register:`` makes a device loop that runs as long as the register is not zero.
     """
 
     __slots__ = ()
+    kind = "a register"
 
     def __bool__(self) -> bool:
         """The first question opens a loop on the register, the next one closes it: ``while`` asks before each round."""
         tracer = active_tracer("a register as a condition")
+        if asked_by_while(sys._getframe(1)) is False:
+            refuse(self, "a condition other than `while register:` (if, and, or, not, assert, bool())", CONDITION)
         if tracer.open_loops and tracer.open_loops[-1].condition is self:
             _end(tracer.open_loops[-1])
             return False
         _begin(Loop(None, condition=self))
         return True
 
-    def __int__(self) -> int:
-        raise TypeError("a register's value is known on the device only; use nl.fori_loop or nl.dynamic_range")
-
-    __index__ = __int__
+    def describe(self) -> str:
+        return f"register {self.index}"
 
 
 def _emit(operation: str, args: dict[str, Any]) -> Instruction:

@@ -1,0 +1,131 @@
+"""``print`` in a kernel that is simulated: it becomes part of the program, and shows values when it runs.
+
+The text of a tensor or register, in whatever string it stands, is a mark while the kernel is traced; ``print``
+replaces the marks by what the program kept there. Where a kernel is only traced, ``print`` is Python's own.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from trnrt.errors import KernelError
+from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.machine.execute import Executor
+from trnrt.nki.machine.instructions.printing import CAPTURE, DEVICE_PRINT, PRINT
+from trnrt.nki.machine.program import Engine, Program, View
+from trnrt.nki.sim.trace import active_tracer, is_tracing
+from trnrt.nki.sim.values import MARKER, PACKAGE, DeviceValue
+
+_PRINTS = (CAPTURE, PRINT, DEVICE_PRINT)
+_DEBUGGERS = frozenset({"IPython", "_pydevd_bundle", "debugpy", "ipdb", "pudb", "pydevd"})
+_LOCK = threading.Lock()
+_REPLACED: list[Callable[..., None]] = []  # Python's print, once for each kernel that is being traced
+
+
+class _Printer:
+    """Takes the prints of a kernel. ``marks`` are texts that stand for values, with the cells that get them.
+
+    ``arrays`` are what the kernel is called with: a debugger sees a tile's values before the whole program runs.
+    """
+
+    def __init__(self, arrays: Sequence[Array], *, precise: bool) -> None:
+        self.arrays, self.precise = arrays, precise
+        self.marks: dict[str, list[str]] = {}
+        self._at_work = False
+
+    def mark(self, value: DeviceValue, description: str, frame: FrameType) -> str:
+        """The text of a value: a mark for the kernel, the value for a debugger, for the simulator its description."""
+        internal = frame.f_code.co_filename.startswith(PACKAGE)
+        if (internal and not self._at_work) or not is_tracing():
+            return description
+        if _answers_now(frame):
+            return self._peek(value) or description
+        text = f"<{description} #{len(self.marks) + 1}>"
+        cell = self.marks[text] = [description, description]  # what the run finds, and what is known before
+        args = {"tensor": value if isinstance(value, View) else None, "value": value, "cell": cell}
+        active_tracer("print").emit(CAPTURE, args, Engine.unknown, None)
+        return text
+
+    def print(self, values: tuple[Any, ...], sep: str, end: str, options: dict[str, Any]) -> None:
+        """Put a call of ``print`` into the program."""
+        self._at_work = True
+        try:
+            text = sep.join(map(str, values)) + end
+        finally:
+            self._at_work = False
+        active_tracer("print").emit(PRINT, {"parts": self._parts(text), "options": options}, Engine.unknown, None)
+
+    def _peek(self, value: DeviceValue) -> str | None:
+        """A tensor's values, by running what the program has so far; None where that can't be."""
+        tracer = active_tracer("print")
+        if not isinstance(value, View) or value.dynamic is not None or tracer.open_loops or tracer.cores > 1:
+            return None
+        so_far = [i for i in tracer.program.instructions if i.operation not in _PRINTS]
+        try:
+            program = replace(tracer.program, instructions=so_far, outputs=[value])
+            return str(Executor(program, precise=self.precise).run(self.arrays)[0])
+        except KernelError:
+            return None
+
+    def _parts(self, text: str) -> list[str | list[str]]:
+        """The text cut at its marks, with their cells in their place."""
+        marks = [mark for mark in self.marks if mark in text]
+        pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", text) if marks else [text]
+        return [self.marks.get(piece, piece) for piece in pieces]
+
+
+_PRINTER: ContextVar[_Printer | None] = ContextVar("printer", default=None)
+
+
+@contextmanager
+def printing(arrays: Sequence[Array], *, precise: bool) -> Iterator[None]:
+    """Take what the kernel that is traced meanwhile, for these arguments, prints into its program."""
+    printer = _Printer(arrays, precise=precise)
+    tokens = _PRINTER.set(printer), MARKER.set(printer.mark)
+    with _LOCK:
+        _REPLACED.append(_REPLACED[0] if _REPLACED else builtins.print)
+        builtins.print = _print
+    try:
+        yield
+    finally:
+        _PRINTER.reset(tokens[0])
+        MARKER.reset(tokens[1])
+        with _LOCK:
+            original = _REPLACED.pop()
+            if not _REPLACED:
+                builtins.print = original
+
+
+def show(program: Program) -> None:
+    """Print what a program that will not run would have printed, tensors by their descriptions."""
+    for instruction in program.instructions:
+        if instruction.operation is PRINT:
+            text = "".join(part if isinstance(part, str) else part[1] for part in instruction["parts"])
+            print(text, end="", **instruction["options"])
+
+
+def _answers_now(frame: FrameType) -> bool:
+    """Whether a frame is a debugger's, a logger's or the like: what it prints is no part of the kernel."""
+    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return frame.f_code.co_filename == "<stdin>" or module in sys.stdlib_module_names or module in _DEBUGGERS
+
+
+def _print(*values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False) -> None:
+    printer = _PRINTER.get()
+    if printer is None or not is_tracing():  # another thread's
+        _REPLACED[0](*values, sep=sep, end=end, file=file, flush=flush)
+    elif _answers_now(frame := sys._getframe(1)):
+        shown = [printer.mark(v, v.describe(), frame) if isinstance(v, DeviceValue) else v for v in values]
+        _REPLACED[0](*shown, sep=sep, end=end, file=file, flush=flush)
+    else:
+        options = {"file": file, "flush": flush}
+        printer.print(values, " " if sep is None else sep, "\n" if end is None else end, options)
