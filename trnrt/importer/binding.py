@@ -25,19 +25,27 @@ _MOST_BLOCKERS = 8
 
 
 def bind(
-    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
+    imported: ImportedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, NDArray[Any]],
+    *,
+    of_any_size: bool = False,
 ) -> GraphView:
     """See ``ImportedModel.bind``."""
     bound, symbols = check_shapes(imported, shapes)
     constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
     try:
         with undisturbed():
-            return _prepared(imported, bound, symbols, constants)
+            view = _prepared(imported, bound, symbols, constants)
+            too_large = [] if of_any_size else list(islice(out_of_proportion(view.model.graph), _MOST_BLOCKERS))
     except TrnrtError:
         raise
     except Exception as error:
         # The graph is untrusted, and the libraries below report what they stumble over as they like.
         raise ModelFileError(f"{one_line(imported.name)}: the model can't be prepared ({root_cause(error)})") from error
+    if too_large:
+        raise UnsupportedModelError(imported.name, too_large)
+    return view
 
 
 def _prepared(
@@ -57,10 +65,7 @@ def _prepared(
         notes += more + folder.settle()
     name_nodes(model.graph)
     _check_outputs(imported, model)
-    unresolved = tuple(_unresolved(imported, shapes, folder))
-    if blockers := list(islice(out_of_proportion(model.graph), _MOST_BLOCKERS)):
-        raise UnsupportedModelError(imported.name, blockers)
-    return GraphView(model, tuple(notes), unresolved)
+    return GraphView(model, tuple(notes), tuple(_unresolved(imported, shapes, folder)))
 
 
 def check_shapes(

@@ -345,7 +345,7 @@ def _bytes(wanted: Wanted, shape: tuple[int, ...]) -> int:
 def _mixing(opened: Opened) -> str | None:
     """Why the rows of a batch are not independent; None if they are."""
     batch = opened.session.model.batch
-    return opened.session.mixing(opened.zeros(max(2, batch if isinstance(batch, int) else 2)))
+    return opened.session.mixing(opened.zeros(max(2, batch if isinstance(batch, int) else 2)), opened.step)
 
 
 def _refuse_mixing(session: InferenceSession, batch: int, reason: str) -> None:
