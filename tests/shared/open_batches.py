@@ -83,8 +83,9 @@ def random_rows(rows: int, sizes: tuple[int, ...]) -> Array:
 
 
 def reference(model: bytes, x: Array) -> list[Array]:
-    """What onnxruntime answers."""
+    """What onnxruntime answers, without its rewrites: with them it takes models that contradict themselves."""
     options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -218,7 +219,7 @@ def resize(growing: Growing, draw: Draw) -> list[str]:
     """Pixels, or rows, interpolated or repeated."""
     value = a_value(growing, draw)
     scales = [1.0] * growing.values[value].ndim
-    scales[an_axis(growing, value, draw)] = draw(st.sampled_from([1.0, 1.2, 2.0, 0.5]))
+    scales[an_axis(growing, value, draw)] = draw(st.sampled_from([1.0, 1.5, 2.0, 0.5]))
     return growing.add("Resize", value, "", growing.constant(scales, np.float32), mode="nearest")
 
 

@@ -266,8 +266,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     for value in node.inputs:
         view = movable(lowering, value)
         size = view.shape[axis]
-        if prod(view.shape):
-            parts.append((view, whole.slice(axis, start, size)))
+        parts.append((view, whole.slice(axis, start, size)))
         start += size
     add_move(lowering, node, parts, "tensors side by side: DMA brings each to its place")
 
