@@ -23,6 +23,7 @@ from trnrt.errors import Blocker, DeviceError, InputError, OptionError, Unsuppor
 from trnrt.feeds import as_array, check_array, draw, shape_text
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.no_rows import outputs_of_no_rows
 from trnrt.plan_files import save_plan
 from trnrt.planner import Plan, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
@@ -166,11 +167,11 @@ class InferenceSession:
         self.notes, self.cache_notes = [], []
         self._ran = []
         try:
-            outputs = self._run_slices(arrays, self._cover(arrays))
+            outputs = self._run_slices(arrays, self._cover(arrays)) if self._rows(arrays) else self._of_no_rows(arrays)
         except DeviceError:
             self.close()
             raise
-        if self.last_partition is not None:
+        if self._ran and self.last_partition is not None:
             self.notes += fallback_notes(self.last_partition)
         return [outputs[name] for name in wanted]
 
@@ -360,6 +361,11 @@ class InferenceSession:
             fixed = isinstance(batch, int)
             self._mixings[key] = batching.mixing_at_any(self.model.model.graph, bind, data, most, fixed=fixed)
         return self._mixings[key]
+
+    def _of_no_rows(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        outputs = outputs_of_no_rows(self.model, arrays, self.mixing(arrays))
+        self.notes.append("the batch has 0 rows: nothing was run")
+        return outputs
 
     def _run_slices(self, arrays: dict[str, Array], slices: list[Slice]) -> dict[str, Array]:
         if len(slices) == 1 and slices[0].rows == slices[0].bucket:
