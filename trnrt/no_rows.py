@@ -37,9 +37,7 @@ def outputs_of_no_rows(model: ImportedModel, arrays: Mapping[str, Array], mixing
     return outputs
 
 
-def _shapes(
-    model: ImportedModel, arrays: Mapping[str, Array], *, independent: bool
-) -> list[tuple[int, ...] | None]:
+def _shapes(model: ImportedModel, arrays: Mapping[str, Array], *, independent: bool) -> list[tuple[int, ...] | None]:
     """The outputs' shapes; None for one that can't be told."""
     from trnrt.importer.binding import shapes_of_no_rows
     from trnrt.importer.values import static_shape

@@ -60,8 +60,8 @@ Rule = Callable[[ir.Node, list[Batch | None], Shape], Batch]
 _REFORMING = "Reshape Flatten Squeeze Unsqueeze Identity Dropout Cast"
 _ELEMENTWISE = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp
 Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod
-Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan
-Tanh ThresholdedRelu Where Xor"""
+Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish
+Tan Tanh ThresholdedRelu Where Xor"""
 # These work within an image or a row of pixels: dimension 0 is left alone.
 _BY_IMAGE = """AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
 GlobalMaxPool GroupNormalization InstanceNormalization LRN LpPool MaxPool SpaceToDepth"""

@@ -1,8 +1,8 @@
 """Are the rows of a batch independent? Then a batch may be padded, or be one of several requests put together.
 
-``batch_rules`` says what each operator does to the batch; here it is followed through a graph from node to node. A graph
-is bound to one number of rows, and much holds for that number only: a constant may be as long as the batch, or be
-computed from its length. So an open batch is followed at several, and what is done with a row must be the same in each.
+``batch_rules`` says what each operator does to the batch; here it is followed through a graph, from node to node. A
+graph is bound to one number of rows, and much may hold for that number only: a constant can be as long as the batch, or
+be computed from its length. So an open batch is followed at several, and what is done with a row must be the same.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trnrt.importer.batch_rules import RULES, WITHOUT_RULE, Batch, Mixes, is_sam
 from trnrt.importer.naming import titled
 from trnrt.importer.values import constant_array, named_outputs, static_shape
 
-# From these a graph may learn how many rows there are, and do something else from a certain number on. Where it has none
-# of them, it does the same for any number if it does for two.
+# From these a graph may learn how many rows there are, and do something else from some number on. Without them, it does
+# the same for any number if it does for two.
 _COUNTING = frozenset({"Shape", "Size"})
 # Without axes it takes away the dimension of the batch where that is 1.
 _OF_ONE = _COUNTING | {"Squeeze"}
