@@ -150,7 +150,7 @@ def _by_image(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch
         raise Mixes("the batch is not dimension 0")
     if node.op_type == "MaxPool" and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         raise Mixes("its indices count from the batch's first row")
-    if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0):
+    if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) != 0:
         raise Mixes("in training it normalizes over the batch")
     return batch.moved(shape, 0)
 
