@@ -33,7 +33,7 @@ def as_array(given: Array | Sequence[object], info: TensorInfo) -> Array:
 
 
 def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_be_empty: bool = False) -> None:
-    """Dtype, rank and fixed dimensions; a fixed batch takes any number of rows (they are run in slices)."""
+    """Dtype, rank and fixed dimensions; a batch takes any number of rows, 0 too (a fixed one is run in slices)."""
     expected = as_numpy(info.dtype)
     if array.dtype != expected and not (info.dtype == "str" and array.dtype.kind in "OUS"):
         raise InputError(
@@ -47,7 +47,7 @@ def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_
             hint="one row needs its batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
         )
     for d, (size, declared) in enumerate(zip(array.shape, info.shape, strict=True)):
-        if size == 0 and not may_be_empty:
+        if size == 0 and not may_be_empty and not (d == 0 and batch is not None):
             raise InputError(
                 f"input {info.name!r} has shape {array.shape}: dimension {d} is 0, there is nothing to run"
             )

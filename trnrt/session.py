@@ -23,6 +23,7 @@ from trnrt.errors import Blocker, DeviceError, InputError, OptionError, Unsuppor
 from trnrt.feeds import as_array, check_array, draw, shape_text
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.no_rows import outputs_of_no_rows
 from trnrt.plan_files import save_plan
 from trnrt.planner import Plan, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
@@ -114,7 +115,7 @@ class InferenceSession:
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
         self._shapes = dict(shapes or {})
         self._ran: list[LoadedPartition] = []
-        self._mixings: dict[tuple[tuple[int, ...], ...], str | None] = {}
+        self._mixings: dict[tuple[object, ...], str | None] = {}
 
     @property
     def runner(self) -> Backend:
@@ -166,11 +167,11 @@ class InferenceSession:
         self.notes, self.cache_notes = [], []
         self._ran = []
         try:
-            outputs = self._run_slices(arrays, self._cover(arrays))
+            outputs = self._run_slices(arrays, self._cover(arrays)) if self._rows(arrays) else self._of_no_rows(arrays)
         except DeviceError:
             self.close()
             raise
-        if self.last_partition is not None:
+        if self._ran and self.last_partition is not None:
             self.notes += fallback_notes(self.last_partition)
         return [outputs[name] for name in wanted]
 
@@ -322,7 +323,7 @@ class InferenceSession:
         slices = cover(rows, (batch,) if isinstance(batch, int) else shared(rows, self.buckets, self._backend.parallel))
         if slices == exact:
             return exact
-        reason = self.mixing(arrays)
+        reason = self.mixing(arrays, rows)
         if reason is not None and isinstance(batch, int):
             raise InputError(
                 f"{_counted(rows, 'row')} for a batch fixed at {batch}, whose rows are not independent: {reason}",
@@ -335,31 +336,36 @@ class InferenceSession:
         self.notes.append(": ".join(part for part in (fixed, slices_note(slices)) if part))
         return slices
 
-    def mixing(self, arrays: Mapping[str, Array]) -> str | None:
-        """Why rows of a batch with inputs like these may depend on each other; None if they do not."""
+    def mixing(self, arrays: Mapping[str, Array], rows: int = 1) -> str | None:
+        """Why rows of a batch with inputs like these may depend on each other; None if they do not.
+
+        ``rows``: the most that come together; where the batch is open, as many as the largest bucket at least.
+        """
+        from trnrt.importer import batching
+
         batch = self.model.batch
         if batch == 1:
             return None
-        # Two counts, where it is open: a 2 that stands in the model, as in a Reshape to [2, -1], is not the batch.
-        counts = (max(2, batch),) if isinstance(batch, int) else (2, 3)
-        reasons = (self._mixing_of(arrays, rows) for rows in counts)
-        return next((reason for reason in reasons if reason is not None), None)
-
-    def _mixing_of(self, arrays: Mapping[str, Array], rows: int) -> str | None:
-        """``mixing`` in a batch of so many rows."""
-        from trnrt.importer import batching
-
         values = {name: arrays[name] for name in self.model.parameters}
-        data = [name for name, array in arrays.items() if array.ndim and name not in values]
-        shapes = {name: (rows, *a.shape[1:]) if name in data else a.shape for name, a in arrays.items()}
-        key = tuple(shapes.values())
+        rest = {name: a.shape[1:] if a.ndim and name not in values else None for name, a in arrays.items()}
+        data = [name for name, sizes in rest.items() if sizes is not None]
+        # In powers of two, so that not every number of rows is looked at anew.
+        most = batch if isinstance(batch, int) else 1 << (max(rows, self.buckets[-1]) - 1).bit_length()
+        key = (most, *(arrays[name].shape if sizes is None else sizes for name, sizes in rest.items()))
+
+        def bind(count: int) -> Any:
+            shapes = {n: arrays[n].shape if sizes is None else (count, *sizes) for n, sizes in rest.items()}
+            return self.model.bind(shapes, values, of_any_size=True).model.graph
+
         if key not in self._mixings:
-            try:
-                self._mixings[key] = batching.mixing(self.model.bind(shapes, values).model.graph, data, rows)
-            except InputError:
-                # What the file calls a batch may be a length that an operator counts on, such as Split's.
-                self._mixings[key] = f"the model does not take {_counted(rows, 'row')}"
+            fixed = isinstance(batch, int)
+            self._mixings[key] = batching.mixing_at_any(self.model.model.graph, bind, data, most, fixed=fixed)
         return self._mixings[key]
+
+    def _of_no_rows(self, arrays: dict[str, Array]) -> dict[str, Any]:
+        outputs = outputs_of_no_rows(self.model, arrays, self.mixing(arrays))
+        self.notes.append("the batch has 0 rows: nothing was run")
+        return outputs
 
     def _run_slices(self, arrays: dict[str, Array], slices: list[Slice]) -> dict[str, Array]:
         if len(slices) == 1 and slices[0].rows == slices[0].bucket:

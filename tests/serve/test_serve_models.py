@@ -12,6 +12,7 @@ import pytest
 from engines import (
     FIXED,
     FIXED_MIXING,
+    LAST_ROWS,
     MIXING,
     NO_BATCH,
     RELU,
@@ -151,6 +152,19 @@ def test_rows_that_depend_on_each_other_are_not_merged(tmp_path: Path) -> None:
         assert "2 rows for a batch fixed at 4" in refused(fixed, x=numbers(2, 3))
         inference = await fixed.infer({"x": numbers(4, 3)})
         np.testing.assert_allclose(inference.outputs["y"].sum(axis=0), 1, rtol=1e-5)
+
+    run(work())
+
+
+def test_the_last_rows_are_those_of_each_request(tmp_path: Path) -> None:
+    """Neither the padding's nor a neighbour's: all rows of a small batch would be the last ones."""
+
+    async def work() -> None:
+        model = await loaded(save(tmp_path, "last", LAST_ROWS))
+        pieces = [numbers(rows, 3, seed=rows) for rows in (1, 2, 5, 7)]
+        found = await asyncio.gather(*(model.infer({"x": piece}) for piece in pieces))
+        for piece, inference in zip(pieces, found, strict=True):
+            np.testing.assert_array_equal(inference.outputs["y"], piece[-3:])
 
     run(work())
 

@@ -229,7 +229,7 @@ BAD_FEEDS: list[tuple[dict[str, NDArray[Any]], str]] = [
     ({"x": np.zeros((1, 3), np.int64)}, "int64.*wants float32"),
     ({"x": np.zeros((1, 4), np.float32)}, r"\(1, 4\).*\(N, 3\)"),
     ({"x": np.zeros(3, np.float32)}, "rank 1"),
-    ({"x": np.zeros((0, 3), np.float32)}, "dimension 0 is 0"),
+    ({"x": np.zeros((2, 0), np.float32)}, "dimension 1 is 0"),
 ]
 
 

@@ -19,25 +19,69 @@ from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import undisturbed
 from trnrt.importer.rewriting import apply_rules
 from trnrt.importer.sizes import out_of_proportion
+from trnrt.importer.values import static_shape
 
 # Enough to see what is too large; a chain of a thousand would say it a thousand times.
 _MOST_BLOCKERS = 8
 
 
 def bind(
-    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
+    imported: ImportedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, NDArray[Any]],
+    *,
+    of_any_size: bool = False,
 ) -> GraphView:
     """See ``ImportedModel.bind``."""
     bound, symbols = check_shapes(imported, shapes)
     constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
     try:
         with undisturbed():
-            return _prepared(imported, bound, symbols, constants)
+            view = _prepared(imported, bound, symbols, constants)
+            too_large = [] if of_any_size else list(islice(out_of_proportion(view.model.graph), _MOST_BLOCKERS))
     except TrnrtError:
         raise
     except Exception as error:
         # The graph is untrusted, and the libraries below report what they stumble over as they like.
         raise ModelFileError(f"{one_line(imported.name)}: the model can't be prepared ({root_cause(error)})") from error
+    if too_large:
+        raise UnsupportedModelError(imported.name, too_large)
+    return view
+
+
+def shapes_of_no_rows(
+    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
+) -> list[tuple[int, ...] | None]:
+    """The outputs' shapes where the inputs ``shapes`` have a 0 for the rows; None for one that can't be told.
+
+    Shapes are all that is known of such a graph: no rule is made for tensors without elements.
+
+    Raises:
+        InputError: if the shapes are not one for each input, or don't fit.
+    """
+    bound, symbols = check_shapes(imported, shapes, fewest_rows=0)
+    constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
+    try:
+        with undisturbed():
+            model = _folded(imported, bound, symbols, constants)[0]
+    except Exception:  # what the libraries below make of no elements is their affair
+        return [None] * len(imported.outputs)
+    return [static_shape(value) for value in model.graph.outputs]
+
+
+def _folded(
+    imported: ImportedModel,
+    shapes: dict[str, tuple[int, ...]],
+    symbols: dict[str, int],
+    constants: dict[str, NDArray[Any]],
+) -> tuple[ir.Model, Folder, list[str]]:
+    """A copy of the model for these shapes, folded; what folds it, and the notes about that."""
+    model = imported.model.clone()
+    for value in model.graph.inputs:
+        value.shape = ir.Shape(shapes[value.name or ""])
+    bind_values(model.graph, constants)
+    folder = Folder(model, symbols)
+    return model, folder, folder.settle()
 
 
 def _prepared(
@@ -46,27 +90,21 @@ def _prepared(
     symbols: dict[str, int],
     constants: dict[str, NDArray[Any]],
 ) -> GraphView:
-    model = imported.model.clone()
-    for value in model.graph.inputs:
-        value.shape = ir.Shape(shapes[value.name or ""])
-    bind_values(model.graph, constants)
-    folder = Folder(model, symbols)
-    notes = folder.settle()
+    model, folder, notes = _folded(imported, shapes, symbols, constants)
     renew_opset_6(model)
     while more := apply_rules(model):
         notes += more + folder.settle()
     name_nodes(model.graph)
     _check_outputs(imported, model)
-    unresolved = tuple(_unresolved(imported, shapes, folder))
-    if blockers := list(islice(out_of_proportion(model.graph), _MOST_BLOCKERS)):
-        raise UnsupportedModelError(imported.name, blockers)
-    return GraphView(model, tuple(notes), unresolved)
+    return GraphView(model, tuple(notes), tuple(_unresolved(imported, shapes, folder)))
 
 
 def check_shapes(
-    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]]
+    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], *, fewest_rows: int = 1
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
     """The shapes as plain ints, and what they say about the model's symbols.
+
+    ``fewest_rows``: what dimension 0 is at least; the others are 1 or more. Those of parameters may be 0.
 
     Raises:
         InputError: if they are not one for each input, or don't fit.
@@ -83,11 +121,14 @@ def check_shapes(
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
             raise InputError(f"input {quoted(name)}: there is no shape for it", hint=f"Expected {_shown(info)}.")
-        bound[name] = _fitted(info, shapes[name], symbols, smallest=0 if name in imported.parameters else 1)
+        smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
+        bound[name] = _fitted(info, shapes[name], symbols, *smallest)
     return bound, symbols
 
 
-def _fitted(info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int], smallest: int) -> tuple[int, ...]:
+def _fitted(
+    info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int], fewest_rows: int, smallest: int
+) -> tuple[int, ...]:
     start = f"input {quoted(info.name)}: expected shape {_shown(info)}, got {tuple(shape)}"
     try:
         dims = tuple(operator.index(dim) for dim in shape)
@@ -96,7 +137,7 @@ def _fitted(info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int], s
     if len(dims) != len(info.shape):
         raise InputError(f"{start}: it has {len(dims)} dimensions, not {len(info.shape)}")
     for axis, (dim, expected) in enumerate(zip(dims, info.shape, strict=True)):
-        if dim < smallest:
+        if dim < (fewest_rows if axis == 0 else smallest):
             raise InputError(f"{start}: dimension {axis} is {dim}, so there is nothing to compute")
         if isinstance(expected, int) and dim != expected:
             raise InputError(f"{start}: dimension {axis} must be {expected}")

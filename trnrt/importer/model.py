@@ -64,11 +64,16 @@ class ImportedModel:
     digest: str = ""
 
     def bind(
-        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]] | None = None
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        values: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        of_any_size: bool = False,
     ) -> GraphView:
         """The graph for these input shapes, one for each input: all of it static, folded and cleaned up.
 
         ``values`` has those of the ``parameters`` (others in it are not looked at), which become constants.
+        ``of_any_size``: also where its tensors are too large to be computed, for who only looks at the graph.
 
         Raises:
             InputError: if a shape or a parameter's value is missing, or doesn't fit what the model declares.
@@ -77,4 +82,4 @@ class ImportedModel:
         """
         from trnrt.importer.binding import bind
 
-        return bind(self, shapes, values or {})
+        return bind(self, shapes, values or {}, of_any_size=of_any_size)

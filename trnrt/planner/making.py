@@ -301,9 +301,10 @@ def _stored(value: str, whole: Material, fitted: Fitted, *, swept: bool) -> Stor
 def _outputs(lowering: Lowering, graph: ir.Graph) -> tuple[PlanOutput, ...]:
     outputs = []
     for value in graph.outputs:
-        constant = lowering.constant(value)
+        # A constant, or one in another shape.
+        constant = lowering.constant(graph.initializers.get(lowering.root(value)))
         if constant is not None:
-            lowering.constants[value_name(value)] = constant
+            lowering.constants[lowering.root(value)] = constant
         if lowering.is_list(value):
             outputs.append(PlanOutput(value_name(value), value_name(value), (), np.dtype(object), is_list=True))
             continue

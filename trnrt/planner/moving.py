@@ -170,7 +170,9 @@ def _collapse(view: View) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def move_step(
     name: str, output: str, shape: tuple[int, ...], parts: list[tuple[View, View]], fill: float | None = None
 ) -> MoveStep:
-    """The step of ``parts`` (what is taken, where it is put), each stored tensor being one source."""
+    """The step of ``parts`` (what is taken, where it is put), each stored tensor being one source; empty ones count
+    nothing."""
+    parts = [(taken, put) for taken, put in parts if prod(taken.shape)]
     roots = list(dict.fromkeys(taken.root for taken, _ in parts))
     if len(parts) > MOST_PARTS:
         raise Blocked(f"{len(parts)} separate transfers; a step makes {MOST_PARTS} at most")

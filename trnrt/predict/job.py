@@ -76,6 +76,8 @@ class Request:
 class Job:
     """A request, settled: parts 0 to ``parts`` - 1, of ``rows_per_part`` rows each, the last one of the rest.
 
+    Of no rows there is one part, too: who reads it finds its columns.
+
     ``batch``: rows of every run of the session. ``identity``: (what, its value) of all that the bytes of the parts
     depend on; a directory holds the parts of one identity.
     """
@@ -89,7 +91,7 @@ class Job:
     @property
     def parts(self) -> int:
         """How many parts there are."""
-        return -(-self.rows // self.rows_per_part)
+        return max(1, -(-self.rows // self.rows_per_part))
 
     def span(self, number: int) -> tuple[int, int]:
         """The rows of a part, from and up to."""
@@ -345,7 +347,7 @@ def _bytes(wanted: Wanted, shape: tuple[int, ...]) -> int:
 def _mixing(opened: Opened) -> str | None:
     """Why the rows of a batch are not independent; None if they are."""
     batch = opened.session.model.batch
-    return opened.session.mixing(opened.zeros(max(2, batch if isinstance(batch, int) else 2)))
+    return opened.session.mixing(opened.zeros(max(2, batch if isinstance(batch, int) else 2)), opened.step)
 
 
 def _refuse_mixing(session: InferenceSession, batch: int, reason: str) -> None:

@@ -110,6 +110,8 @@ def _ahead(opened: Opened, start: int, stop: int) -> Generator[Rows]:
     """The rows in blocks; while one is run, the next is read."""
     starts = range(start, stop, opened.block)
     spans = [(first, min(first + opened.block, stop)) for first in starts]
+    if not spans:
+        return
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(opened.source.read, *spans[0])
         for span in spans[1:]:

@@ -286,10 +286,7 @@ def _joined(readers: Sequence[Reader], wanted: Sequence[Wanted], keyed: Sequence
     if len(counts) > 1:
         told = ", ".join(f"{counted(rows, 'row')} for {quoted(name)}" for rows, name in counts.items())
         raise InputError(f"the inputs have different numbers of rows: {told}")
-    rows = next(iter(counts))
-    if rows == 0:
-        raise InputError("the input has no rows: there is nothing to predict")
-    return Source(wanted, readers, rows, keyed)
+    return Source(wanted, readers, next(iter(counts)), keyed)
 
 
 def plain(value: object) -> int | str | None:

@@ -22,6 +22,7 @@ from trnrt.planner.plan import Plan
 from trnrt.session import InferenceSession
 from trnrt.validate.bundle import Material, write_bundle
 from trnrt.validate.distances import Distance
+from trnrt.validate.outputs import check_rows
 from trnrt.validate.walking import Compared, Unit, Walk, for_plan
 
 Array = NDArray[Any]
@@ -83,6 +84,7 @@ def validate_layers(
     Raises:
         OptionError: if the bundle is to be of a step or node that does not exist.
     """
+    check_rows(session, feeds)
     arrays, notes = _first_batch(session, feeds)
     walk = _walk(session, arrays, plan)
     position = None if bundle is None or bundle.step is None else _position(walk, bundle.step)
@@ -133,7 +135,7 @@ def _first_batch(session: InferenceSession, feeds: Mapping[str, Array]) -> tuple
     rows = arrays[data[0]].shape[0]
     buckets = (batch,) if isinstance(batch, int) else session.buckets
     taken = next((size for size in buckets if size >= rows), buckets[-1])
-    if taken == rows or not rows:
+    if taken == rows:
         return arrays, []
     for name in data:
         part = arrays[name][:taken]

@@ -91,6 +91,7 @@ def validate(
 
     A session of 16 bits is run in float32 as well, so that it can be told which part of an error is rounding.
     """
+    check_rows(session, feeds)
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not (np.isfinite(value) and value >= 0):
             raise OptionError(f"{name}={value}: a tolerance is a finite number, 0 or more")
@@ -113,6 +114,13 @@ def validate(
         atol=atol,
         accuracy=None if labels is None else accuracy(ours, reference, labels),
     )
+
+
+def check_rows(session: InferenceSession, feeds: Mapping[str, Array]) -> None:
+    """InputError for a batch of 0 rows: a comparison of nothing would pass whatever the model computes."""
+    data = [array for name, array in feeds.items() if np.ndim(array) and name not in session.model.parameters]
+    if session.model.batch is not None and any(len(array) == 0 for array in data):
+        raise InputError("the batch has 0 rows: there is nothing to compare", hint="give 1 row or more")
 
 
 def split(ours: Array, between: Array, reference: Array) -> Split | None:

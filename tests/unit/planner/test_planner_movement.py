@@ -46,6 +46,19 @@ def test_slice(starts: Shape, ends: Shape, axes: Shape, steps: Shape, result: Sh
     moved("Slice(r, s, e, a, t)", (4, 5, 6), result, given)
 
 
+@pytest.mark.parametrize("pads", [(-1, 0, 0, 1, 0, 0), (1, 0, 0, -1, 0, 0), (0, -5, 0, 0, 2, 0)], ids=str)
+def test_pad_that_leaves_nothing_of_its_input(pads: Shape) -> None:
+    """What is cut off at one end is all there was: only the padding remains."""
+    result = tuple(size + begin + end for size, begin, end in zip((1, 5, 6), pads[:3], pads[3:], strict=True))
+    moved("Pad(r, p)", (1, 5, 6), result, {"p": ints(*pads)})
+
+
+@pytest.mark.parametrize("op", ["Split<axis=0>(c)", "Reshape(c, s)"])
+def test_a_constant_in_another_shape_as_an_output(op: str) -> None:
+    graph = f"(float[2,3] x) => (float[2,3] y, float[3,2] v) {{ y = Relu(x)  v = {op} }}"
+    compare(modelled(graph, {"c": drawn(3, 2), "s": ints(3, -1)}), {"x": drawn(2, 3)})
+
+
 def test_slice_of_old() -> None:
     moved("Slice<starts=[1, 0], ends=[3, 1000], axes=[1, 2]>(r)", (4, 5, 6), (4, 2, 6), opset=9)
 

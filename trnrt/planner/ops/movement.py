@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 import onnx_ir as ir
 
@@ -266,8 +264,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     for value in node.inputs:
         view = movable(lowering, value)
         size = view.shape[axis]
-        if prod(view.shape):
-            parts.append((view, whole.slice(axis, start, size)))
+        parts.append((view, whole.slice(axis, start, size)))
         start += size
     add_move(lowering, node, parts, "tensors side by side: DMA brings each to its place")
 
