@@ -8,7 +8,7 @@ import numpy as np
 
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.accumulators import accumulating_writer, preparation, registers
-from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, writer
+from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, within_range, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, Operation
@@ -160,7 +160,7 @@ def _activate2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         )
         if op is not OPERATORS["bypass"]
     ]
-    function, parametric = instruction["op"].activation, instruction["op"].parametric
+    function, parametric = within_range(instruction, arrays), instruction["op"].parametric
     parameter = column(instruction["relu_param"], arrays, target.ndim)
     store = accumulating_writer(instruction, arrays, instruction["reduce_op"])
 
@@ -168,7 +168,7 @@ def _activate2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         values = as_float32(data())
         for stage, immediate in stages:
             values = stage(values, immediate())
-        store(function(values) if parametric is None else parametric(values, parameter()))
+        store(parametric(values, parameter()) if function is None else function(values))
 
     return activate
 
