@@ -49,6 +49,7 @@ ACTIVATION = Operation(
         operands.activation_function,
         operands.activation_reduce,
         operators.reciprocal_bias,
+        operands.other_start_partition,
     ),
     bind=_activation,
     cost=costs.accumulating,
