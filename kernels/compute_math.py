@@ -16,6 +16,7 @@ WHOLE = 8388608.0
 LEADING_BITS = -4096
 # The scalar engine's logarithm holds from 2**-64 to 2**64; numbers beyond 2**-63 and 2**63 are brought inside.
 LEAST_LOG, MOST_LOG = math.pow(2.0, -63.0), math.pow(2.0, 63.0)
+LOG_VALID = (math.pow(2.0, -64.0), math.pow(2.0, 64.0))
 UP, DOWN = math.pow(2.0, 86.0), math.pow(2.0, -64.0)
 LN_2 = 0.6931471805599453
 # 2 * pi in three parts; products of the first two with whole numbers up to 2**15 are exact.
@@ -158,12 +159,17 @@ def rounded(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
 
 
 def logarithm(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
-    """dst = ln(x): what the scalar engine's range does not hold is brought into it by a power of two."""
+    """dst = ln(x): what the scalar engine's range does not hold is brought into it by a power of two.
+
+    Numbers without a logarithm in that range (0, infinity, negative numbers, NaN) never reach the engine as they are.
+    """
     up_sb, down_sb, scaled_sb = fresh(dst.shape), fresh(dst.shape), fresh(dst.shape)
     nisa.tensor_scalar(dst=up_sb, data=x, op0=nl.less, operand0=LEAST_LOG, op1=nl.multiply, operand1=UP)
     nisa.tensor_scalar(dst=down_sb, data=x, op0=nl.less_equal, operand0=MOST_LOG, op1=nl.maximum, operand1=DOWN)
     nisa.scalar_tensor_tensor(dst=scaled_sb, data=up_sb, op0=nl.maximum, operand0=1.0, op1=nl.multiply, operand1=x)
     nisa.tensor_tensor(dst=scaled_sb, data1=scaled_sb, data2=down_sb, op=nl.multiply)
+    least, most = LOG_VALID
+    nisa.tensor_scalar(dst=scaled_sb, data=scaled_sb, op0=nl.maximum, operand0=least, op1=nl.minimum, operand1=most)
     result_sb = dst if dst.dtype == nl.float32 else scaled_sb
     nisa.activation(dst=result_sb, op=nl.log, data=scaled_sb)
     nisa.scalar_tensor_tensor(
@@ -176,6 +182,8 @@ def logarithm(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
     nisa.tensor_copy_predicated(dst=result_sb, src=-float("inf"), predicate=end_sb)
     nisa.tensor_scalar(dst=end_sb, data=x, op0=nl.equal, operand0=float("inf"))
     nisa.tensor_copy_predicated(dst=result_sb, src=float("inf"), predicate=end_sb)
+    nisa.tensor_scalar(dst=end_sb, data=x, op0=nl.greater_equal, operand0=0.0, op1=nl.equal, operand1=0.0)
+    nisa.tensor_copy_predicated(dst=result_sb, src=float("nan"), predicate=end_sb)
     settle(dst, result_sb)
 
 

@@ -14,6 +14,7 @@ LEAST_RUN = 16
 LEAST_PART = 4
 # The scalar engine's logarithm holds from 2**-64 to 2**64: what is not well within it is scaled by powers of 2.
 LARGE, LARGE_SCALE, LARGE_LOG = 2.0**60, 2.0**-64, 44.361419555836498
+LEAST, MOST = 2.0**-64, 2.0**64
 SMALL, SMALL_SCALE, SMALL_LOG = 2.0**-60, 2.0**100, 69.314718055994533
 # (groups on the partitions, more groups, what is reduced, columns); a result has no third dimension.
 Views = list[nl.NkiTensor]
@@ -178,12 +179,16 @@ def logarithm(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     nisa.scalar_tensor_tensor(
         dst=offset_sb, data=where_sb, op0=nl.multiply, operand0=-SMALL_LOG, op1=nl.add, operand1=offset_sb
     )
+    # 0, infinity, negative numbers and NaN never reach the engine as they are.
+    nisa.tensor_scalar(dst=scaled_sb, data=scaled_sb, op0=nl.maximum, operand0=LEAST, op1=nl.minimum, operand1=MOST)
     nisa.activation(dst=scaled_sb, op=nl.log, data=scaled_sb)
     nisa.tensor_tensor(dst=scaled_sb, data1=scaled_sb, data2=offset_sb, op=nl.add)
     nisa.tensor_scalar(dst=where_sb, data=src, op0=nl.equal, operand0=0.0)
     nisa.tensor_copy_predicated(dst=scaled_sb, src=float("-inf"), predicate=where_sb)
     nisa.tensor_scalar(dst=where_sb, data=src, op0=nl.equal, operand0=float("inf"))
     nisa.tensor_copy_predicated(dst=scaled_sb, src=float("inf"), predicate=where_sb)
+    nisa.tensor_scalar(dst=where_sb, data=src, op0=nl.greater_equal, operand0=0.0, op1=nl.equal, operand1=0.0)
+    nisa.tensor_copy_predicated(dst=scaled_sb, src=float("nan"), predicate=where_sb)
     nisa.tensor_copy(dst=dst, src=scaled_sb)
 
 

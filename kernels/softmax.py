@@ -161,6 +161,8 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
     negated_max_sb = _tile(n, 1, 1, nl.float32)
     total_sb = _tile(n, 1, 1, nl.float32)
     _combine(negated_max_sb, total_sb, maxima_sb, totals_sb)
+    if log:
+        _void_empty(total_sb)
     _invert_total(total_sb, log)
     for c0 in range(0, columns, CHUNK):
         c1 = min(columns, c0 + CHUNK)
@@ -194,6 +196,13 @@ def _combine(
     nisa.activation(dst=maxima_sb, op=nl.exp, data=maxima_sb, scale=-1.0, bias=negated_max_sb)
     nisa.tensor_tensor(dst=totals_sb, data1=totals_sb, data2=maxima_sb, op=nl.multiply)
     nisa.tensor_reduce(dst=total_sb, op=nl.add, data=totals_sb, axis=(1,))
+
+
+def _void_empty(total_sb: nl.NkiTensor) -> None:
+    """NaN for the sum of a row of nothing but -inf: the scalar engine has no logarithm of 0."""
+    empty_sb = nl.ndarray(total_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=empty_sb, data=total_sb, op0=nl.equal, operand0=0.0)
+    nisa.tensor_copy_predicated(dst=total_sb, src=float("nan"), predicate=empty_sb)
 
 
 def _invert_total(total_sb: nl.NkiTensor, log: bool) -> None:

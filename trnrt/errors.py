@@ -1,4 +1,4 @@
-"""Every error that trnrt raises on purpose: one tree, so that a caller can catch one class.
+"""Every error that trnrt raises on purpose: one tree, so that a caller can catch one class. And its one warning.
 
 This module imports nothing, so that every room, the simulator included, may use it.
 
@@ -103,3 +103,7 @@ class KernelError(TrnrtError, AssertionError):
 
 class KernelMemoryError(KernelError):
     """A kernel's tiles do not fit SBUF or PSUM; lists the tiles that are alive at that point."""
+
+
+class KernelWarning(UserWarning):
+    """The simulator ran what the hardware may do otherwise, or AWS's compiler may refuse; names the source line."""

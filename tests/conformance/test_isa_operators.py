@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 from simulating import Array, Tensor, drawn, give, load, rounded, run, same, tile, traced, zeros
 
-from trnrt.errors import KernelError
-from trnrt.nki import nisa, nl
+from trnrt.errors import KernelError, KernelWarning
+from trnrt.nki import nisa, nl, simulate
+from trnrt.nki.machine.functions import Range
 from trnrt.nki.machine.operators import OPERATORS
 
 F32 = np.float32
@@ -286,15 +289,98 @@ def test_valid_ranges(op: str) -> None:
     else:
         invalid = np.append(invalid, F32(-1))
     np.testing.assert_allclose(activated(op, valid[None])[0], meaning(valid.astype(np.float64)), rtol=1e-6)
-    assert np.isnan(activated(op, invalid[None])).all()
+    with np.errstate(all="ignore"):
+        expected = meaning(invalid)
+    for value, result in zip(invalid, expected, strict=True):  # what the function is, and a warning
+        with warned(f"activation: nl.{op} of {value:g};", OPERATORS[op].valid, value):
+            got = activated(op, np.array([[value]]))
+        np.testing.assert_allclose(got[0], result, rtol=1e-6)
+
+
+def warned(says: str, limits: Range | None, value: Any) -> AbstractContextManager[Any]:
+    """What a value outside of a range is warned of; NaN is not outside of any."""
+    if np.isnan(value):
+        return nullcontext()
+    return pytest.warns(
+        KernelWarning, match=rf"{re.escape(f'{says} its valid input range is {limits}')}.*\n  at .*:\d+ in"
+    )
+
+
+def test_the_documented_ranges_are_the_operators_own() -> None:
+    assert {name for name, op in OPERATORS.items() if op.valid} == {*RANGES, "sin"}
+    for name, (_, least, most, both) in RANGES.items():
+        limits = OPERATORS[name].valid
+        assert limits is not None
+        signed = name == "arctan"  # from -most to most
+        assert (limits.least, limits.most, limits.magnitude) == (-most if signed else least, most, both and not signed)
+
+
+RANGED: dict[str, Any] = {
+    "activation": lambda dst, x: nisa.activation(dst, nl.sqrt, x, scale=2.0, bias=0.0),
+    "activation_reduce": lambda dst, x: nisa.activation_reduce(dst, nl.sqrt, x, nl.add, tile(2, 1)),
+    "activate2": lambda dst, x: nisa.activate2(dst, nl.sqrt, x, 2.0, 0.0, nl.multiply, nl.add),
+    "nl.sqrt": lambda dst, x: nisa.tensor_copy(dst, nl.sqrt(x)),
+}
+
+
+@pytest.mark.parametrize("how", RANGED)
+def test_a_line_warns_once_in_each_call(how: str) -> None:
+    def body(a: Tensor) -> Tensor:
+        x, dst = load(a), tile(*a.shape)
+        for _ in range(3):
+            RANGED[how](dst, x)
+        return give(dst)
+
+    kernel = simulate(body, "trn3")
+    zeros, ones = np.zeros((2, 3), F32), np.ones((2, 3), F32)
+    for _ in range(2):
+        with pytest.warns(KernelWarning) as caught:
+            assert (kernel(zeros) == 0).all()
+        (told,) = caught
+        assert "nl.sqrt of 0 and 5 more of 6 values" in str(told.message)
+        assert told.filename == __file__
+        assert f"{__file__}:{told.lineno} in" in str(told.message)
+    kernel(ones)  # nothing
+
+
+def test_each_function_and_line_warns_of_its_own() -> None:
+    def body(a: Tensor) -> Tensor:
+        x = load(a)
+        return give(nl.add(nl.log(x), nl.add(nl.sqrt(x), nl.sqrt(x))))
+
+    with pytest.warns(KernelWarning) as caught:
+        simulate(body)(np.zeros((1, 1), F32))
+    assert [str(told.message).split(" of ")[0] for told in caught] == ["activation: nl.log", "activation: nl.sqrt"]
+
+
+def test_both_cores_warn() -> None:
+    def body(a: Tensor) -> Tensor:
+        out = nl.ndarray((2, *a.shape), a.dtype, nl.shared_hbm)
+        nisa.dma_copy(out[nl.program_id(0)], nl.log(load(a)))
+        return out
+
+    with pytest.warns(KernelWarning) as caught:
+        got = simulate(body)[2](np.zeros((1, 1), F32))
+    assert len(caught) == 2
+    assert (got == -np.inf).all()
+
+
+def test_the_vector_and_gpsimd_engines_have_no_such_range() -> None:
+    def body(a: Tensor) -> Tensor:
+        return give(nl.add(nl.rsqrt(load(a)), nl.reciprocal(load(a))))
+
+    assert (run(body, np.zeros((1, 4), F32)) == np.inf).all()
 
 
 def test_sin_is_a_cubic_beyond_pi() -> None:
     x = np.linspace(-math.pi, math.pi, 64).clip(-3.1415925, 3.1415925).astype(F32)[None]
     np.testing.assert_allclose(activated("sin", x), np.sin(x.astype(np.float64)), atol=2e-7)
-    far = activated("sin", np.array([[9.0, -9.0, 3.2]], F32))
+    with pytest.warns(KernelWarning, match="nl.sin of 9 and 2 more of 3 values; its valid input range is -pi to pi"):
+        far = activated("sin", np.array([[9.0, -9.0, 3.2]], F32))
     np.testing.assert_allclose(far, [[27.65, -27.65, math.sin(3.2)]], atol=0.005)  # the reference says ~27.65
-    np.testing.assert_array_equal(activated("sin", np.array([[np.inf, -np.inf]], F32)), [[np.inf, -np.inf]])
+    with pytest.warns(KernelWarning, match="extrapolates a cubic"):
+        ends = activated("sin", np.array([[np.inf, -np.inf]], F32))
+    np.testing.assert_array_equal(ends, [[np.inf, -np.inf]])
 
 
 def test_scale_and_bias_come_first_and_results_are_rounded_once() -> None:

@@ -33,7 +33,7 @@ def checked(plan: Plan, folder: Path) -> None:
     specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
     specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
     report = check(path, [f"{plan.entry}({describe(specs, {})})"], target=plan.target)
-    assert report.findings == [] and report.notes == []
+    assert report.findings == [] and report.notes == [] and report.warnings == []
     assert [call.error for call in report.calls] == [None]
 
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trnrt.cli import app
-from trnrt.errors import OptionError
+from trnrt.errors import KernelWarning, OptionError
 from trnrt.nki.calls import describe, parse_call
 from trnrt.nki.checking import check
 from trnrt.nki.machine.dtypes import bfloat16, float32
@@ -286,6 +286,70 @@ def shown(a):
     path = script(tmp_path, f"{ONES}shown(ones)", kernels=KERNELS + kernel)
     assert trnrt("run", path).out == "tile [[1. 1.]]\n"
     assert "tile (1, 2) float32 sbuf view of" in trnrt("check", path).err
+
+
+DOUBTFUL = """
+@nki.jit
+def half(a):
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out[:64], src=a[:64])
+    return out
+
+
+@nki.jit
+def apart(a):
+    out = nl.ndarray((32, 64), dtype=a.dtype, buffer=nl.shared_hbm)
+    x = nl.load(a)
+    for _ in range(2):
+        nisa.scalar_tensor_tensor(dst=x[:32], data=x[:32], op0=nl.add, operand0=1.0, op1=nl.add, operand1=x[32:64])
+    nisa.dma_copy(dst=out, src=x[:32])
+    return out
+
+
+@nki.jit
+def roots(a):
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=nl.sqrt(nl.load(a)))
+    return out
+
+
+"""
+
+
+def test_check_finds_what_nothing_wrote(tmp_path: Path) -> None:
+    path = script(tmp_path, f"{DOUBTFUL}{ONES}half(ones)\nhalf(ones)\n")
+    outcome = trnrt("check", path, "--json")
+    assert outcome.code == 1
+    (finding,) = outcome.document["findings"]
+    assert finding["rule"] == "unwritten-memory" and finding["file"] == str(path)
+    assert path.read_text().splitlines()[finding["line"] - 1].startswith("    out = nl.ndarray(a.shape")
+    assert "nothing has written 4096 of 8192 elements, indices [64 to 127, 0 to 63]" in finding["message"]
+    assert [call["error"] for call in outcome.document["calls"]] == [None]
+    assert "unwritten-memory" in trnrt("check", path).out
+    assert not check(path).failures  # the call could be traced
+
+
+def test_check_warns_of_what_may_be_refused(tmp_path: Path) -> None:
+    path = script(tmp_path, f"{DOUBTFUL}{ONES}apart(ones)\n")
+    outcome = trnrt("check", path, "--json")
+    assert outcome.code == 0 and outcome.document["findings"] == []
+    (warning,) = outcome.document["warnings"]
+    assert (warning["rule"], warning["line"]) == ("other-start-partition", line_of(path, "scalar_tensor_tensor"))
+    assert "data starts at partition 0, operand1 at 32" in warning["message"]
+    table = trnrt("check", path)
+    assert table.code == 0 and "1 warning" in table.out and "other-start-partition" in table.out
+    with pytest.warns(KernelWarning, match="data starts at partition 0, operand1 at 32"):
+        assert trnrt("run", path).code == 0
+
+
+def test_run_shows_what_the_simulator_warns_of(tmp_path: Path) -> None:
+    path = script(tmp_path, f"{DOUBTFUL}{ONES}print(roots(ones - 1)[0, 0])\n")
+    command = [sys.executable, "-m", "trnrt", "nki", "run", str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == "0.0\n"
+    place = f"{path}:{line_of(path, 'nl.sqrt')}"
+    assert f"{place}: KernelWarning: activation: nl.sqrt of 0 and 8191 more of 8192 values" in ran.stderr
+    assert "its valid input range is 2**-116 to 2**118" in ran.stderr and f"at {place} in roots" in ran.stderr
 
 
 def test_check_with_calls_imports_the_module(tmp_path: Path) -> None:

@@ -67,4 +67,6 @@ def _text(report: Report) -> str:
         parts += ["", calls_table(report.calls)]
     if report.findings:
         parts += ["", findings_table(report.findings)]
+    if report.warnings:
+        parts += ["", Text(counted(len(report.warnings), "warning"), "bold"), findings_table(report.warnings)]
     return render(parts)

@@ -28,10 +28,13 @@ from trnrt.nki.calls import Call, describe, parse_call
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.nki.machine.unwritten import unwritten_reads
 from trnrt.nki.sim.kernel import Kernel, Simulated, intercepted
 from trnrt.nki.sim.subset import check_api, check_source, load_api
 from trnrt.nki.sim.subset_source import Finding
 
+UNWRITTEN = "unwritten-memory"
+_WRITE_IT = "Write it first (nisa.memset, a copy), or use the part that is written: a device has any bytes there"
 _RULE = re.compile(r"^  rule ([\w-]+): (.*)$", re.MULTILINE)
 
 
@@ -55,6 +58,7 @@ class Report:
     """What ``check`` found in a file. Equal calls are listed once. ``notes`` tell what was not looked at, and why.
 
     ``failures`` are the findings that kept a call, or the whole script, from being traced, one for each.
+    ``warnings`` are lines that AWS's compiler may refuse: a file can be clean with them.
     """
 
     file: str
@@ -62,6 +66,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     calls: list[CheckedCall] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
     failures: list[Finding] = field(default_factory=list)
 
     @property
@@ -96,7 +101,8 @@ def check(
             _trace_asked(script, asked, recorder)
         else:
             _run_script(script, recorder)
-    report.findings.sort(key=lambda finding: (finding.file != report.file, finding.file, finding.line, finding.column))
+    for found in (report.findings, report.warnings):
+        found.sort(key=lambda finding: (finding.file != report.file, finding.file, finding.line, finding.column))
     return report
 
 
@@ -150,6 +156,7 @@ class _Recorder:
         checked = Simulated(kernel.kernel, kernel.target, strict=strict)
         programs = checked.trace(*args, **kwargs)
         uses = [program.memory or allocate(program) for program in programs]
+        self._look_at(programs)
         call = CheckedCall(
             _name(kernel),
             describe(args, kwargs),
@@ -161,6 +168,22 @@ class _Recorder:
             self._observer(call, programs)
         self.report.calls.append(call)
         return programs[0]
+
+    def _look_at(self, programs: list[Program]) -> None:
+        """Report what a traced kernel reads that nothing wrote, and what the hardware may refuse."""
+        for read in unwritten_reads(programs):
+            place = read.source
+            self._add(Finding(place.file, place.line, 1, UNWRITTEN, str(read), _WRITE_IT), stops=False)
+        for doubt in [doubt for program in programs for doubt in program.doubts]:
+            place = doubt.source
+            warning = Finding(place.file, place.line, 1, doubt.rule.name, doubt.message, doubt.rule.says)
+            warning = self._in_report(warning)
+            if warning not in self.report.warnings:
+                self.report.warnings.append(warning)
+
+    def _in_report(self, finding: Finding) -> Finding:
+        """A finding with the script's name as the report has it."""
+        return replace(finding, file=self.report.file if finding.file == self.path else finding.file)
 
     def _lines_refused(self, code: CodeType) -> set[int]:
         """The lines that the static check refuses in a kernel's file. What a kernel adds to the report is what only its
@@ -183,11 +206,12 @@ class _Recorder:
         here = frame.f_code.co_filename == self.path
         return Source(self.path, frame.f_lineno, frame.f_code.co_name) if here else None
 
-    def _add(self, finding: Finding) -> None:
-        """Put a finding of a trace into the report, unless its line is refused already."""
+    def _add(self, finding: Finding, *, stops: bool = True) -> None:
+        """Put a finding of a trace, which ``stops`` it or not, into the report, unless its line is refused already."""
         refused = finding.line in self._refused.get(finding.file, ())
-        finding = replace(finding, file=self.report.file if finding.file == self.path else finding.file)
-        self.report.failures.append(finding)
+        finding = self._in_report(finding)
+        if stops:
+            self.report.failures.append(finding)
         if not refused and finding not in self.report.findings:
             self.report.findings.append(finding)
 

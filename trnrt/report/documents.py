@@ -142,6 +142,7 @@ def check_document(report: Report) -> Document:
         "file": report.file,
         "target": report.target,
         "findings": [asdict(finding) for finding in report.findings],
+        "warnings": [asdict(warning) for warning in report.warnings],
         "calls": [asdict(call) for call in report.calls],
         "notes": report.notes,
     }

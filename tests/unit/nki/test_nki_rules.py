@@ -5,13 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rule_cases import CASES, case
-from simulating import Tensor, tile, traced, zeros
+from simulating import Tensor, give, load, tile, traced, zeros
 
-from trnrt.errors import KernelError
-from trnrt.nki import nisa, nl
-from trnrt.nki.machine.program import Rule
+from trnrt.errors import KernelError, KernelWarning
+from trnrt.nki import nisa, nl, simulate
+from trnrt.nki.machine.instructions import OPERATIONS
+from trnrt.nki.machine.program import Engine, Rule
 from trnrt.nki.machine.rules import RULES
 from trnrt.nki.machine.rules.table import rule
 
@@ -339,6 +341,18 @@ def _(broken: bool) -> None:
     nisa.nc_transpose(dst=dst, data=zeros(8, 4, dtype=nl.bfloat16))  # here
 
 
+@case("same-start-partition", "data1 starts at partition 0, data2 at 32, both in SBUF", "must be equal", "copy one")
+def _(broken: bool) -> None:
+    x, y = zeros(64, 4), zeros(64, 4, buffer=nl.sbuf if broken else nl.psum)
+    nisa.tensor_tensor(dst=tile(32, 4), data1=x[:32], data2=y[32:], op=nl.add)  # here
+
+
+@case("other-start-partition", "data starts at partition 64, bias at 0, both in SBUF", "AWS's own kernels copy one")
+def _(broken: bool) -> None:
+    x, bias = zeros(128, 4), zeros(128, 1)
+    nisa.activation(dst=tile(32, 4), op=nl.exp, data=x[64:96], bias=bias[:32] if broken else bias[64:96])  # here
+
+
 def test_every_rule_has_a_case() -> None:
     assert set(CASES) == set(RULES)
 
@@ -346,9 +360,14 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_breaking_a_rule_names_everything(name: str) -> None:
     broken, row = CASES[name], RULES[name]
-    with pytest.raises(KernelError) as refused:
-        traced(lambda: broken.body(True), target=broken.target)
-    message = str(refused.value)
+    if row.refuses:
+        with pytest.raises(KernelError) as refused:
+            traced(lambda: broken.body(True), target=broken.target)
+        message = str(refused.value)
+    else:
+        with pytest.warns(KernelWarning) as doubted:
+            traced(lambda: broken.body(True), target=broken.target)
+        (message,) = [str(warning.message) for warning in doubted]
     for part in (*broken.says, f"rule {name}: {row.says} ({row.source})", f"at {broken.place} in _"):
         assert part in message
 
@@ -358,6 +377,47 @@ def test_the_neighbour_is_legal(name: str) -> None:
     kept = CASES[name]
     assert kept.place
     traced(lambda: kept.body(False), target=kept.target)
+
+
+def test_inputs_of_every_engine_instruction_start_together() -> None:
+    """Of two inputs in SBUF: one instruction is known to be refused, every other one is warned of."""
+    rows = {name: {row.name for row in operation.rules} for name, operation in OPERATIONS.items()}
+    two = {
+        name
+        for name, operation in OPERATIONS.items()
+        if len(set(operation.reads) - set(operation.writes)) > 1 and Engine.dma not in operation.engines
+    }
+    refused = {name for name, names in rows.items() if "same-start-partition" in names}
+    doubted = {name for name, names in rows.items() if "other-start-partition" in names}
+    assert refused == {"tensor_tensor"}
+    assert doubted == two - refused
+    assert {"nc_matmul", "select_reduce", "tensor_tensor_scan", "tensor_scalar", "activation"} <= doubted
+
+
+@pytest.mark.parametrize("starts", [(0, 32), (32, 0), (64, 96)])
+def test_where_an_address_puts_a_tile_counts(starts: tuple[int, int]) -> None:
+    def body(address: int) -> None:
+        one, other = zeros(32, 4, address=(starts[0], 0)), zeros(32, 4, address=(address, 1024))
+        nisa.tensor_tensor(dst=tile(32, 4, address=(0, 4096)), data1=one, data2=other, op=nl.add)
+
+    traced(lambda: body(starts[0]))
+    with pytest.raises(KernelError, match=f"data1 starts at partition {starts[0]}, data2 at {starts[1]}, both in SBUF"):
+        traced(lambda: body(starts[1]))
+
+
+def test_a_doubtful_line_is_warned_of_once() -> None:
+    def kernel(x: Tensor) -> Tensor:
+        a, out = load(x), tile(32, 4)
+        for _ in range(3):
+            nisa.scalar_tensor_tensor(out, a[:32], nl.multiply, 2.0, nl.add, a[32:])
+        return give(out)
+
+    x = np.arange(256, dtype=np.float32).reshape(64, 4)
+    with pytest.warns(KernelWarning, match="data starts at partition 0, operand1 at 32") as doubted:
+        got = simulate(kernel)(x)
+    assert len(doubted) == 1
+    assert doubted[0].filename == __file__
+    np.testing.assert_array_equal(got, 2 * x[:32] + x[32:])  # it runs
 
 
 def test_a_name_is_taken_once() -> None:

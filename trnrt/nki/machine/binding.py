@@ -12,7 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from trnrt.nki.machine.dtypes import Array, DType, rounder
-from trnrt.nki.machine.program import View
+from trnrt.nki.machine.operators import Operator
+from trnrt.nki.machine.program import Instruction, View
+
+_RANGES = "NKI API reference, nki.api.shared, Supported Activation Functions: Valid Input Range"
 
 
 class Arrays(Protocol):
@@ -23,6 +26,9 @@ class Arrays(Protocol):
 
     def scratch(self, use: str, shape: tuple[int, ...]) -> Array:
         """A float32 array that every instruction of this shape and use overwrites: nothing in it lasts."""
+
+    def warn(self, instruction: Instruction, message: str) -> None:
+        """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
 
 
 def writer(view: View, array: Array) -> Callable[[Array], None]:
@@ -62,6 +68,25 @@ def constant(value: float, dtype: DType) -> Array:
 def exact(view: View) -> bool:
     """Whether float32 results can be computed straight into the view's array, with no rounding."""
     return rounder(view.dtype) is None
+
+
+def within_range(instruction: Instruction, arrays: Arrays) -> Callable[[Array], Array] | None:
+    """The function of an activation, which warns of inputs outside of its valid range; None for one of two inputs."""
+    op: Operator = instruction["op"]
+    function, valid = op.activation, op.valid
+    if function is None or valid is None:
+        return function
+
+    def compute(x: Array) -> Array:
+        outside = valid.outside(x)
+        if outside is not None:
+            many = f" and {outside.size - 1} more of {x.size} values" if outside.size > 1 else ""
+            said = f"{op!r} of {outside[0]:g}{many}; its valid input range is {valid}: {valid.beyond}"
+            arrays.warn(instruction, f"{said} ({_RANGES})")
+        result: Array = function(x)
+        return result
+
+    return compute
 
 
 def in_shape(array: Array, shape: tuple[int, ...]) -> Callable[[], Array]:

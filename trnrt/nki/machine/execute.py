@@ -8,18 +8,20 @@ memory that nothing wrote must not look like a number, and what another tile or 
 from __future__ import annotations
 
 import gc
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.errors import KernelError, KernelWarning
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
 from trnrt.nki.machine.elision import elided_loads, seen_through
 from trnrt.nki.machine.instructions.cores import MEETINGS
-from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Storage, View
+from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Source, Storage, View
 from trnrt.nki.machine.staging import Stager, byte_storages, typed
 
 Action = Callable[[], None]
@@ -72,6 +74,11 @@ def from_host(array: Array, storage: Storage) -> Array:
     return held if rounded is None else rounded(held)
 
 
+def warn_at(source: Source, message: str) -> None:
+    """A KernelWarning that Python shows with the kernel's own line, each time."""
+    warnings.warn_explicit(f"{message}\n  at {source}", KernelWarning, source.file, source.line)
+
+
 class _Memory:
     """The host arrays of a program's storages, its registers, and the scratch that its instructions share.
 
@@ -85,6 +92,7 @@ class _Memory:
         self.sources = sources
         self._registers: dict[int, list[int]] = {}
         self._scratch: dict[tuple[str, tuple[int, ...]], Array] = {}
+        self._warned: set[tuple[str, Any, Source]] = set()
 
     def __call__(self, view: View) -> Array:
         if view.storage.index in self.sources:
@@ -110,6 +118,18 @@ class _Memory:
     def register(self, register: Register) -> list[int]:
         """The cell of a register; it holds one integer."""
         return self._registers.setdefault(register.index, [0])
+
+    def warn(self, instruction: Instruction, message: str) -> None:
+        """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
+        operation, source = instruction.operation.name, instruction.source
+        known = operation, instruction.args.get("op"), source
+        if known not in self._warned:
+            self._warned.add(known)
+            warn_at(source, f"{operation}: {message}")
+
+    def restart(self) -> None:
+        """A new run begins: what was warned of is warned of again."""
+        self._warned.clear()
 
     def scratch(self, use: str, shape: tuple[int, ...]) -> Array:
         known = self._scratch.get((use, shape))
@@ -188,7 +208,8 @@ class Executor:
         return self.results()
 
     def restore(self) -> None:
-        """Put back what the program starts with and a run has written over."""
+        """Begin a run: put back what the program starts with and a run has written over."""
+        self._memory.restart()
         for held, given in self._restored:
             np.copyto(held, given)
 

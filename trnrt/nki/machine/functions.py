@@ -1,13 +1,14 @@
 """The activation functions of the scalar engine: their numpy meaning on float32, and where it holds.
 
 The engine evaluates fitted polynomials; here stands what they are fitted to. Where the API reference limits the
-input range, the engine computes nothing of use outside of it: the simulator gives NaN there, so that a kernel that
-relies on it is seen. ``sin`` is the exception: what the engine extrapolates is documented, and computed.
+input range, the engine's results outside of it are invalid, and not documented: the simulator computes the function
+there, too, and warns. ``sin`` is the exception: what the engine extrapolates is documented, and computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import pi, sqrt
 
 import numpy as np
@@ -157,17 +158,6 @@ silu_dx = _finite_derivative(110, _silu_dx)
 mish = _finite(110, _mish)
 
 
-def within(least: float, most: float, function: Function, magnitude: bool = False) -> Function:
-    """``function`` from ``least`` to ``most``, both included, and NaN elsewhere; of |x| with ``magnitude``."""
-    low, high = np.float32(least), np.float32(most)
-
-    def limited(x: Array) -> Array:
-        size = np.abs(x) if magnitude else x
-        return np.where((size >= low) & (size <= high), function(x), np.float32(np.nan))
-
-    return limited
-
-
 def rsqrt(x: Array) -> Array:
     return np.reciprocal(np.sqrt(x))
 
@@ -180,8 +170,35 @@ def sin(x: Array) -> Array:
     return np.where(np.abs(x) <= end, np.sin(x), extended)
 
 
-log = within(2.0**-64, 2.0**64, np.log)
-arctan = within(-pi / 2, pi / 2, np.arctan)
-scalar_sqrt = within(2.0**-116, 2.0**118, np.sqrt)
-scalar_rsqrt = within(2.0**-87, 2.0**97, rsqrt)
-scalar_reciprocal = within(2.0**-42, 2.0**42, np.reciprocal, magnitude=True)
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The inputs for which a function of the scalar engine is valid, both ends included; of |x| with ``magnitude``.
+
+    ``beyond`` says what the results outside of it are, here and on the device.
+    """
+
+    least: float
+    most: float
+    shown: str
+    magnitude: bool = False
+    beyond: str = "the simulator computes the function there, too; the scalar engine's results are invalid"
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def outside(self, x: Array) -> Array | None:
+        """The inputs that are outside; None if there are none. NaN counts as inside: its result is NaN as well."""
+        size = np.abs(x) if self.magnitude else x
+        least, most = np.float32(self.least), np.float32(self.most)
+        if size.min() >= least and size.max() <= most:
+            return None
+        beyond = x[(size < least) | (size > most)]
+        return beyond if beyond.size else None
+
+
+LOG_RANGE = Range(2.0**-64, 2.0**64, "2**-64 to 2**64")
+SIN_RANGE = Range(-pi, pi, "-pi to pi", beyond="the scalar engine, and the simulator with it, extrapolates a cubic")
+ARCTAN_RANGE = Range(-pi / 2, pi / 2, "-pi/2 to pi/2")
+SQRT_RANGE = Range(2.0**-116, 2.0**118, "2**-116 to 2**118")
+RSQRT_RANGE = Range(2.0**-87, 2.0**97, "2**-87 to 2**97")
+RECIPROCAL_RANGE = Range(2.0**-42, 2.0**42, "2**-42 to 2**42 of either sign", magnitude=True)

@@ -22,7 +22,8 @@ class Operator:
 
     ``binary`` is its meaning on two float32 arrays (vector-engine ALU), ``unary`` on one; with ``bitvec`` on the
     unsigned 32-bit patterns of integers instead. ``activation`` is the scalar engine's function, ``parametric`` one
-    of (x, parameter); None where that use does not exist.
+    of (x, parameter); None where that use does not exist. ``valid``: the inputs for which the scalar engine computes
+    it, where the reference limits them.
     ``reduces``: it is legal as a reduction; ``comparison``: its result is 1.0 or 0.0; ``identity``: what accumulator
     registers are reset to; ``since``: the first NeuronCore generation whose ALU has it.
     """
@@ -37,6 +38,7 @@ class Operator:
     bitvec: bool = False
     identity: float = np.nan
     since: int = 2
+    valid: functions.Range | None = None
 
     def __repr__(self) -> str:
         return f"nl.{self.name}"
@@ -103,8 +105,8 @@ _UNARY: tuple[Operator, ...] = (
     Operator("abs", unary=np.abs, activation=np.abs),
     Operator("square", unary=np.square, activation=np.square, since=4),
     Operator("relu", unary=functions.relu, activation=functions.relu, since=4),
-    Operator("rsqrt", unary=functions.rsqrt, activation=functions.scalar_rsqrt),
-    Operator("reciprocal", unary=np.reciprocal, activation=functions.scalar_reciprocal),
+    Operator("rsqrt", unary=functions.rsqrt, activation=functions.rsqrt, valid=functions.RSQRT_RANGE),
+    Operator("reciprocal", unary=np.reciprocal, activation=np.reciprocal, valid=functions.RECIPROCAL_RANGE),
     Operator("bypass", unary=np.positive),
 )
 
@@ -125,10 +127,10 @@ _ACTIVATIONS: tuple[Operator, ...] = (
     Operator("erf", activation=functions.erf),
     Operator("erf_dx", activation=functions.erf_dx),
     Operator("exp", activation=np.exp),
-    Operator("log", activation=functions.log),
-    Operator("sin", activation=functions.sin),
-    Operator("arctan", activation=functions.arctan),
-    Operator("sqrt", activation=functions.scalar_sqrt),
+    Operator("log", activation=np.log, valid=functions.LOG_RANGE),
+    Operator("sin", activation=functions.sin, valid=functions.SIN_RANGE),
+    Operator("arctan", activation=np.arctan, valid=functions.ARCTAN_RANGE),
+    Operator("sqrt", activation=np.sqrt, valid=functions.SQRT_RANGE),
     Operator("sign", activation=np.sign),
 )
 

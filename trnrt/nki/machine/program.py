@@ -224,7 +224,7 @@ Check = Callable[[Any, Target], "str | None"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that the hardware (or its compiler) refuses.
+    """One thing that the hardware (or its compiler) refuses; or, without ``refuses``, may refuse.
 
     ``check`` returns what is wrong with an instruction (or an allocation), with the value it found and the limit,
     or None.
@@ -234,6 +234,7 @@ class Rule:
     says: str
     source: str
     check: Check
+    refuses: bool = True
 
 
 def _no_cycles(instruction: Instruction, target: Target) -> float:
@@ -245,7 +246,8 @@ class Operation:
     """An instruction of the NeuronCore, declared once.
 
     ``writes`` and ``reads`` name the arguments that are tensors; those of ``numbers`` may be a number instead,
-    those of ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast.
+    those of ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast. Those of
+    ``partly`` are read where a mask chooses them, if at all; those of ``indexed`` at the indices of another operand.
     ``registers`` names the argument that holds the engine's own registers, read and written.
     ``engines`` are the engines that can run it, the first one being what an unnamed engine means (the
     model's policy for what AWS's compiler is free to choose); ``rules`` what is refused; ``bind`` the meaning;
@@ -263,6 +265,8 @@ class Operation:
     numbers: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     columns: frozenset[str] = frozenset()
+    partly: frozenset[str] = frozenset()
+    indexed: frozenset[str] = frozenset()
     registers: str | None = None
     tensors: tuple[str, ...] = field(init=False)  # the names of the tensor arguments, destinations first, each once
 
@@ -341,6 +345,18 @@ class Loop:
     condition: Register | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A line of a kernel that the hardware may refuse, with the rule that says so."""
+
+    source: Source
+    rule: Rule
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  rule {self.rule.name}: {self.rule.says} ({self.rule.source})"
+
+
 @dataclass(slots=True, eq=False)
 class Program:
     """What a kernel does for given shapes on a given target, before any data.
@@ -348,6 +364,7 @@ class Program:
     ``inputs`` are the storages of the tensor arguments in order; ``outputs`` the returned views; ``returns``
     says how they were returned (a single tensor, or a tuple). ``memory`` is what its tiles take, once placed.
     ``initial`` is what storages hold when the program starts, by their index: constants, and the states of engines.
+    ``doubts`` are what may be refused, once for each line and rule.
     """
 
     kernel: str
@@ -360,6 +377,7 @@ class Program:
     file: str = ""
     memory: MemoryUse | None = None
     initial: dict[int, Array] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
 
     def changes(self) -> list[int]:
         """The tensor arguments, by their position, that the program writes to."""

@@ -15,7 +15,7 @@ import numpy as np
 from trnrt.errors import KernelError, TrnrtError
 from trnrt.nki.machine.cores import CoreGroup
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.execute import Executor, without_collection
+from trnrt.nki.machine.execute import Executor, warn_at, without_collection
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
@@ -92,6 +92,7 @@ def trace(
     ``target``: what ``NEURON_PLATFORM_TARGET_OVERRIDE`` names where it is left out, else trn2.
     ``strict``: refuse, too, what only a simulator can do: Python that NKI's compiler does not take, anywhere in the
     kernel's file, and functions of `nl` that fail on hardware.
+    Warns (KernelWarning) of lines that the target may refuse.
     Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
     made = _kernel_of(kernel)
@@ -101,7 +102,7 @@ def trace(
         (program,) = _finished([_trace(function, _bind(function, given.args, given.kwargs), tracer)], made.schedule)
     if strict:
         check_file(function)
-    return program
+    return _warned([program])[0]
 
 
 def simulate(
@@ -186,7 +187,7 @@ class Simulated:
             tracers = [self._tracer(core) for core in range(self.cores)]
             try:
                 with printing(arrays, precise=self.precise):
-                    programs = self._programs(bound, tracers)
+                    programs = _warned(self._programs(bound, tracers))
                 alone = self.cores == 1
                 self._compiled[key] = (
                     Executor(programs[0], precise=self.precise) if alone else CoreGroup(programs, precise=self.precise)
@@ -267,6 +268,13 @@ def _finished(programs: list[Program], schedule: tuple[Edge, ...]) -> list[Progr
     for program in programs:
         apply(program, schedule)
         program.memory = allocate(program)
+    return programs
+
+
+def _warned(programs: list[Program]) -> list[Program]:
+    """The programs of a kernel's cores, after a warning of each line that the hardware may refuse."""
+    for doubt in {(doubt.source, doubt.rule.name): doubt for program in programs for doubt in program.doubts}.values():
+        warn_at(doubt.source, str(doubt))
     return programs
 
 

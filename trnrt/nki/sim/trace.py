@@ -15,7 +15,18 @@ import numpy as np
 
 from trnrt.errors import KernelError
 from trnrt.nki.machine.dtypes import Array, DType, float32
-from trnrt.nki.machine.program import Engine, Instruction, Loop, MemoryRegion, Operation, Program, Source, Storage, View
+from trnrt.nki.machine.program import (
+    Doubt,
+    Engine,
+    Instruction,
+    Loop,
+    MemoryRegion,
+    Operation,
+    Program,
+    Source,
+    Storage,
+    View,
+)
 from trnrt.nki.machine.rules.allocation import ALLOCATION
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.psum import PsumWriters
@@ -46,6 +57,7 @@ class Tracer:
         self.core, self.cores = core, cores
         self.open_loops: list[Loop] = []
         self._registers = 0
+        self._doubted: set[tuple[Source, str]] = set()
         self._entry = entry
         self._accumulators: dict[Engine, NkiTensor] = {}
         self._initialised: dict[tuple[str, DType], NkiTensor] = {}
@@ -117,7 +129,12 @@ class Tracer:
         for rule in operation.rules:
             complaint = rule.check(instruction, self.target)
             if complaint is not None:
-                raise KernelError(f"{operation.name}: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})")
+                doubt = Doubt(source, rule, f"{operation.name}: {complaint}")
+                if rule.refuses:
+                    raise KernelError(str(doubt))
+                if (source, rule.name) not in self._doubted:
+                    self._doubted.add((source, rule.name))
+                    self.program.doubts.append(doubt)
         self.psum.note(instruction)
         self.program.instructions.append(instruction)
         return instruction

@@ -8,7 +8,7 @@ import numpy as np
 
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.accumulators import accumulating_writer, preparation, registers
-from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, writer
+from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, within_range, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, Operation
@@ -43,6 +43,7 @@ TENSOR_SCALAR_REDUCE = Operation(
         accumulating.reduce_command,
         accumulating.accumulated_operator,
         accumulating.loaded_value,
+        operands.other_start_partition,
     ),
     bind=_tensor_scalar_reduce,
     cost=costs.accumulating,
@@ -105,6 +106,7 @@ TENSOR_SCALAR_CUMULATIVE = Operation(
         accumulating.reduce_command,
         accumulating.accumulated_operator,
         accumulating.loaded_value,
+        operands.other_start_partition,
     ),
     bind=_tensor_scalar_cumulative,
     cost=costs.streaming,
@@ -138,6 +140,7 @@ EXPONENTIAL = Operation(
         accumulating.float32_columns,
         accumulating.reduce_command,
         accumulating.loaded_value,
+        operands.other_start_partition,
     ),
     bind=_exponential,
     cost=costs.exponentiation,
@@ -160,7 +163,7 @@ def _activate2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         )
         if op is not OPERATORS["bypass"]
     ]
-    function, parametric = instruction["op"].activation, instruction["op"].parametric
+    function, parametric = within_range(instruction, arrays), instruction["op"].parametric
     parameter = column(instruction["relu_param"], arrays, target.ndim)
     store = accumulating_writer(instruction, arrays, instruction["reduce_op"])
 
@@ -168,7 +171,7 @@ def _activate2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         values = as_float32(data())
         for stage, immediate in stages:
             values = stage(values, immediate())
-        store(function(values) if parametric is None else parametric(values, parameter()))
+        store(parametric(values, parameter()) if function is None else function(values))
 
     return activate
 
@@ -188,6 +191,7 @@ ACTIVATE2 = Operation(
         accumulating.activate2_immediates,
         accumulating.reduce_command,
         accumulating.accumulated_operator,
+        operands.other_start_partition,
     ),
     bind=_activate2,
     cost=costs.accumulating,
@@ -250,6 +254,7 @@ TENSOR_TENSOR_SCAN = Operation(
         operands.one_psum_input,
         operators.scan_operators,
         operators.operator_generation,
+        operands.other_start_partition,
     ),
     bind=_tensor_tensor_scan,
     cost=costs.scanning,

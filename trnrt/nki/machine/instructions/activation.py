@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.accumulators import accumulating_writer
-from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape
+from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, within_range
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import Engine, Instruction, Operation
@@ -20,7 +20,8 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     data = in_shape(arrays(instruction["data"]), target.shape)
     scale = None if instruction["scale"] == 1.0 else column(instruction["scale"], arrays, target.ndim)
     shift = None if bias is None else column(bias, arrays, target.ndim)
-    function = instruction["op"].activation
+    function = within_range(instruction, arrays)
+    assert function is not None
     store = accumulating_writer(instruction, arrays, OPERATORS["add"])
 
     def activate() -> None:
@@ -48,6 +49,7 @@ ACTIVATION = Operation(
         operands.activation_function,
         operands.activation_reduce,
         operators.reciprocal_bias,
+        operands.other_start_partition,
     ),
     bind=_activation,
     cost=costs.accumulating,

@@ -21,6 +21,7 @@ CORE_BARRIER = Operation(
     reads=("data",),
     rules=(rules.two_cores, rules.barrier_cores, rules.barrier_data),
     bind=_meeting,
+    partly=frozenset({"data"}),
 )
 
 SENDRECV = Operation(

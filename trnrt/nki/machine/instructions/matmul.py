@@ -12,7 +12,7 @@ from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, exact, in_shape, matrix, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation, View
-from trnrt.nki.machine.rules import tensor
+from trnrt.nki.machine.rules import operands, tensor
 
 
 def _product(instruction: Instruction, arrays: Arrays) -> Callable[[Array], None]:
@@ -122,7 +122,7 @@ NC_MATMUL = Operation(
     engines=(Engine.tensor,),
     writes=("dst",),
     reads=("stationary", "moving"),
-    rules=tensor.MATMUL,
+    rules=(*tensor.MATMUL, operands.other_start_partition),
     bind=_matmul,
 )
 

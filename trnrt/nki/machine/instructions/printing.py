@@ -31,6 +31,7 @@ DEVICE_PRINT = Operation(
     reads=("tensor",),
     rules=(print_memory,),
     bind=_device_print,
+    partly=frozenset({"tensor"}),
 )
 
 
@@ -51,6 +52,7 @@ CAPTURE = Operation(
     reads=("tensor",),
     rules=(),
     bind=_capture,
+    partly=frozenset({"tensor"}),
     optional=frozenset({"tensor"}),
 )
 

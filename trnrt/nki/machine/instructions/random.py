@@ -22,7 +22,7 @@ from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, column, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation
-from trnrt.nki.machine.rules import random
+from trnrt.nki.machine.rules import operands, random
 
 _WEYL = np.uint32(362437)
 _STEP = np.uint32(0x9E3779B9)
@@ -119,7 +119,7 @@ RAND2 = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("min", "max"),
-    rules=random.RAND2,
+    rules=(*random.RAND2, operands.other_start_partition),
     bind=_rand2,
     cost=costs.drawing,
     numbers=frozenset({"min", "max"}),
@@ -147,7 +147,7 @@ DROPOUT = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data", "prob"),
-    rules=random.DROPOUT,
+    rules=(*random.DROPOUT, operands.other_start_partition),
     bind=_dropout,
     cost=costs.streaming,
     numbers=frozenset({"prob"}),

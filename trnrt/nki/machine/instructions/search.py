@@ -72,7 +72,7 @@ NC_FIND_INDEX8 = Operation(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data", "vals"),
-    rules=(*operands.SEARCH, operands.index_dtype),
+    rules=(*operands.SEARCH, operands.index_dtype, operands.other_start_partition),
     bind=_find_index8,
     cost=costs.streaming,
 )

@@ -11,7 +11,7 @@ from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, in_shape
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Operation, View
-from trnrt.nki.machine.rules import shuffle
+from trnrt.nki.machine.rules import operands, shuffle
 
 _CORE = shuffle.CORE
 
@@ -37,6 +37,8 @@ NC_STREAM_SHUFFLE = Operation(
     reads=("src", "dst"),  # a mask may leave partitions of dst as they are
     rules=shuffle.SHUFFLE,
     bind=_stream_shuffle,
+    partly=frozenset({"dst"}),
+    indexed=frozenset({"src"}),
     cost=costs.streaming,
 )
 
@@ -100,8 +102,10 @@ LOCAL_GATHER = Operation(
     engines=(Engine.gpsimd,),
     writes=("dst",),
     reads=("src_buffer", "index"),
-    rules=shuffle.LOCAL_GATHER,
+    rules=(*shuffle.LOCAL_GATHER, operands.other_start_partition),
     bind=_local_gather,
+    partly=frozenset({"index"}),  # `num_valid_indices` may be fewer
+    indexed=frozenset({"src_buffer"}),
     cost=costs.local_gather,
 )
 
@@ -130,8 +134,9 @@ NC_N_GATHER = Operation(
     engines=(Engine.gpsimd,),
     writes=("dst",),
     reads=("data", "indices"),
-    rules=shuffle.GATHER,
+    rules=(*shuffle.GATHER, operands.other_start_partition),
     bind=_n_gather,
+    indexed=frozenset({"data"}),
     cost=costs.gather,
 )
 
@@ -174,6 +179,7 @@ TOPK = Operation(
     reads=("src", "val_dst", "idx_dst"),  # only the first ceil(k / 16) columns of the destinations are written
     rules=shuffle.TOPK,
     bind=_topk,
+    partly=frozenset({"val_dst", "idx_dst"}),
     cost=costs.topk,
 )
 
@@ -203,5 +209,6 @@ NONZERO_WITH_COUNT = Operation(
     reads=("src", "dst"),  # partitions other than the first of each 16 stay as they are
     rules=shuffle.NONZERO,
     bind=_nonzero_with_count,
+    partly=frozenset({"src", "dst"}),
     cost=costs.gpsimd_kernel,
 )

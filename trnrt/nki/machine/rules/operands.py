@@ -82,6 +82,45 @@ def one_psum_input(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
+@rule(
+    "same-start-partition",
+    "two inputs in SBUF start at the same partition",
+    "AWS's compiler, error NCC_IBIR297 (aws-neuron-sdk, issue 1362); nki-library, core/embeddings/rope.py",
+)
+def same_start_partition(instruction: Instruction, target: Target) -> str | None:
+    starts = _unequal_starts(instruction)
+    return None if starts is None else f"{starts}; they must be equal: copy one of them first (nisa.tensor_copy)"
+
+
+@rule(
+    "other-start-partition",
+    "two inputs in SBUF start at the same partition, in instructions that no document lists",
+    "AWS's compiler, error NCC_IBIR297 (aws-neuron-sdk, issue 1362): for specific instructions",
+    refuses=False,
+)
+def other_start_partition(instruction: Instruction, target: Target) -> str | None:
+    starts = _unequal_starts(instruction)
+    if starts is None:
+        return None
+    return f"{starts}; AWS's own kernels copy one first, and no document says that this instruction needs none"
+
+
+def _unequal_starts(instruction: Instruction) -> str | None:
+    """Which two inputs in SBUF start at different partitions."""
+    operation = instruction.operation
+    first: tuple[str, int] | None = None
+    for arg, view in instruction.operands:
+        if arg in operation.writes or view.storage.buffer is not MemoryRegion.sbuf:
+            continue
+        address = view.storage.address
+        start = view.start_partition + (address[0] if address else 0)
+        if first is None:
+            first = arg, start
+        elif start != first[1]:
+            return f"{first[0]} starts at partition {first[1]}, {arg} at {start}, both in SBUF"
+    return None
+
+
 @rule("vector-operator", "vector instructions take operators of the ALU", "API reference, Supported Math Operators")
 def vector_operator(instruction: Instruction, target: Target) -> str | None:
     for arg in ("op", "op0", "op1"):

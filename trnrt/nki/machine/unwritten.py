@@ -1,0 +1,337 @@
+"""Memory that is read though nothing has written it: what is certain from the program alone, without any data.
+
+On the device such memory holds whatever was there before, and AWS's compiler may refuse the read (its error
+NCC_IBIR182). Reported are
+
+- an operand of which nothing at all has been written, and an index;
+- what the kernel returns, or leaves in its arguments, if nothing wrote it or if it was computed from such memory: rows
+  and columns of a tile that are computed with the others, and then left alone, do no harm.
+
+An element counts as unwritten if no instruction can have written it before: a write at a run-time index may have
+written any element, a write under a mask all that it spans, the body of a device loop in an earlier round whatever it
+writes anywhere, and another core at any time what both share. What a mask or an index chooses counts as good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.machine.modes import oob_mode
+from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Source, Storage, View
+from trnrt.nki.machine.spreading import SPREADS
+
+_SHARED = MemoryRegion.shared_hbm
+
+
+@dataclass(frozen=True)
+class UnwrittenRead:
+    """Elements of a storage that are read, or returned, and that nothing wrote.
+
+    ``reader`` is the instruction and its argument, or what the kernel does with it. ``count`` of the ``read``
+    elements were never written; ``bounds`` are their (first, last) in each dimension: partition and column on chip.
+    ``beneath`` is another tile of the same address, whose bytes are there. ``reaches`` is what was computed from it.
+    """
+
+    source: Source
+    reader: str
+    storage: Storage
+    count: int
+    read: int
+    bounds: tuple[tuple[int, int], ...]
+    beneath: Storage | None = None
+    reaches: str = ""
+
+    def __str__(self) -> str:
+        storage = self.storage
+        what = f"{self.reader} {storage.name or 'a tile'} [{'x'.join(map(str, storage.shape))}] {storage.dtype}"
+        some = f"{self.count} of {self.read}" if self.count < self.read else f"any of the {self.read}"
+        under = f"; its address is also that of {self.beneath}, whose bytes may be there" if self.beneath else ""
+        after = f"; {self.reaches} depend on them" if self.reaches else ""
+        made = f"allocated at {storage.source}"
+        return f"{what}: nothing has written {some} elements, {self._region()} ({made}){under}{after}"
+
+    def _region(self) -> str:
+        parts = [f"{first} to {last}" if last > first else f"{first}" for first, last in self.bounds]
+        return "partitions {}, columns {}".format(*parts) if self.storage.on_chip else f"indices [{', '.join(parts)}]"
+
+
+def unwritten_reads(programs: Sequence[Program]) -> list[UnwrittenRead]:
+    """What a kernel reads and returns that nothing wrote, once for each line and tile; ``programs`` are its cores'."""
+    found: dict[tuple[Source, Source, str], UnwrittenRead] = {}
+    for number, program in enumerate(programs):
+        others = [other for core, other in enumerate(programs) if core != number]
+        for read in _reads_of(program, others, returns=number == 0):
+            found.setdefault((read.source, read.storage.source, read.reader), read)
+    return list(found.values())
+
+
+def _reads_of(program: Program, others: Sequence[Program], *, returns: bool) -> Iterator[UnwrittenRead]:
+    """The unwritten reads of one core; with ``returns`` also what it returns."""
+    known = _Known(program)
+    for other in others:
+        known.share(other)
+    ends, skipped, within = dict(program.loops()), -1, -1
+    dying = _dying(program)
+    for position, instruction in enumerate(program.instructions):
+        if position <= skipped:
+            continue
+        if position in ends and _never_runs(instruction):
+            skipped = ends[position]
+        elif position in ends:
+            within = max(within, ends[position])
+            for inner in program.instructions[position : ends[position]]:
+                known.write(inner)
+        yield from known.missing(instruction)
+        if position > within:
+            known.spread(instruction)
+        else:
+            known.write(instruction)
+        known.forget(dying.get(position, ()))
+    if returns:
+        yield from known.results()
+
+
+def _dying(program: Program) -> dict[int, list[int]]:
+    """Position -> the storages that no later instruction touches, but for results."""
+    kept = {view.storage.index for view in program.outputs} | {storage.index for storage in program.inputs}
+    dying: dict[int, list[int]] = {}
+    for index, (_, last) in program.lifetimes().items():
+        if index not in kept:
+            dying.setdefault(last, []).append(index)
+    return dying
+
+
+def _never_runs(begin: Instruction) -> bool:
+    """Whether a device loop has constant bounds between which there is nothing."""
+    loop = begin["loop"]
+    constant = isinstance(loop.start, int) and isinstance(loop.stop, int)
+    return loop.condition is None and constant and not range(loop.start, loop.stop, loop.step)
+
+
+class _Known:
+    """What is known of each storage: which elements may have been written, and which were computed from unwritten
+    ones: these are marked with the number of the read that brought it in."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._whole = {storage.index for storage in program.inputs} | set(program.initial)
+        self._whole |= {s.index for s in program.storages if s.buffer is MemoryRegion.registers}
+        self._parts: dict[int, Array] = {}  # element by element, whether it may have been written
+        self._left: dict[int, int] = {}  # how many may not
+        self._begun: set[int] = set()  # storages that something wrote to
+        self._foreign: set[int] = set()  # storages that another core writes to
+        self._marks: dict[int, Array] = {}
+        self._origins: list[UnwrittenRead] = []
+
+    def share(self, other: Program) -> None:
+        """What another core writes to the HBM that both share may be there at any time."""
+        mine = [storage for storage in self._program.storages if storage.buffer is _SHARED]
+        theirs = [storage.index for storage in other.storages if storage.buffer is _SHARED]
+        same = dict(zip(theirs, mine, strict=False))
+        for instruction in other.instructions:
+            for view in instruction.writes():
+                storage = same.get(view.storage.index)
+                if storage is not None:
+                    self._foreign.add(storage.index)
+                    self._write(View(storage, view.shape, view.strides, view.offset, view.cast, view.dynamic))
+
+    def write(self, instruction: Instruction) -> None:
+        """Take an instruction's writes in; their results count as good."""
+        for view in instruction.writes():
+            self._write(view)
+
+    def spread(self, instruction: Instruction) -> None:
+        """Take an instruction's writes in, and mark what it computes from unwritten memory."""
+        spread, found = SPREADS.get(instruction.operation.name), {}
+        for arg, view in instruction.operands if spread else ():
+            marks = self._marked(instruction, arg, view) if arg in instruction.operation.reads else None
+            if marks is not None:
+                found[arg] = marks
+        results = spread(instruction, found) if spread and found else {}
+        kept = self._accumulated(instruction) if results or self._marks else None
+        self.write(instruction)
+        if kept is not None:
+            results["dst"] = np.maximum(results.get("dst", 0), kept)
+        for arg, marks in results.items():
+            self._mark(instruction[arg], marks)
+
+    def missing(self, instruction: Instruction) -> Iterator[UnwrittenRead]:
+        """The operands of an instruction of which nothing was written, and indices that were not."""
+        operation = instruction.operation
+        skips = instruction.args.get("oob_mode") is oob_mode.skip
+        for arg, view in instruction.operands:
+            unseen = view.storage.index not in self._whole and arg in operation.reads and arg not in operation.partly
+            if unseen and not (view.dynamic is not None and skips):
+                indexed = arg in operation.indexed or view.dynamic is not None
+                if not (indexed and view.storage.index in self._parts):
+                    places = self._unwritten(view)
+                    if places is not None and places.size == _places(view).size:
+                        yield self._report(instruction.source, f"{operation.name} reads {arg},", view, places)
+        for view in () if skips else instruction.extra:
+            places = self._unwritten(view)
+            if places is not None:
+                yield self._report(instruction.source, f"{operation.name} reads an index,", view, places)
+
+    def results(self) -> Iterator[UnwrittenRead]:
+        """What the kernel returns, or leaves in its arguments, that nothing wrote or that was computed from that."""
+        whole = [View(storage, storage.shape, storage.strides, 0) for storage in self._program.inputs]
+        told: set[int] = set()
+        for view in [*self._program.outputs, *whole]:
+            places = self._unwritten(view)
+            if places is not None:
+                yield self._report(view.storage.source, "the kernel returns", view, places)
+            marks = self._marks.get(view.storage.index)
+            seen = None if marks is None else self._window(view, marks)
+            if seen is not None:
+                reaches = f"{int(np.count_nonzero(seen))} of {view.size} elements of {view.storage.name or 'a tensor'}"
+                for number in sorted(set(np.unique(seen).tolist()) - {0} - told):
+                    told.add(number)
+                    yield replace(self._origins[number - 1], reaches=f"{reaches} that the caller gets")
+
+    def forget(self, indices: Iterable[int]) -> None:
+        """Release what is known of storages that no later instruction touches."""
+        for index in indices:
+            self._parts.pop(index, None)
+            self._marks.pop(index, None)
+
+    def _report(self, source: Source, reader: str, view: View, places: Array) -> UnwrittenRead:
+        """``places`` of the view's storage are unwritten."""
+        storage = view.storage
+        shape = (storage.shape[0], storage.partition_elements) if storage.on_chip else storage.shape
+        bounds = tuple((int(c.min()), int(c.max())) for c in np.unravel_index(places, shape))
+        read = _places(view).size
+        return UnwrittenRead(source, reader, storage, places.size, read, bounds, self._beneath(storage))
+
+    def _beneath(self, storage: Storage) -> Storage | None:
+        """Another tile that was written at the addresses that a kernel gave to both."""
+        for other in self._program.storages if storage.pinned else ():
+            if other is not storage and other.pinned and other.index in self._begun and _overlap(storage, other):
+                return other
+        return None
+
+    def _unwritten(self, view: View) -> Array | None:
+        """Which elements of its storage that a view spans nothing wrote; None if there are none."""
+        index = view.storage.index
+        if index in self._whole:
+            return None
+        if index not in self._parts:
+            return _places(view)
+        window = self._window(view, self._parts[index])
+        if window is not None and window.all():
+            return None
+        places = _places(view)
+        missing = places[~self._parts[index][places]]
+        return missing if missing.size else None
+
+    def _marked(self, instruction: Instruction, arg: str, view: View) -> Array | None:
+        """The marks of what an operand reads; None if nothing is wrong with it.
+
+        What nothing wrote is marked as read here, but for an operand that is reported anyway.
+        """
+        index = view.storage.index
+        if index in self._foreign or (index in self._whole and index not in self._marks):
+            return None
+        marks, parts = self._marks.get(index), self._parts.get(index)
+        found = np.zeros(view.shape, np.int32)
+        if marks is not None:
+            window = self._window(view, marks)
+            found = found if window is None else window.copy()
+        written = None if parts is None else self._window(view, parts)
+        if written is not None and not written.all() and written.any():
+            places = self._unwritten(view)
+            assert places is not None
+            reader = f"{instruction.operation.name} reads {arg},"
+            self._origins.append(self._report(instruction.source, reader, view, places))
+            found[~written] = len(self._origins)
+        return found if found.any() else None
+
+    def _accumulated(self, instruction: Instruction) -> Array | None:
+        """The marks of a product's destination that stay, because it is added to."""
+        accumulates = instruction.args.get("accumulates", False)
+        marks = self._marks.get(instruction["dst"].storage.index) if accumulates is not False else None
+        window = None if marks is None else self._window(instruction["dst"], marks)
+        return None if window is None else np.where(accumulates, window, 0)
+
+    def _mark(self, view: View, marks: Array) -> None:
+        """Set the marks of what was just written."""
+        index = view.storage.index
+        if index in self._foreign or view.cast is not None or view.dynamic is not None or not marks.any():
+            return
+        held = self._marks.setdefault(index, np.zeros(view.storage.size, np.int32))
+        window = self._window(view, held)
+        assert window is not None
+        window[...] = marks
+
+    def _write(self, view: View) -> None:
+        index = view.storage.index
+        self._begun.add(index)
+        if index in self._marks:
+            self._clear(view)
+        if index in self._whole:
+            return
+        if view.dynamic is not None or view.covers_storage():
+            self._fill(index)
+            return
+        if index not in self._parts:
+            self._parts[index] = np.zeros(view.storage.size, bool)
+            self._left[index] = view.storage.size
+        parts = self._parts[index]
+        window = self._window(view, parts)
+        if window is None or 0 in view.strides:
+            places = _places(view)
+            fresh = places.size - int(np.count_nonzero(parts[places]))
+            parts[places] = True
+        else:
+            fresh = window.size - int(np.count_nonzero(window))
+            window[...] = True
+        self._left[index] -= fresh
+        if self._left[index] <= 0:
+            self._fill(index)
+
+    def _clear(self, view: View) -> None:
+        """What is written is no longer what it was."""
+        window = self._window(view, self._marks[view.storage.index])
+        if window is None:
+            del self._marks[view.storage.index]
+        else:
+            window[...] = 0
+
+    def _fill(self, index: int) -> None:
+        self._whole.add(index)
+        self._parts.pop(index, None)
+
+    def _window(self, view: View, of: Array) -> Array | None:
+        """The view's window on an array of its storage; None where its elements are not the storage's."""
+        if view.cast is not None or view.dynamic is not None or not view.bounded:
+            return None
+        size = of.itemsize
+        return np.ndarray(view.shape, of.dtype, of, view.offset * size, tuple(step * size for step in view.strides))
+
+
+def _places(view: View) -> Array:
+    """The elements of its storage that a view touches, each once."""
+    if view.dynamic is not None:  # at run-time indices: all of it
+        return np.arange(view.storage.size, dtype=np.int64)
+    places = np.full((1,), view.offset, np.int64)
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if stride:
+            places = (places[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
+    here, there = view.dtype.itemsize, view.storage.dtype.itemsize
+    if here != there:
+        first, last = places * here // there, ((places + 1) * here - 1) // there
+        places = np.concatenate([np.minimum(first + step, last) for step in range(-(-here // there) + 1)])
+    places = np.unique(places)
+    return places[(places >= 0) & (places < view.storage.size)]
+
+
+def _overlap(one: Storage, other: Storage) -> bool:
+    """Whether two tiles with addresses share bytes."""
+    if one.buffer is not other.buffer or one.address is None or other.address is None:
+        return False
+    (partition, start), (other_partition, other_start) = one.address, other.address
+    beside = partition >= other_partition + other.shape[0] or other_partition >= partition + one.shape[0]
+    return not beside and start < other_start + other.partition_bytes and other_start < start + one.partition_bytes
