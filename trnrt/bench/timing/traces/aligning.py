@@ -25,7 +25,7 @@ Class = tuple[str, str, int]
 
 
 class Pair(NamedTuple):
-    """Events of each side by their index. Several of ours are one that was merged, several of theirs one that was split."""
+    """Events of each side by their index. Several of ours: they were merged; several of theirs: one was split."""
 
     measured: tuple[int, ...]
     ours: tuple[int, ...]

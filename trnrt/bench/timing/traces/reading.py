@@ -28,7 +28,8 @@ _WAIT = re.compile(r"S\[(\d+)\](?: \(\w+\))?(?:>=|==)(\d+)")
 _SETS = re.compile(r"S\[(\d+)\](?: \(\w+\))?(?:\+\+|\+=1)@complete")
 _DMA_SETS = re.compile(r"\bsemaphore=(\d+) sem_increment=(\d+)")
 _OPERAND = re.compile(r"\b(src|dst)\d*=(?:(\w+)@)?0x([0-9a-f]+)\[[-\d,]*\]\[([\d,]+)\]")
-_PATTERN = re.compile(r"\b(src|dst)_elem_size=(\d+).*?\b\1_pattern=\[([-\d,]*)\]\[([\d,]+)\]")
+_ELEMENT = re.compile(r"\b(src|dst)_elem_size=(\d+)")
+_PATTERN = re.compile(r"\b(src|dst)_pattern=\[([-\d,]*)\]\[([\d,]+)\]")
 _SEMAPHORE = re.compile(r"(?:S\[)?(\d+)\]?(?: \((\w+)\))?")
 _PSUM = 0x2000000  # where PSUM's addresses begin, as the traces have them
 _PARTITION_STEP = 1 << 18  # from a partition's address to the next one's
@@ -260,16 +261,16 @@ def _detail(text: str, function: str) -> str:
 
 
 def _trigger(row: _Row, text: str) -> Trigger | None:
-    sets, sides = _DMA_SETS.search(text), _PATTERN.findall(text)
-    if sets is None or not sides:
+    sets, elements, patterns = _DMA_SETS.search(text), dict(_ELEMENT.findall(text)), _PATTERN.findall(text)
+    sizes = {side: int(elements[side]) * _product(counts) for side, _, counts in patterns if side in elements}
+    if sets is None or not sizes:
         return None
     if row.fields.get("sbuf_write_bytes") or row.fields.get("sbuf_read_bytes"):
         into, out_of = bool(row.fields.get("hbm_read_bytes")), bool(row.fields.get("hbm_write_bytes"))
     else:  # a step from partition to partition says which side is SBUF
-        chips = {side for side, _, steps, _ in sides if str(_PARTITION_STEP) in steps.split(",")}
+        chips = {side for side, steps, _ in patterns if str(_PARTITION_STEP) in steps.split(",")}
         into, out_of = chips == {"dst"}, chips == {"src"}
     direction = "move" if into == out_of else "load" if into else "store"
-    sizes = {side: int(element) * _product(counts) for side, element, _, counts in sides}
     size = sizes.get("src" if direction == "load" else "dst", max(sizes.values()))  # HBM's side: some cast
     return Trigger(direction, size, int(sets[1]), int(sets[2]))
 
