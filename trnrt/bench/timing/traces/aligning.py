@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from trnrt.bench.timing.traces.record import ENGINES, HELPERS, Event, Run
@@ -34,7 +35,7 @@ class Pair(NamedTuple):
 
 def align(measured: Run, ours: Run) -> list[Pair]:
     """Every event of both runs once, in the order of the measured ones' starts; what is only ours comes last."""
-    sides = _Sides(measured.events, ours.events)
+    sides = _sides(measured, ours)
     pairs: list[Pair] = []
     for engine in ENGINES:
         pairs += _in_order(_align_engine(sides, measured.on(engine), ours.on(engine)))
@@ -58,8 +59,16 @@ class _Sides(NamedTuple):
         return kept, [n for n in range(len(self.mine)) if n not in mine]
 
 
+def _sides(measured: Run, ours: Run) -> _Sides:
+    """Both runs' events; without the sources of copies unless those of all are known."""
+    events = measured.events, ours.events
+    if any(event.kind == "copy" and not event.source for side in events for event in side):
+        return _Sides(*([replace(event, source="") for event in side] for side in events))
+    return _Sides(*events)
+
+
 def _class(event: Event) -> Class:
-    return event.kind, event.source if event.kind == "copy" else "", event.size
+    return event.kind, event.source, event.size
 
 
 def _align_engine(sides: _Sides, theirs: list[int], mine: list[int]) -> list[Pair]:

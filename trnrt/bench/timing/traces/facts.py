@@ -68,8 +68,8 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 def _program(run: Run) -> Iterator[Found]:
     yield "program", "before the kernel's first instruction", "ns", run.first
-    yield "program", "the kernel, first start to last end", "ns", run.last - run.first
-    yield "program", "after the kernel's last instruction", "ns", run.total - run.last
+    yield "program", "the kernel, first start to last semaphore", "ns", run.last - run.first
+    yield "program", "after the kernel's last semaphore", "ns", run.total - run.last
     for engine, active in run.active.items():
         if engine in ENGINES:
             yield "program", f"{engine} active, the runtime's part included", "ns", active

@@ -109,7 +109,7 @@ class Window(NamedTuple):
 class Run:
     """The events of a kernel in the order in which they began, and what surrounds them.
 
-    ``total`` is the whole profile's length, ``first`` and ``last`` the kernel's own first start and last end;
+    ``total`` is the whole profile's length, ``first`` and ``last`` the kernel's own first start and last semaphore;
     ``before`` and ``after`` count the runtime's instructions there. ``foreign`` are packets of queues that are not the
     kernel's (instructions that are fetched, tables), ``facts`` what the profile says of its device and compiler.
     """

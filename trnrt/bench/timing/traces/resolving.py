@@ -63,7 +63,7 @@ class _Resolver:
             events=events,
             total=self.report.total,
             first=self.first,
-            last=self.last,
+            last=max([self.last, *(event.seen or 0 for event in events)]),
             windows=tuple(self.windows),
             foreign=dict(foreign),
             before=sum(end <= self.first for _, end in spans),
@@ -240,7 +240,7 @@ class _Resolver:
 def _shares(packets: list[RawPacket]) -> list[list[RawPacket]]:
     """The packets of each transfer of a queue: on each engine they end with a mark; none where engines differ."""
     shares: dict[int, list[list[RawPacket]]] = {}
-    for packet in sorted(packets, key=lambda packet: (packet.engine, packet.start)):
+    for packet in sorted(packets, key=lambda packet: (packet.engine, packet.end, packet.mark)):
         lists = shares.setdefault(packet.engine, [[]])
         lists[-1].append(packet)
         if packet.mark:
