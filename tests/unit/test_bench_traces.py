@@ -263,6 +263,40 @@ def test_files_that_hold_no_json(tmp_path: Path) -> None:
         read_run(tmp_path / "nowhere.json")
 
 
+STRANGE = (
+    None,
+    "",
+    "x",
+    -1,
+    1e308,
+    True,
+    [],
+    {},
+    "S[5] (Tensor)>=",
+    "src=fp32@0x0[][]",
+    "semaphore=1 sem_increment=16",
+)
+
+
+def test_no_field_of_a_report_breaks_the_reader(tmp_path: Path) -> None:
+    """Whatever stands in a field: the report is read, or refused in words."""
+    refused = 0
+    for table, rows in small_report().items():
+        for row, field in [(n, field) for n, fields in enumerate(rows[:3]) for field in fields]:
+            for value in STRANGE:
+                report = small_report()
+                report[table][row][field] = value
+                try:
+                    run = read_run(written(tmp_path / "r.json", report))
+                    align(run, run)
+                    compare_facts(run, run)
+                    grids(run)
+                except InputError as error:
+                    refused += 1
+                    assert str(tmp_path) in str(error)
+    assert refused > 200
+
+
 # --- pairs
 
 

@@ -41,7 +41,8 @@ def _attention(fused: bool, dtype: str, short: str, length: int) -> TraceCase:
 
 
 CASES = tuple(
-    _attention(fused, dtype, short, 512)
+    _attention(fused, dtype, short, length)
+    for length in (512, 1024)
     for fused in (False, True)
     for dtype, short in (("float32", "fp32"), ("bfloat16", "bf16"))
 )

@@ -20,6 +20,8 @@ from trnrt.errors import InputError
 Table = list[dict[str, Any]]
 
 MOST_BYTES = 500_000_000
+_LONGEST_S = 1e6
+_LARGEST = 1 << 53  # of a field; a time of so many nanoseconds still fits 64 bits as picoseconds
 _MARK_BYTES = 4  # what a packet writes that only sets a semaphore
 _TABLES = ("instruction", "dma", "semaphore_update")
 _HINT = "write it with the profiler's JSON output: neuron-profile view --output-format json"
@@ -118,7 +120,8 @@ def read_report(path: Path) -> Report:
     """The report in a file. InputError where it is another kind of file, or lacks a table or a field."""
     tables = _tables(path)
     rows = _Rows(path, tables)
-    own = Counter(row.get("subgraph", "") for row in tables["instruction"] if row.get("bir_instruction_name"))
+    named = [row for row in rows.of("instruction") if row.text("bir_instruction_name", "")]
+    own = Counter(row.text("subgraph", "") for row in named)
     if not own:
         raise InputError(
             f"{path}: no instruction of its {len(tables['instruction'])} has a compiler's name "
@@ -177,7 +180,10 @@ class _Row:
         try:
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 raise ValueError
-            return int(value)
+            number = int(value)
+            if abs(number) > _LARGEST:
+                raise ValueError
+            return number
         except (ValueError, OverflowError):
             raise InputError(f"{self.where}: {name} should be a whole number, not {value!r}", hint=_HINT) from None
 
@@ -305,7 +311,7 @@ def _total(rows: _Rows) -> int:
     """The whole profile's length; the last thing's end where it is not stated."""
     for row in rows.of("summary"):
         seconds = row.fields.get("total_time")
-        if isinstance(seconds, int | float) and seconds > 0:
+        if isinstance(seconds, int | float) and 0 < seconds < _LONGEST_S:
             return round(seconds * 1e9)
     return max(row.span()[1] for row in rows.of("instruction"))
 

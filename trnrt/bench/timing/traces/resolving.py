@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +37,10 @@ def read_run(path: Path) -> Run:
 
 
 class _Resolver:
-    """``order``: an event's place by the report's instruction; ``counted``: (semaphore's value, event) in order."""
+    """``values`` has each semaphore's (value, time) in order, ``counted`` the (value, event) of those that set it.
+
+    ``brings`` is the semaphore and value that an event sets; ``ends`` when the product before one had ended.
+    """
 
     def __init__(self, report: Report) -> None:
         self.report, self.notes = report, list(report.notes)
@@ -46,7 +49,8 @@ class _Resolver:
         self.last = max(instruction.end for instruction in self.instructions)
         self.groups = self._grouped()
         self.values = self._values()
-        self.counted = self._counted()
+        self.counted, self.brings = self._counted()
+        self.ends = self._product_ends()
         self.windows = self._windows()
         self.own_queues: dict[int, str] = {}
         self.transfers = self._transfers()
@@ -110,9 +114,10 @@ class _Resolver:
                 known.append((update.value, update.time))
         return values
 
-    def _counted(self) -> dict[int, list[tuple[int, int]]]:
-        """Semaphore -> (value from then on, event) of those that set it, in their order."""
+    def _counted(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, tuple[int, int]]]:
+        """Semaphore -> (value from then on, event) of those that set it, in their order; event -> what it sets so."""
         counted: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        brings: dict[int, tuple[int, int]] = {}
         for number, group in enumerate(self.groups):
             for member in group.members:
                 instruction = self.instructions[member]
@@ -121,11 +126,24 @@ class _Resolver:
                 if semaphore >= 0:
                     known = counted[semaphore]
                     known.append(((known[-1][0] if known else 0) + step, number))
-        return counted
+                    brings[number] = semaphore, known[-1][0]
+        return counted, brings
 
     def _reached(self, semaphore: int, value: int) -> int | None:
         """When a semaphore had at least a value."""
-        return next((time for known, time in self.values.get(semaphore, ()) if known >= value), None)
+        known = self.values.get(semaphore, [])
+        at = bisect_left(known, (value, 0))
+        return known[at][1] if at < len(known) else None
+
+    def _product_ends(self) -> dict[int, int]:
+        """Event -> the end of the product before it, of those that have one."""
+        ends: dict[int, int] = {}
+        latest = 0
+        for number, group in enumerate(self.groups):
+            products = [self.instructions[n].end for n in group.members if self.instructions[n].opcode == "MATMUL"]
+            if products:
+                ends[number], latest = latest, products[-1]
+        return ends
 
     def _windows(self) -> list[Window]:
         """The clock's windows; before the first one the clock had the other rate."""
@@ -164,7 +182,6 @@ class _Resolver:
         trigger = self.instructions[self.groups[event].members[0]].trigger
         assert trigger is not None
         data = [packet for packet in packets if not packet.mark] or packets
-        until = next(value for value, number in self.counted[trigger.semaphore] if number == event)
         return Transfer(
             queue=queue,
             mode=packets[0].mode,
@@ -172,7 +189,7 @@ class _Resolver:
             size=trigger.size,
             start=min(packet.start for packet in data),
             end=max(packet.end for packet in data),
-            seen=self._reached(trigger.semaphore, until),
+            seen=self._reached(*self.brings[event]),
             packets=tuple(
                 Packet(queue, packet.engine, packet.start, packet.end, packet.size, packet.mark) for packet in packets
             ),
@@ -195,7 +212,7 @@ class _Resolver:
             place=place,
             source=self._kind(waited_for) if kind == "copy" else "",
             name=first.name,
-            seen=transfer.seen if transfer else self._seen(number, members),
+            seen=self._reached(*self.brings[number]) if number in self.brings else None,
             ready=ready,
             waited_for=waited_for,
             slow=bool(passes) and self._slow(passes[0].product[0]),
@@ -205,9 +222,7 @@ class _Resolver:
 
     def _shown(self, number: int, passes: tuple[Pass, ...]) -> int:
         """When a product begins: with its weights, but for what of them loads while the one before still runs."""
-        earlier = [member for group in self.groups[:number] for member in group.members[-1:]]
-        ends = [self.instructions[member].end for member in earlier if self.instructions[member].opcode == "MATMUL"]
-        return min(passes[0].product[0], max([passes[0].load[0], *ends[-1:]]))
+        return min(passes[0].product[0], max(passes[0].load[0], self.ends[number]))
 
     def _waited(self, number: int, waits: list[tuple[int, int]]) -> tuple[int | None, int]:
         """When the last semaphore had its value, and whose it was."""
@@ -215,7 +230,9 @@ class _Resolver:
         for semaphore, value in waits:
             time = self._reached(semaphore, value)
             if time is not None and (latest is None or time > latest):
-                found = next((event for known, event in self.counted.get(semaphore, ()) if known >= value), NONE)
+                counted = self.counted.get(semaphore, [])
+                at = bisect_left(counted, (value, 0))
+                found = counted[at][1] if at < len(counted) else NONE
                 latest, producer = time, found if found != number else NONE
         return latest, producer
 
@@ -225,15 +242,8 @@ class _Resolver:
             return ""
         return _described([self.instructions[member] for member in self.groups[number].members])[0]
 
-    def _seen(self, number: int, members: list[Instruction]) -> int | None:
-        sets = [member.sets for member in members if member.sets >= 0]
-        if not sets:
-            return None
-        until = max(value for value, event in self.counted[sets[-1]] if event == number)
-        return self._reached(sets[-1], until)
-
     def _slow(self, time: int) -> bool:
-        at = bisect_right([window.start for window in self.windows], time) - 1
+        at = bisect_right(self.windows, time, key=lambda window: window.start) - 1
         return at >= 0 and not self.windows[at].full
 
 
