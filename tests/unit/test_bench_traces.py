@@ -152,6 +152,28 @@ def test_a_small_report(tmp_path: Path) -> None:
     assert (copy.ready, copy.waited_for, copy.seen) == (607, 2, 709)
 
 
+def test_the_waits_before_an_instruction_are_its_own(tmp_path: Path) -> None:
+    """Whichever of its two semaphores an instruction leaves to the one before it."""
+    report = small_report()
+    wait, copy = (
+        next(row for row in report["instruction"] if row["bir_instruction_name"] == n) for n in ("I-3-wait-0", "I-3")
+    )
+    wait["operands"], wait["timestamp"] = "S[5] (Tensor)>=1 setter=0", 612
+    copy["operands"] = copy["operands"].replace("S[5] (Tensor)>=1", "S[8] (q)>=2")
+    events = {event.name: event for event in read_run(written(tmp_path / "r.json", report)).events}
+    assert (events["I-3"].ready, events["I-3"].source) == (607, "product")
+
+
+def test_what_its_engine_held_up_did_not_wait_for_its_semaphore() -> None:
+    product = event("product", 512, engine="tensor")
+    late, held = (event("copy", 512, start, "scalar", ready=15, waited_for=0) for start in (38, 48))
+    waits = "scalar: from another engine's semaphore to the start"
+    alone = compare_facts(*(Run("r", (product, late), 100, 0, 100),) * 2)
+    assert [fact.measured and fact.measured.median for fact in alone if fact.what == waits] == [23]
+    both = compare_facts(*(Run("r", (product, late, held), 100, 0, 100),) * 2)
+    assert [fact.measured and fact.measured.count for fact in both if fact.what == waits] == [1]
+
+
 def facts_of(run: Run) -> dict[str, float]:
     return {fact.what: fact.measured.median for fact in compare_facts(run, run) if fact.measured}
 
