@@ -285,7 +285,7 @@ def test_files_that_hold_no_json(tmp_path: Path) -> None:
         read_run(tmp_path / "nowhere.json")
 
 
-STRANGE = (
+STRANGE: tuple[Any, ...] = (
     None,
     "",
     "x",
