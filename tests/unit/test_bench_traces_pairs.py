@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trnrt.bench.timing.traces import aligning
+from trnrt.bench.timing.traces import aligning, comparing
 from trnrt.bench.timing.traces.aligning import MEASURED, MERGED, MOVED, OURS, REORDERED, SAME, SPLIT, align
 from trnrt.bench.timing.traces.clock import clock_changes, grids
 from trnrt.bench.timing.traces.record import Event, Pass, Run, Window
@@ -53,6 +53,15 @@ def test_merged_and_split() -> None:
         ((1, 2, 3, 4), (5,), SPLIT),
         ((), (4,), OURS),
     ]
+
+
+def test_how_long_merged_events_take_together() -> None:
+    """The time between the parts is not theirs."""
+    measured, ours = run_of(event("copy", 16)), run_of(event("copy", 8), event("reduce add", 8), event("copy", 8))
+    row, lone = comparing._rows(measured, ours, tuple(align(measured, ours)))
+    assert row.what == "copy 16 (ours: 2 x copy 8)" and row.ours is not None
+    assert (row.how, row.ours.start, row.ours.end, row.ours.busy) == (MERGED, 0, 12, 20)
+    assert (row.duration_difference, lone.duration_difference, lone.start_difference) == (10, None, None)
 
 
 def test_copies_of_different_things_are_no_pair_if_it_is_known() -> None:

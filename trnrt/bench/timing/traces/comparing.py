@@ -18,14 +18,16 @@ from trnrt.bench.timing.traces.resolving import read_run
 
 @dataclass(frozen=True)
 class Side:
-    """One side's part of a row. ``start`` and ``end`` count from the kernel's first event, ``name`` is its own.
+    """One side's part of a row. ``start`` and ``end`` count from the kernel's first event.
 
-    ``engine`` is its engine or queue, ``waited_for`` says in words what it waited for, ``waited`` how long after
-    that it started.
+    ``busy`` is how long its events take together, without what lies between those that are merged on the other side.
+    ``engine`` is its engine or queue, ``name`` its own; ``waited_for`` says in words what it waited for, ``waited`` how
+    long after that it started.
     """
 
     start: int
     end: int
+    busy: int
     name: str
     engine: str
     waited_for: str | None
@@ -53,7 +55,7 @@ class Row:
         """How much longer ours takes."""
         if self.ours is None or self.measured is None:
             return None
-        return (self.ours.end - self.ours.start) - (self.measured.end - self.measured.start)
+        return self.ours.busy - self.measured.busy
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ def _side(run: Run, events: list[Event]) -> Side | None:
     return Side(
         start=first.start - run.first,
         end=max(event.end for event in events) - run.first,
+        busy=sum(event.duration for event in events),
         name=first.name,
         engine=first.engine,
         waited_for=f"{producer.engine} {producer.what}" if producer else None,
@@ -156,7 +159,8 @@ def _data(run: Run, moved: list[Transfer]) -> Side | None:
     if not moved:
         return None
     start, end = min(one.start for one in moved), max(one.end for one in moved)
-    return Side(start - run.first, end - run.first, "", moved[0].queue, None, None)
+    busy = sum(one.end - one.start for one in moved)
+    return Side(start - run.first, end - run.first, busy, "", moved[0].queue, None, None)
 
 
 def _summary(engine: str, measured: Run, ours: Run, pairs: tuple[Pair, ...]) -> EngineSummary:
