@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.options import Reporting
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, bench_document
-from trnrt.report.files import write_text
+from trnrt.report.files import check_writable, write_text
 
 if TYPE_CHECKING:
     from trnrt.bench.measuring import Row
@@ -74,6 +74,27 @@ def bench_timing(reporting: Reporting, *, fit: bool) -> bool:
     if reporting.json_out is not None:
         write_text(reporting.json_out, document)
     return found.passed
+
+
+def bench_traces(reporting: Reporting, traces: list[Path], *, kernel: str | None, picture: Path | None) -> None:
+    """Compare profiles of a device with our timelines of the same kernels, event by event."""
+    from trnrt.bench.timing.traces.comparing import compare
+    from trnrt.report.trace_pairs import pairs_text
+    from trnrt.report.traces import traces_document, traces_parts
+
+    for path in (picture, reporting.json_out):
+        if path is not None:
+            check_writable(path)
+    found = []
+    for trace in traces:
+        with working(f"comparing {trace.name}"):
+            found.append(compare(trace, kernel))
+    document = as_text(traces_document(found))
+    say(document if reporting.as_json else render(traces_parts(found)))
+    if reporting.json_out is not None:
+        write_text(reporting.json_out, document)
+    if picture is not None:
+        write_text(picture, pairs_text(found))
 
 
 def bench_labs(reporting: Reporting, *, check: bool) -> bool:

@@ -22,6 +22,7 @@ from trnrt.commands.options import (
     TraceFlag,
     read_percent,
 )
+from trnrt.errors import OptionError
 
 if TYPE_CHECKING:
     from trnrt.commands.profile import ProfileRequest
@@ -127,12 +128,46 @@ def bench_serve_command(quick: QuickFlag = False, as_json: JsonFlag = False, jso
 @bench_app.command("timing", short_help="Compare predictions with published times.")
 def bench_timing_command(
     fit: Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")] = False,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Compare a device's profile (the profiler's JSON) with our timeline, event by event; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(
+            "--kernel",
+            metavar="NAME",
+            help="The traces' kernel; guessed from their work if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    trace_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace-out",
+            metavar="FILE",
+            help="Write each profile and our timeline as two processes to open in Perfetto.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
     """Compare the timing model's predictions with published times; exit 1 if it is too far off."""
-    from trnrt.commands.bench import bench_timing
+    from trnrt.commands.bench import bench_timing, bench_traces
 
+    if trace:
+        if fit:
+            raise OptionError("--fit and --trace are different comparisons: give one of them")
+        bench_traces(Reporting(as_json, json_out), trace, kernel=kernel, picture=trace_out)
+        return
+    if kernel is not None or trace_out is not None:
+        raise OptionError("--kernel and --trace-out need a profile: name it with --trace")
     if not bench_timing(Reporting(as_json, json_out), fit=fit):
         raise typer.Exit(1)
 

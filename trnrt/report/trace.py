@@ -119,15 +119,16 @@ def _core_events(core: int, timeline: Timeline, steps: tuple[StepUse, ...]) -> l
 def _names(core: int, timeline: Timeline, threads: dict[tuple[int, int], int]) -> Iterator[Event]:
     pid = core + 1
     kernel = shown(timeline.program.kernel)
-    yield _metadata("process_name", pid, 0, {"name": f"core {core}: {kernel}"})
-    yield _metadata("process_sort_index", pid, 0, {"sort_index": core})
+    yield metadata_event("process_name", pid, 0, {"name": f"core {core}: {kernel}"})
+    yield metadata_event("process_sort_index", pid, 0, {"sort_index": core})
     for order, ((lane, row), tid) in enumerate(threads.items()):
         name = timeline.lanes[lane] + (f" (+{row})" if row else "")
-        yield _metadata("thread_name", pid, tid, {"name": name})
-        yield _metadata("thread_sort_index", pid, tid, {"sort_index": order})
+        yield metadata_event("thread_name", pid, tid, {"name": name})
+        yield metadata_event("thread_sort_index", pid, tid, {"sort_index": order})
 
 
-def _metadata(name: str, pid: int, tid: int, args: Event) -> Event:
+def metadata_event(name: str, pid: int, tid: int, args: Event) -> Event:
+    """What a process or a thread is called, or where it is drawn."""
     return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
@@ -143,17 +144,18 @@ def _slices(
     durations = microseconds(end - start for start, end in zip(tracks.start, tracks.end, strict=True))
     for issue, number in enumerate(timeline.instruction):
         args = {**common[number], **own[issue]}
-        yield _slice(
+        yield slice_event(
             names[number], timeline.lanes[tracks.lane[issue]], pid, tids[issue], starts[issue], durations[issue], args
         )
     first = len(timeline.instruction)
     for slot, transfer in enumerate(timeline.transfers, start=first):
         name = f"trigger {names[timeline.instruction[transfer.issue]]}"
         args = {"issue": transfer.issue, "queue": timeline.lanes[timeline.lane[transfer.issue]]}
-        yield _slice(name, "trigger", pid, tids[slot], starts[slot], durations[slot], args)
+        yield slice_event(name, "trigger", pid, tids[slot], starts[slot], durations[slot], args)
 
 
-def _slice(name: str, category: str, pid: int, tid: int, start: float, duration: float, args: Event) -> Event:
+def slice_event(name: str, category: str, pid: int, tid: int, start: float, duration: float, args: Event) -> Event:
+    """A bar from ``start`` on, microseconds."""
     return {
         "name": name, "cat": category, "ph": "X", "pid": pid, "tid": tid, "ts": start, "dur": duration, "args": args
     }  # fmt: skip
