@@ -16,7 +16,7 @@ from trnrt.serve.devices import device_options
 from trnrt.serve.golden import Golden, answered, golden_feeds
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession, as_matrix
-from trnrt.validate import open_onnxruntime
+from trnrt.validate import Noise, open_onnxruntime
 
 Array = NDArray[Any]
 MOST_SHAPES = 32
@@ -115,10 +115,10 @@ class LoadedModel:
         self.mixing = self._why_mixing()
         if self.mixing is not None and isinstance(model.batch, str):  # then any number of rows is a kernel of its own
             self.buckets = ()
-        reference = open_onnxruntime(self.session)
+        reference, noise = open_onnxruntime(self.session), Noise(self.session)
         first: dict[str, Array] = {}
         for rows in self.buckets or (1,):
-            first = self._prepare(rows, reference)
+            first = self._prepare(rows, reference, noise)
         self.outputs = tuple(_output_meta(info, first[info.name], model.batch) for info in model.outputs)
 
     def _why_mixing(self) -> str | None:
@@ -128,9 +128,9 @@ class LoadedModel:
         feeds = golden_feeds(self.session, self.path, batch if isinstance(batch, int) else 2)
         return self.session.mixing(feeds)
 
-    def _prepare(self, rows: int, reference: Any) -> dict[str, Array]:
+    def _prepare(self, rows: int, reference: Any, noise: Noise) -> dict[str, Array]:
         """Compile a bucket, and compare what it gives with onnxruntime."""
-        golden = answered(self.session, reference, golden_feeds(self.session, self.path, rows))
+        golden = answered(self.session, reference, golden_feeds(self.session, self.path, rows), noise)
         outputs = _run(self.session, golden.feeds)
         golden.check(outputs)
         if not self._prepared:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import RELU, loaded, model_of, run, save
+from engines import CANCELLING, RELU, loaded, model_of, run, save
 
 from trnrt.errors import BackendError, InputError, ModelFileError
-from trnrt.serve.golden import answered, golden_feeds, golden_file
+from trnrt.serve.golden import MEASURED_ROWS, answered, golden_feeds, golden_file
 from trnrt.session import InferenceSession
-from trnrt.validate import open_onnxruntime
+from trnrt.validate import Noise, open_onnxruntime
 
 SHAPED = "(float[N,4] x, int64[2] s) => (float[N,4] y) { y = Reshape(x, s) }"
 
@@ -57,6 +57,26 @@ def test_an_output_beyond_the_tolerance_is_refused(tmp_path: Path) -> None:
     for wrong in (right["y"] + 1e-3, right["y"] * np.nan, right["y"][:1]):
         with pytest.raises(BackendError, match="output 'y' of the golden input"):
             golden.check({"y": wrong})
+
+
+@pytest.mark.parametrize("rows", [2, MEASURED_ROWS + 1])
+def test_the_tolerance_is_what_rounding_does(tmp_path: Path, rows: int) -> None:
+    path = save(tmp_path, "cancelling", CANCELLING)
+    session = InferenceSession(str(path))
+    feeds = {"x": np.full((rows, 4), 0.3, np.float32)}
+    golden = answered(session, open_onnxruntime(session), feeds)
+    expected = golden.expected["y"]
+    golden.check({"y": expected + np.float32(1e-3)})
+    with pytest.raises(BackendError, match="is 1 away from onnxruntime's, where 0"):
+        golden.check({"y": expected + np.float32(1)})
+
+
+def test_many_rows_are_not_measured_without_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Noise, "tolerances", None)
+    path = save(tmp_path, "relu", RELU)
+    session = InferenceSession(str(path))
+    golden = answered(session, open_onnxruntime(session), golden_feeds(session, path, MEASURED_ROWS + 1))
+    golden.check(dict(golden.expected))
 
 
 def test_each_bucket_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

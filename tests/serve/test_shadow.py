@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import FIXED, PATIENCE_S, loaded, numbers, run, save
+from engines import CANCELLING, FIXED, PATIENCE_S, loaded, numbers, run, save
 
 from trnrt.serve import shadow
 from trnrt.serve.metrics import Metrics
@@ -45,6 +45,19 @@ def made(tmp_path: Path) -> Any:
     metrics = Metrics()
     shadow = Shadow("m", session, 1.0, metrics.model("m"))
     yield shadow, session, metrics
+    shadow.stop()
+
+
+def test_rounding_is_no_drift(tmp_path: Path) -> None:
+    session = InferenceSession(str(save(tmp_path, "cancelling", CANCELLING)))
+    metrics = Metrics()
+    shadow = Shadow("m", session, 1.0, metrics.model("m"))
+    x = np.full((2, 4), 0.3, np.float32)
+    right = session.run(None, {"x": x})[0]
+    for total, by, kind in [(1, 1e-3, "agreed"), (2, 1.0, "drifted")]:
+        shadow.offer({"x": x}, {"y": right + np.float32(by)})
+        until(metrics, total)
+        assert outcome(metrics, kind) == 1
     shadow.stop()
 
 

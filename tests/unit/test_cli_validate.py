@@ -49,6 +49,28 @@ def test_the_error_of_16_bits_is_split() -> None:
     assert "float32 path" not in trnrt("validate", CNN).out
 
 
+def test_the_tolerance_is_explained() -> None:
+    outcome = trnrt("validate", CNN)
+    assert "what rounding does to each element, by onnxruntime with random roundings, + 0.0001 *" in outcome.out
+    document = trnrt("validate", CNN, "--json").document
+    (output,) = document["outputs"]
+    assert document["tolerances"] == "measured" and len(output["element"]) == 2
+    assert 0 < output["error"] < output["tolerance"] <= document["atol"] + 1e-4 * 100 and output["noise"] > 0
+    assert "allowed: |difference| <= 1e-05 + 0.001 * |onnxruntime's|" in trnrt("validate", CNN, "--rtol", "1e-3").out
+    document = trnrt("validate", CNN, "--atol", "1e-3", "--json").document
+    assert document["tolerances"] == "given" and (document["rtol"], document["atol"]) == (1e-4, 1e-3)
+    assert document["outputs"][0]["noise"] is None
+    assert "the errors are rounding to float16" in trnrt("validate", CNN, "--dtype", "float16").out
+
+
+def test_steps_tell_where_outputs_of_16_bits_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trnrt.validate.outputs.SUSPICIOUS", 0.0)
+    outcome = trnrt("validate", CNN, "--dtype", "bfloat16")
+    assert outcome.code == 0 and "3 steps compared one by one: all within what rounding explains" in outcome.out
+    document = trnrt("validate", CNN, "--dtype", "bfloat16", "--json").document
+    assert document["passed"] and document["layers"]["rows"] == 4 and "steps" not in document
+
+
 def test_layers_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     outcome = trnrt("validate", CNN, "--layers")

@@ -201,7 +201,12 @@ def test_validate_document_is_valid_json_whatever_the_errors_are() -> None:
         "passed": False,
         "dtype": "str",
         "split": None,
+        "error": 0.0,
+        "tolerance": 0.0,
+        "element": [],
+        "noise": None,
     }
+    assert loaded["tolerances"] == "given" and "steps" not in loaded
     assert (loaded["passed"], loaded["samples"], loaded["changed_decisions"]) == (False, 3, None)
 
 
@@ -247,8 +252,8 @@ def test_comparison_table_has_a_verdict_a_line() -> None:
         OutputComparison("b", 0.5, 2.0, 1.0, False, "float32"),
     )
     lines = render([comparison_table(ValidationReport(False, 2, 1, outputs, 1e-4, 1e-5))]).splitlines()
-    assert lines[1].split() == ["a", "int64", "0", "0", "0", "pass"]
-    assert lines[2].split() == ["b", "float32", "5.0e-01", "2.0e+00", "1.0e+00", "FAIL"]
+    assert lines[1].split() == ["a", "int64", "0", "0", "0", "0", "0", "pass"]
+    assert lines[2].split() == ["b", "float32", "5.0e-01", "2.0e+00", "1.0e+00", "0", "0", "FAIL"]
 
 
 # ---- --top

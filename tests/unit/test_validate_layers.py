@@ -14,11 +14,10 @@ import pytest
 from layered import NETS, Net
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
-from perturbing import with_weight
+from perturbing import WRONG, rows_for, wronged
 
 import trnrt
 from trnrt.errors import BackendError, OptionError
-from trnrt.planner.plan import Plan
 from trnrt.validate import BundleRequest, LayersReport, validate_layers
 from trnrt.validate.alone import PlanReader
 
@@ -33,13 +32,6 @@ def opened(name: str, dtype: str = "float32", target: str = "trn2") -> trnrt.Inf
     """A session for a sample model or one of ``NETS``; its plans are not kept on disk."""
     model = NETS[name]() if name in NETS else MODELS / f"{name}.onnx"
     return trnrt.InferenceSession(model, dtype=dtype, target=target, backend="simulator", cache=False)
-
-
-def rows_for(session: trnrt.InferenceSession, seed: int = 0) -> dict[str, Array]:
-    """Normal inputs of both signs: 5 rows, or as many as the model fixes."""
-    random = np.random.default_rng(seed)
-    rows = {} if isinstance(session.model.batch, int) else {"batch": 5}
-    return {n: random.standard_normal(a.shape).astype(a.dtype) for n, a in session.random_inputs(**rows).items()}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -92,34 +84,6 @@ def test_it_compares_what_the_steps_make() -> None:
     assert [layer.length for layer in report.layers] == [10, 145, 129]
     assert report.layers[0].nodes == ("node_conv2d", "node_relu", "node_max_pool2d")
     assert report.layers[0].shape == (4, 16, 4, 4) and report.rows == 4
-
-
-# Wrong weights: (model, step, weight of the plan); one element of it is moved by half of the largest.
-WRONG = [
-    ("digits_cnn", "node_conv2d", "node_conv2d_w"),
-    ("digits_cnn", "node_conv2d_1", "node_conv2d_1_b"),
-    ("digits_cnn", "node_linear", "node_linear_w"),
-    ("digits_ffnn", "node_linear_1", "node_linear_1_w"),
-    ("residual", "conv_4", "conv_4_w"),
-    ("residual", "conv_9", "conv_9_b"),
-    ("residual", "gemm_14", "gemm_14_w"),
-    ("grouped", "conv_5", "conv_5_w"),
-    ("mixing", "layernormalization_0", "layernormalization_0_scale"),
-    ("mixing", "matmul_5", "matmul_5_w"),
-    ("pointwise", "mul_0", "mul_0_c1"),
-    ("pointwise", "convtranspose_3", "convtranspose_3_w"),
-]
-
-
-def wronged(plan: Plan, weight: str, seed: int = 0) -> Plan:
-    """The plan with one element of a weight moved."""
-
-    def move(array: Array) -> None:
-        places = np.argwhere(array)
-        place = tuple(places[np.random.default_rng(seed).integers(len(places))])
-        array[place] += array.dtype.type(0.5 * np.abs(array).max())
-
-    return with_weight(plan, weight, move)
 
 
 @pytest.mark.parametrize(("name", "step", "weight"), WRONG, ids=[weight for *_, weight in WRONG])

@@ -359,7 +359,8 @@ RtolFlag = Annotated[
         "--rtol",
         min=0.0,
         metavar="F",
-        help="Relative tolerance: 1e-4 for float32, 2e-2 for 16 bits.",
+        help="Relative tolerance of every element: 1e-4 for float32, 2e-2 for 16 bits. "
+        "Without --rtol and --atol each has its own.",
         callback=check_finite,
         show_default=False,
     ),
@@ -370,7 +371,7 @@ AtolFlag = Annotated[
         "--atol",
         min=0.0,
         metavar="F",
-        help="Absolute tolerance: 1e-5 for float32, 1e-2 for 16 bits.",
+        help="Absolute tolerance of every element: 1e-5 for float32, 1e-2 for 16 bits, if only --rtol is given.",
         callback=check_finite,
         show_default=False,
     ),

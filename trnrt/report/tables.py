@@ -71,11 +71,28 @@ def comparison_table(report: ValidationReport) -> Table:
             error_text(output.max_abs),
             error_text(output.max_rel),
             error_text(output.required_rtol),
+            error_text(output.error),
+            error_text(output.tolerance),
             Text("pass", "green") if output.passed else Text("FAIL", "bold red"),
         )
         for output in report.outputs
     ]
-    return plain_table(("output", "dtype", "max abs", "max rel", "rtol needed", "verdict"), rows, right=(2, 3, 4))
+    columns = ("output", "dtype", "max abs", "max rel", "rtol needed", "error", "allowed", "verdict")
+    return plain_table(columns, rows, right=(2, 3, 4, 5, 6))
+
+
+def tolerance_text(report: ValidationReport, dtype: str) -> list[str]:
+    """Where the tolerances of a validation come from, in a sentence or two."""
+    share = f"{report.rtol:g} * |onnxruntime's|"
+    if report.tolerances != "measured":
+        return [f"allowed: |difference| <= {report.atol:g} + {share}"]
+    explained = [
+        f"allowed: what rounding does to each element, by onnxruntime with random roundings, + {share}",
+        "error and allowed are those of the element that comes closest to its own, or exceeds it most",
+    ]
+    if dtype != "float32" and report.passed:
+        explained.append(f"the errors are rounding to {dtype}: the float32 path is within its own tolerance")
+    return explained
 
 
 def split_table(report: ValidationReport) -> Table:
@@ -86,13 +103,14 @@ def split_table(report: ValidationReport) -> Table:
             error_text(output.max_abs),
             error_text(output.split.float32_max_abs),
             error_text(output.split.rounding_max_abs),
+            "" if output.split.rounding_rms is None else f"{output.split.rounding_rms:.2f}",
             Text("rounding", "green") if output.split.float32_passed else Text("float32 is off, too", "bold red"),
         )
         for output in report.outputs
         if output.split is not None
     ]
-    columns = ("output", "max abs", "float32 path", "16 bits from float32", "its error is")
-    return plain_table(columns, rows, right=(1, 2, 3))
+    columns = ("output", "max abs", "float32 path", "16 bits from float32", "of its noise", "its error is")
+    return plain_table(columns, rows, right=(1, 2, 3, 4))
 
 
 def nodes_table(nodes: Iterable[NodeReport]) -> Table:

@@ -9,26 +9,28 @@ from trnrt.validate.outputs import (
     accuracy,
     changed_decisions,
     compare,
-    default_tolerances,
-    open_onnxruntime,
-    run_onnxruntime,
     split,
     validate,
 )
+from trnrt.validate.running import open_onnxruntime, run_onnxruntime
+from trnrt.validate.tolerances import Noise, Tolerance, default_tolerances, plain
 
 __all__ = [
     "Accuracy",
     "BundleRequest",
     "LayerComparison",
     "LayersReport",
+    "Noise",
     "OutputComparison",
     "Split",
+    "Tolerance",
     "ValidationReport",
     "accuracy",
     "changed_decisions",
     "compare",
     "default_tolerances",
     "open_onnxruntime",
+    "plain",
     "run_onnxruntime",
     "split",
     "validate",

@@ -118,6 +118,16 @@ def rule(*operators: str, exact: bool = False) -> Callable[[Rule], Rule]:
     return register
 
 
+def has_rule(operator: str) -> bool:
+    """Whether an operator has a rule of its own."""
+    return operator in _RULES
+
+
+def is_exact(operator: str) -> bool:
+    """Whether an operator rounds nothing."""
+    return operator in _EXACT
+
+
 @dataclass(frozen=True)
 class Bound:
     """What a group's value may be off by, element by element; ``length`` is the longest sum in it."""

@@ -9,18 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.errors import InputError, OptionError
-from trnrt.session import InferenceSession, as_matrix, joined_rows
+from trnrt.errors import BackendError, InputError, OptionError
+from trnrt.session import InferenceSession, as_matrix
+from trnrt.validate.layers import LayersReport, Progress, validate_layers
+from trnrt.validate.running import run_onnxruntime
+from trnrt.validate.tolerances import Noise, Outputs, Tolerance, plain
 
 Array = NDArray[Any]
-_TOLERANCES = {"float32": (1e-4, 1e-5), "bfloat16": (2e-2, 1e-2), "float16": (2e-2, 1e-2)}
+SUSPICIOUS = 0.75
+"""Errors of 16 bits are about half their noise, root mean square: 0.25 to 0.72 of it in 23 right networks, as the noise
+counts every result as rounded, and rounds it twice. From here on the steps decide. Less costs time, not alarms."""
+STEP_ROWS = 4
+"""Rows that steps are compared on: each of them runs twice, and its bound is computed beside it."""
 
 
 @dataclass(frozen=True)
 class Split:
     """What an error of 16 bits is made of: that of the float32 path against onnxruntime, and what rounding adds to it.
 
-    ``float32_passed`` holds the first against float32's own default tolerances: beyond them it is no rounding.
+    ``float32_passed`` holds the first against float32's own tolerances: beyond them it is no rounding.
+    ``rounding_rms`` compares the second with the noise that the dtype has by the reference: 1 is as expected. None
+    where no noise was measured.
     """
 
     float32_max_abs: float
@@ -28,6 +37,7 @@ class Split:
     float32_passed: bool
     rounding_max_abs: float
     rounding_max_rel: float
+    rounding_rms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,9 @@ class OutputComparison:
 
     An output passes where ``|ours - reference| <= atol + rtol * |reference|`` everywhere; NaN equals NaN only, and
     infinities are equal only to themselves. Integers and strings must be equal. Errors are infinite where one
-    side is not a number and the other is. ``split`` is there for 16 bits, and outputs of floats.
+    side is not a number and the other is. ``error`` and ``tolerance`` are those of the ``element`` where their ratio is
+    the largest, ``noise`` the standard deviation of its rounding where that was measured. ``split`` is there for 16
+    bits, and outputs of floats.
     """
 
     name: str
@@ -56,13 +68,20 @@ class OutputComparison:
     passed: bool
     dtype: str
     split: Split | None = None
+    error: float = 0.0
+    tolerance: float = 0.0
+    element: tuple[int, ...] = ()
+    noise: float | None = None
 
 
 @dataclass(frozen=True)
 class ValidationReport:
     """``changed_decisions`` counts rows whose class differs; None where the model is not a classifier.
 
-    ``accuracy`` is None where no labels were given.
+    ``accuracy`` is None where no labels were given. ``tolerances`` says where they come from: "measured" by the noise
+    of each element, "given" by the user, or "default" where onnxruntime can't run the model with noise, and ``notes``
+    say why. ``atol`` is the largest one of any element. ``steps`` is there where the outputs of 16 bits left in doubt
+    whether their errors are rounding, and the steps had to tell.
     """
 
     passed: bool
@@ -72,11 +91,19 @@ class ValidationReport:
     rtol: float
     atol: float
     accuracy: Accuracy | None = None
+    tolerances: str = "given"
+    notes: tuple[str, ...] = ()
+    steps: LayersReport | None = None
 
 
-def default_tolerances(dtype: str) -> tuple[float, float]:
-    """(rtol, atol) for a session dtype."""
-    return _TOLERANCES[dtype]
+@dataclass(frozen=True)
+class _Allowed:
+    """The tolerances of a run by output: the session's own, and those of its float32 path, which 16 bits have."""
+
+    own: Mapping[str, Tolerance]
+    float32: Mapping[str, Tolerance]
+    origin: str
+    notes: tuple[str, ...] = ()
 
 
 def validate(
@@ -86,33 +113,42 @@ def validate(
     rtol: float | None = None,
     atol: float | None = None,
     labels: Array | None = None,
+    progress: Progress | None = None,
 ) -> ValidationReport:
     """Run trnrt and onnxruntime on ``feeds`` and compare every output; with ``labels``, one a row, their accuracy, too.
 
-    A session of 16 bits is run in float32 as well, so that it can be told which part of an error is rounding.
+    Without ``rtol`` and ``atol`` each element's tolerance follows what rounding does to it, by the reference alone. A
+    session of 16 bits is run in float32 as well, so that it can be told which part of an error is rounding; where the
+    outputs don't tell, the steps are compared, and ``progress`` is called as by ``validate_layers``.
     """
     check_rows(session, feeds)
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not (np.isfinite(value) and value >= 0):
             raise OptionError(f"{name}={value}: a tolerance is a finite number, 0 or more")
-    default_rtol, default_atol = default_tolerances(session.dtype)
-    rtol = default_rtol if rtol is None else rtol
-    atol = default_atol if atol is None else atol
     names = [output.name for output in session.get_outputs()]
     ours = dict(zip(names, map(as_matrix, session.run(None, feeds)), strict=True))
     reference = dict(zip(names, map(as_matrix, run_onnxruntime(session, feeds)), strict=True))
-    outputs = tuple(compare(name, ours[name], reference[name], rtol, atol) for name in names)
+    allowed = _allowed(session, feeds, reference, rtol, atol)
+    outputs = tuple(_compared(name, ours[name], reference[name], allowed.own[name]) for name in names)
+    passed, steps = all(output.passed for output in outputs), None
     if session.dtype != "float32":
         between = dict(zip(names, map(as_matrix, session.in_dtype("float32").run(None, feeds)), strict=True))
-        outputs = tuple(replace(o, split=split(ours[o.name], between[o.name], reference[o.name])) for o in outputs)
+        outputs = tuple(_with_split(o, ours, between, reference, allowed) for o in outputs)
+        if allowed.origin == "measured":
+            decided = {o.name: compare("", between[o.name], reference[o.name], 0, 0).passed for o in outputs}
+            outputs, steps = _judged(session, feeds, outputs, decided, progress)
+            passed = all(output.passed for output in outputs) and (steps is None or steps.passed)
     return ValidationReport(
-        passed=all(output.passed for output in outputs),
+        passed=passed,
         samples=next((a.shape[0] for a in feeds.values() if a.ndim and session.model.batch is not None), 1),
         changed_decisions=changed_decisions(ours, reference),
         outputs=outputs,
-        rtol=rtol,
-        atol=atol,
+        rtol=max(tolerance.rtol for tolerance in allowed.own.values()),
+        atol=max(float(np.max(tolerance.atol, initial=0.0)) for tolerance in allowed.own.values()),
         accuracy=None if labels is None else accuracy(ours, reference, labels),
+        tolerances=allowed.origin,
+        notes=allowed.notes,
+        steps=steps,
     )
 
 
@@ -123,13 +159,90 @@ def check_rows(session: InferenceSession, feeds: Mapping[str, Array]) -> None:
         raise InputError("the batch has 0 rows: there is nothing to compare", hint="give 1 row or more")
 
 
-def split(ours: Array, between: Array, reference: Array) -> Split | None:
-    """The error of ``ours``, a result of 16 bits, by way of the float32 result ``between``; None for no floats."""
+def _allowed(
+    session: InferenceSession, feeds: Mapping[str, Array], reference: Outputs, rtol: float | None, atol: float | None
+) -> _Allowed:
+    """What the user says, else what is measured, else defaults."""
+    usual = {name: plain(session.dtype, rtol, atol) for name in reference}
+    float32 = {name: plain("float32") for name in reference}
+    if rtol is not None or atol is not None:
+        return _Allowed(usual, float32, "given")
+    try:
+        noise = Noise(session)
+        if session.dtype == "float32":
+            measured = noise.float32(feeds, reference)
+            return _Allowed(usual | measured, usual | measured, "measured")
+        own, path = noise.both(feeds, reference)
+        return _Allowed(usual | own, float32 | path, "measured")
+    except BackendError as error:
+        return _Allowed(usual, float32, "default", (f"{error}: every output has the same tolerance",))
+
+
+def _compared(name: str, ours: Array, reference: Array, tolerance: Tolerance) -> OutputComparison:
+    made = compare(name, ours, reference, tolerance.rtol, tolerance.atol)
+    if tolerance.noise is None or not ours.size or ours.shape != reference.shape:
+        return made
+    return replace(made, noise=float(tolerance.noise[made.element]))
+
+
+def _with_split(
+    output: OutputComparison, ours: Outputs, between: Outputs, reference: Outputs, allowed: _Allowed
+) -> OutputComparison:
+    name = output.name
+    made = split(ours[name], between[name], reference[name], allowed.float32[name], allowed.own[name].noise)
+    return replace(output, split=made)
+
+
+def _judged(
+    session: InferenceSession,
+    feeds: Mapping[str, Array],
+    outputs: tuple[OutputComparison, ...],
+    decided: Mapping[str, bool],
+    progress: Progress | None,
+) -> tuple[tuple[OutputComparison, ...], LayersReport | None]:
+    """The outputs of 16 bits with their verdicts: the float32 path counts, and the steps where it is doubtful.
+
+    ``decided``: of outputs that are no floats, whether float32 gives onnxruntime's. Where it does, and all steps are
+    right, a decision was so close that rounding turns it.
+    """
+    judged = tuple(replace(o, passed=o.passed and (o.split is None or o.split.float32_passed)) for o in outputs)
+    larger = any((o.split.rounding_rms or 0.0) > SUSPICIOUS for o in judged if o.split is not None)
+    beyond = any(
+        not o.passed and (decided.get(o.name, False) if o.split is None else o.split.float32_passed) for o in judged
+    )
+    if not larger and not beyond:
+        return judged, None
+    open_batch = isinstance(session.model.batch, str)
+    rows = {
+        n: a[:STEP_ROWS] if open_batch and a.ndim and n not in session.model.parameters else a for n, a in feeds.items()
+    }
+    steps = validate_layers(session, rows, progress=progress)
+    turned = [o.name for o in judged if o.split is None and decided.get(o.name, False)]
+    return tuple(replace(o, passed=True) if o.name in turned and steps.passed else o for o in judged), steps
+
+
+def split(
+    ours: Array, between: Array, reference: Array, allowed: Tolerance | None = None, noise: Array | None = None
+) -> Split | None:
+    """The error of ``ours``, a result of 16 bits, by way of the float32 result ``between``; None for no floats.
+
+    ``allowed`` is float32's tolerance, ``noise`` that of 16 bits.
+    """
     if reference.dtype.kind not in "fV":
         return None
-    path = compare("", between, reference, *default_tolerances("float32"))
+    allowed = allowed or plain("float32")
+    path = compare("", between, reference, allowed.rtol, allowed.atol)
     rounding = compare("", ours, between, 0, 0)
-    return Split(path.max_abs, path.max_rel, path.passed, rounding.max_abs, rounding.max_rel)
+    typical = None if noise is None or ours.shape != between.shape else _typical(ours, between, noise)
+    return Split(path.max_abs, path.max_rel, path.passed, rounding.max_abs, rounding.max_rel, typical)
+
+
+def _typical(ours: Array, between: Array, noise: Array) -> float:
+    """The root mean square of errors over their noise."""
+    with np.errstate(all="ignore"):
+        share = np.abs(ours.astype(np.float64) - between.astype(np.float64)) / noise
+    known = np.isfinite(share)
+    return float(np.sqrt(np.mean(share[known] ** 2))) if known.any() else 0.0
 
 
 def accuracy(ours: Mapping[str, Array], reference: Mapping[str, Array], labels: Array) -> Accuracy:
@@ -151,42 +264,8 @@ def accuracy(ours: Mapping[str, Array], reference: Mapping[str, Array], labels: 
     raise InputError(f"the labels are {kind}, and no output of the model decides for one of them a row")
 
 
-def open_onnxruntime(session: InferenceSession, *, threads: int = 0) -> Any:
-    """onnxruntime's own session of the same model, on the CPU; 0 threads are as many as it likes."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    # It would compute in 8 bits what a model of quantised weights says in floats (MatMulNBits for MatMul: 2 % off).
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return onnxruntime.InferenceSession(session.serialized(), options, providers=["CPUExecutionProvider"])
-
-
-def run_onnxruntime(session: InferenceSession, feeds: Mapping[str, Array], *, reference: Any = None) -> list[Array]:
-    """The outputs of onnxruntime; a fixed batch is run in slices as the session does.
-
-    ``reference``: what ``open_onnxruntime`` gave, for whoever runs often.
-    """
-    reference = reference or open_onnxruntime(session)
-    batch = session.model.batch
-    if not isinstance(batch, int):
-        outputs: list[Array] = reference.run(None, dict(feeds))
-        return outputs
-    whole = {n: a for n, a in feeds.items() if n in session.model.parameters or not a.ndim}
-    data = {n: a for n, a in feeds.items() if n not in whole}
-    rows = next(iter(data.values())).shape[0]
-    parts = []
-    for start in range(0, rows, batch):
-        part = {n: a[start : start + batch] for n, a in data.items()}
-        missing = batch - min(batch, rows - start)
-        filled = {n: np.concatenate([a, a[-1:].repeat(missing, 0)]) for n, a in part.items()}
-        parts.append(reference.run(None, whole | filled))
-    return [joined_rows(column)[:rows] for column in zip(*parts, strict=True)]
-
-
-def compare(name: str, ours: Array, reference: Array, rtol: float, atol: float) -> OutputComparison:
-    """One output against its reference."""
+def compare(name: str, ours: Array, reference: Array, rtol: float, atol: float | Array) -> OutputComparison:
+    """One output against its reference; ``atol`` for all elements, or one for each."""
     dtype = str(reference.dtype)
     if reference.dtype.kind not in "fV":
         equal = ours.shape == reference.shape and bool(np.all(ours == reference))
@@ -200,8 +279,14 @@ def compare(name: str, ours: Array, reference: Array, rtol: float, atol: float) 
         absolute = _infinite_where_nan(np.where(same, 0.0, np.abs(mine - theirs)))
         relative = _infinite_where_nan(np.where(absolute == 0, 0.0, absolute / np.abs(theirs)))
         needed = _infinite_where_nan(np.where(absolute <= atol, 0.0, (absolute - atol) / np.abs(theirs)))
+        tolerance = np.where(np.isfinite(theirs), atol + rtol * np.abs(theirs), 0.0)
+        share = np.where(absolute == 0, 0.0, absolute / tolerance)
     max_abs, max_rel, required = (float(x.max(initial=0.0)) for x in (absolute, relative, needed))
-    return OutputComparison(name, max_abs, max_rel, required, required <= rtol, dtype)
+    made = OutputComparison(name, max_abs, max_rel, required, required <= rtol, dtype)
+    if not share.size:
+        return made
+    element = tuple(int(i) for i in np.unravel_index(int(share.argmax()), share.shape))
+    return replace(made, error=float(absolute[element]), tolerance=float(tolerance[element]), element=element)
 
 
 def _infinite_where_nan(values: Array) -> Array:

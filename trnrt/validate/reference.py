@@ -16,6 +16,7 @@ from trnrt.errors import BackendError
 from trnrt.planner.levels import read_values
 from trnrt.planner.lowering import node_name, operator_name, value_name
 from trnrt.planner.naming import printable
+from trnrt.validate.running import outputs_of
 
 Array = NDArray[Any]
 # onnxruntime wants the scales and sizes of these as constants; no rule changes them.
@@ -88,7 +89,7 @@ class NodeRunner:
         try:
             if key not in self._sessions:
                 self._sessions[key] = self._session(inputs, fixed)
-            made = iter(self._sessions[key].run(None, {n: np.ascontiguousarray(a) for n, a in feeds.items()}))
+            made = iter(outputs_of(self._sessions[key], {n: np.ascontiguousarray(a) for n, a in feeds.items()}))
         except Exception as error:  # onnxruntime's errors share no base class
             told = " ".join(str(error).split())
             name, op = printable(node_name(self.node)), operator_name(self.node)

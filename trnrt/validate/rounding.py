@@ -69,6 +69,21 @@ def unit_of(dtype: np.dtype[Any]) -> float:
     return _UNITS.get(dtype.name, (0.0, 0.0))[0]
 
 
+def unit_roundoff(dtype: str) -> float:
+    """The unit roundoff of a dtype of floats."""
+    return _UNITS[dtype][0]
+
+
+def smallest_normal(dtype: str) -> float:
+    """The smallest normal number of a dtype of floats."""
+    return _UNITS[dtype][1]
+
+
+def confidence(sums: float) -> float:
+    """How many standard deviations of so many roundings are left by chance in one tensor of ``ONE_IN``."""
+    return sqrt(2 * log(2 * max(sums, 1) * ONE_IN))
+
+
 def of_sum(length: int, results: int) -> float:
     """How far two float32 sums of ``length`` products may be apart, relative to the sum of the products' magnitudes.
 
@@ -77,8 +92,7 @@ def of_sum(length: int, results: int) -> float:
     2 * n * exp(-lambda**2 / 2) for each sum, which sets lambda.
     """
     length = max(length, 1)
-    confidence = sqrt(2 * log(BOTH * 2.0 * length * max(results, 1) * ONE_IN))
-    return BOTH * min(length, confidence * sqrt(length)) * SUMS
+    return BOTH * min(length, confidence(BOTH * float(length) * max(results, 1)) * sqrt(length)) * SUMS
 
 
 def of_operation() -> float:

@@ -1,0 +1,84 @@
+"""onnxruntime on a session's whole model, on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from trnrt.session import InferenceSession, joined_rows
+
+Array = NDArray[Any]
+
+
+def open_onnxruntime(session: InferenceSession, *, threads: int = 0) -> Any:
+    """onnxruntime's own session of the same model, on the CPU; 0 threads are as many as it likes."""
+    return open_model(session.serialized(), threads=threads)
+
+
+def open_model(model: str | bytes, *, threads: int = 0) -> Any:
+    """onnxruntime's session of a file, or of its content."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    # It would compute in 8 bits what a model of quantised weights says in floats (MatMulNBits for MatMul: 2 % off).
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def outputs_of(reference: Any, feeds: Mapping[str, Array]) -> list[Any]:
+    """What an onnxruntime session answers. Of bfloat16 it makes no numpy arrays by itself, nor does it take any."""
+    import ml_dtypes
+    import onnxruntime
+
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    is_short = any(info.type == "tensor(bfloat16)" for info in reference.get_outputs())
+    if not is_short and all(array.dtype != bfloat16 for array in feeds.values()):
+        answer: list[Any] = reference.run(None, dict(feeds))
+        return answer
+    given = {}
+    for name, array in feeds.items():
+        whole = np.ascontiguousarray(array)
+        if array.dtype == bfloat16:
+            bits = whole.view(np.uint16)
+            given[name] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+        else:
+            given[name] = onnxruntime.OrtValue.ortvalue_from_numpy(whole)
+    made = reference.run_with_ort_values([info.name for info in reference.get_outputs()], given)
+    return [_array_of(value, bfloat16) for value in made]
+
+
+def _array_of(value: Any, bfloat16: np.dtype[Any]) -> Any:
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    shape = tuple(value.shape())
+    content = ctypes.string_at(value.data_ptr(), prod(shape) * bfloat16.itemsize)
+    return np.frombuffer(content, bfloat16).reshape(shape)
+
+
+def run_onnxruntime(session: InferenceSession, feeds: Mapping[str, Array], *, reference: Any = None) -> list[Array]:
+    """The outputs of onnxruntime; a fixed batch is run in slices as the session does.
+
+    ``reference``: what ``open_onnxruntime`` gave, for whoever runs often.
+    """
+    reference = reference or open_onnxruntime(session)
+    batch = session.model.batch
+    if not isinstance(batch, int):
+        return outputs_of(reference, feeds)
+    whole = {n: a for n, a in feeds.items() if n in session.model.parameters or not a.ndim}
+    data = {n: a for n, a in feeds.items() if n not in whole}
+    rows = next(iter(data.values())).shape[0]
+    parts = []
+    for start in range(0, rows, batch):
+        part = {n: a[start : start + batch] for n, a in data.items()}
+        missing = batch - min(batch, rows - start)
+        filled = {n: np.concatenate([a, a[-1:].repeat(missing, 0)]) for n, a in part.items()}
+        parts.append(outputs_of(reference, whole | filled))
+    return [joined_rows(column)[:rows] for column in zip(*parts, strict=True)]

@@ -1,0 +1,146 @@
+"""A model that rounds at random: what its outputs vary by is what rounding does to them.
+
+Numbers that are computed are moved by up to two unit roundoffs each, and so are the inputs that a computation reads, by
+RandomUniformLike nodes in the graph: onnxruntime runs the result as it does the model itself, and each run differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from trnrt.validate import rules as rules  # registers them
+from trnrt.validate.bounds import has_rule, is_exact
+from trnrt.validate.rounding import SUMS, unit_roundoff
+
+_FLOATS = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.DOUBLE: "float64",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+}
+_SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+# Inputs from this position on are sizes and scales, which nobody rounds.
+_FIXED_FROM = {"Resize": 1, "Upsample": 1}
+# What these make of a tensor are facts about its shape.
+_OF_SHAPES = ("Shape", "Size")
+
+
+def shaken(model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> bytes:
+    """The model with a random rounding wherever a session of ``dtype`` rounds.
+
+    ``known``: dtypes of values that ONNX's own inference does not find, by name. In float32 numbers are moved by up to
+    two of its unit roundoffs, or of those of their own dtype. In 16 bits they are rounded to ``dtype`` as well, and
+    constants only that.
+    """
+    copy = model.clone()
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
+    _infer(copy)
+    shaker = _Shaker(copy, known, dtype)
+    shaker.walk()
+    stored: onnx.ModelProto = ir.to_proto(copy)
+    content: bytes = stored.SerializeToString()
+    return content
+
+
+def _infer(model: ir.Model) -> None:
+    """Find the values' dtypes. onnx_ir has no word for a list of dicts, so ZipMap stands aside meanwhile."""
+    graph, outputs = model.graph, list(model.graph.outputs)
+    zipping = [node for node in graph if node.op_type == "ZipMap"]
+    graph.outputs[:] = [output for output in outputs if output.producer() not in zipping]
+    graph.remove(zipping)
+    passes.ShapeInferencePass()(model)
+    graph.extend(zipping)
+    graph.outputs[:] = outputs
+
+
+class _Shaker:
+    """The pass over a graph: ``flowing`` are the values that depend on the inputs, ``shaken`` those that are random."""
+
+    def __init__(self, model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> None:
+        self.graph = model.graph
+        self.known, self.dtype = known, dtype
+        self.flowing: set[ir.Value] = set(model.graph.inputs)
+        self.shaken: set[ir.Value] = set()
+        self.made: dict[ir.Value, ir.Value] = {}
+        self.count = 0
+
+    def walk(self) -> None:
+        """Shake what is rounded, in the order of the graph."""
+        for node in list(self.graph):
+            if node.op_type in _OF_SHAPES or not any(value in self.flowing for value in node.inputs):
+                continue
+            self.flowing.update(node.outputs)
+            if is_exact(node.op_type) and not self._is_shortening(node):
+                if any(value in self.shaken for value in node.inputs):
+                    self.shaken.update(node.outputs)
+                continue
+            if has_rule(node.op_type):
+                self._shake_inputs(node)
+            for output in node.outputs:
+                self._shake_output(output, node)
+
+    def _shake_inputs(self, node: ir.Node) -> None:
+        for position, value in enumerate(node.inputs[: _FIXED_FROM.get(node.op_type)]):
+            if value is None or value in self.shaken or self._float(value) is None:
+                continue
+            if value not in self.flowing and self.dtype not in _SHORT:
+                continue  # one factor of a product is enough, and weights outnumber what flows
+            if value not in self.made:
+                self.made[value] = self._noise(value, node, before=True)
+            node.replace_input_with(position, self.made[value])
+
+    def _shake_output(self, value: ir.Value, node: ir.Node) -> None:
+        if self._float(value) is None or not (value.uses() or value.is_graph_output()):
+            return
+        readers = tuple(value.uses())
+        noisy = self._noise(value, node, before=False)
+        for reader, position in readers:
+            reader.replace_input_with(position, noisy)
+        for position, output in enumerate(self.graph.outputs):
+            if output is value:
+                self.graph.outputs[position] = noisy
+        self.flowing.add(noisy)
+
+    def _float(self, value: ir.Value) -> ir.DataType | None:
+        """A value's dtype if it is one of floats that numbers flow in."""
+        dtype = value.dtype or self.known.get(value.name or "")
+        return dtype if dtype in _FLOATS else None
+
+    def _is_shortening(self, node: ir.Node) -> bool:
+        return node.op_type == "Cast" and self._float(node.outputs[0]) in _SHORT.values()
+
+    def _noise(self, value: ir.Value, node: ir.Node, *, before: bool) -> ir.Value:
+        """The value with noise; its nodes stand before or after ``node``."""
+        dtype = self._float(value)
+        assert dtype is not None
+        own = _FLOATS[dtype]
+        is_wide = own in ("float32", "float64")
+        nodes: list[ir.Node] = []
+
+        def add(op: str, inputs: list[ir.Value], kind: ir.DataType, **attributes: Any) -> ir.Value:
+            self.count += 1
+            made = ir.node(op, inputs, attributes)
+            made.name = made.outputs[0].name = f"shaken {self.count}"
+            made.outputs[0].dtype = kind
+            nodes.append(made)
+            return made.outputs[0]
+
+        wide = dtype if is_wide else ir.DataType.FLOAT
+        x = value if is_wide else add("Cast", [value], wide, to=wide)
+        target = _SHORT.get(self.dtype)
+        if target is None or value in self.flowing:
+            reach = 2 * max(SUMS, unit_roundoff(own)) if target is None else unit_roundoff(self.dtype)
+            random = add("RandomUniformLike", [x], wide, low=-reach, high=reach, seed=float(self.count))
+            x = add("Add", [x, add("Mul", [x, random], wide)], wide)
+        if target is not None:
+            x = add("Cast", [add("Cast", [x], target, to=target)], wide, to=wide)
+        if not is_wide:
+            x = add("Cast", [x], dtype, to=dtype)
+        (self.graph.insert_before if before else self.graph.insert_after)(node, nodes)
+        self.shaken.add(x)
+        return x
