@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from trnrt.importer.amended import AMENDED, Kind
 from trnrt.importer.consistency import contradiction
 from trnrt.importer.naming import one_line, quoted, titled
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
 from trnrt.importer.windows import WINDOWED
-
-Kind = tuple[ir.DataType, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ _FUNCTIONS = {"GroupNormalization": _same_shape(None), "MeanVarianceNormalizatio
 def _of_foreign(node: ir.Node) -> dict[str, Kind]:
     if node.op_type == "LinearClassifier" and node.domain == "ai.onnx.ml" and len(node.outputs) == 2 and node.inputs:
         return _classified(node)
-    rule = {"ai.onnx.ml": _FOREIGN, "": _FUNCTIONS}.get(node.domain, {}).get(node.op_type)
+    rule = {"ai.onnx.ml": _FOREIGN, "": _FUNCTIONS | AMENDED}.get(node.domain, {}).get(node.op_type)
     if rule is None or not node.inputs or any(value is None for value in node.inputs):
         return {}
     kind = rule(node)

@@ -409,8 +409,9 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     integers = node.op_type in ("Max", "Min")
     program = Program()
     terms = [term(lowering, program, value, integers=integers) for value in node.inputs]
-    result = terms[0]
-    for other in terms[1:]:
+    # A number on either side of an operation, but not on both: tensors come first.
+    result, *others = sorted(terms, key=lambda each: not isinstance(each, Register))
+    for other in others:
         result = program.apply(_VARIADIC[node.op_type], result, other)
     if node.op_type == "Mean":
         program.apply("multiply", result, 1.0 / len(terms))
