@@ -96,11 +96,15 @@ def operator_page() -> str:
     for operator in supported_operators():
         own = [message for message in refused[operator] if message not in common]
         lines.append(_row(_entry(operator, own, found[operator])))
-    everywhere = _refusals(ast.parse(inspect.getsource(lowering)), "")
-    lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*everywhere, *common]))]
+    lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*of_the_walk(), *common]))]
     lines += ["", _LEFT_OUT, _row(("why", "what would help", "operators")), "|---|---|---|"]
     lines += [_row((reason, hint or "-", ", ".join(names))) for (reason, hint), names in left_out().items()]
     return "\n".join(lines) + "\n"
+
+
+def of_the_walk() -> list[str]:
+    """The messages of what the walk over the graph refuses, whatever the operator."""
+    return list(_refusals(ast.parse(inspect.getsource(lowering)), ""))
 
 
 def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[str, ...]:
