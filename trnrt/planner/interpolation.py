@@ -26,6 +26,8 @@ MODES = (
 )
 # "simple" is what Upsample, and Resize in opset 10, do: they round up only where they shrink.
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
+# onnxruntime takes a coordinate this close to a half for one: 4 * 7/8 is 3.4999998 in float32.
+_TIE = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
@@ -95,15 +97,16 @@ def nearest_indices(axis: Axis, rounding: str) -> Array:
 
     ``rounding`` is the attribute nearest_mode, or "simple".
     """
-    places = coordinates(axis).astype(np.float64)  # so that adding a half to one below a half does not round
-    if rounding == "round_prefer_floor":
-        nearest = np.ceil(places - 0.5)
-    elif rounding == "round_prefer_ceil":
-        nearest = np.floor(places + 0.5)
+    places = coordinates(axis)
+    below = np.floor(places)
+    if rounding in ("round_prefer_floor", "round_prefer_ceil"):
+        beyond = places - below - np.float32(0.5)
+        is_tie = np.abs(beyond) <= _TIE
+        nearest = below + np.where(is_tie, rounding == "round_prefer_ceil", beyond > 0)
     elif rounding == "ceil" or (rounding == "simple" and axis.scale < 1):
         nearest = np.ceil(places)
     else:
-        nearest = np.floor(places)
+        nearest = below
     indices = np.clip(nearest.astype(np.int64), 0, axis.size - 1)
     return np.where(outside(axis), -1, indices)
 
@@ -114,6 +117,9 @@ def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = F
     ``antialias``: results that shrink are sums over as much of the source as they stand for. ``exclude_outside``: what
     lies beyond the edges has no weight, else that of the edge's element.
     """
+    if antialias and axis.size == axis.result:
+        # onnxruntime copies along such an axis, whatever its scale.
+        return np.where(outside(axis)[:, None], 0, np.eye(axis.size)).astype(np.float32)
     places = coordinates(axis).astype(np.float64)
     reach = max(1.0, 1 / axis.scale) if antialias else 1.0
     first = np.floor(places - reach).astype(np.int64)

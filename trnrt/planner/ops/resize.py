@@ -195,7 +195,8 @@ def _take_nearest(lowering: Lowering, node: ir.Node, indices: dict[int, Array]) 
 def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
     """Rows and columns of images by one kernel, other axes by a product with a constant matrix each."""
     options = bool(attribute(node, "antialias", 0)), bool(attribute(node, "exclude_outside", 0))
-    matrices = {d: linear_matrix(axis, *options) for d, axis in enumerate(axes) if axis.moves}
+    found = {d: linear_matrix(axis, *options) for d, axis in enumerate(axes) if axis.moves}
+    matrices = {d: matrix for d, matrix in found.items() if not np.array_equal(matrix, np.eye(axes[d].size))}
     made, shape = value_name(node.outputs[0]), lowering.shape(node.outputs[0])
     masks = [outside(axis) for axis in axes]
     value = float(attribute(node, "extrapolation_value", 0.0))
