@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from trnrt.importer.consistency import contradiction
 from trnrt.importer.naming import one_line, quoted, titled
+from trnrt.importer.signature import SAME_SHAPE
 from trnrt.importer.spatial import result_shape
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
 from trnrt.importer.windows import WINDOWED
@@ -194,7 +195,7 @@ _FOREIGN: dict[str, Callable[[ir.Node], Kind | None]] = {
 
 
 # Operators of onnx's own that are functions, whose results its inference leaves open.
-_FUNCTIONS = {"GroupNormalization": _same_shape(None), "MeanVarianceNormalization": _same_shape(None)}
+_FUNCTIONS = dict.fromkeys(SAME_SHAPE, _same_shape(None))
 
 
 def _of_foreign(node: ir.Node) -> dict[str, Kind]:

@@ -115,7 +115,7 @@ def _transposed(node: ir.Node, shape: Shape) -> Shape | None:
 def _resized(node: ir.Node, shape: Shape) -> Shape | None:
     rank, policy = len(shape), node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
     axes = [axis % rank for axis in node.attributes.get_ints("axes", range(rank))]
-    scales, sizes = _scales(node), _input(node, 3)
+    scales, sizes = given_scales(node), _input(node, 3)
     wanted = scales if scales is not None else sizes
     if wanted is None or len(wanted) != len(axes):
         return None
@@ -133,7 +133,7 @@ def _resized(node: ir.Node, shape: Shape) -> Shape | None:
     return tuple(result)
 
 
-def _scales(node: ir.Node) -> np.ndarray | None:
+def given_scales(node: ir.Node) -> np.ndarray | None:
     """The scales if they are given and constant."""
     if "scales" in node.attributes:
         return np.array(node.attributes["scales"].as_floats(), np.float32)
