@@ -119,7 +119,7 @@ def _transposed_window(node: ir.Node, sizes: Shape, kernel: Shape) -> str | None
         made = max(whole, wanted[axis - rank]) if wanted else whole
         if (made - reach) // stride + 1 != size:
             asked = f"output_shape={wanted}" if wanted else given
-            return f"{asked} is for images of {(made - reach) // stride + 1} along an axis of {size}, kernel {list(kernel)}"
+            return f"{asked} is for {(made - reach) // stride + 1} elements along an axis of {size}"
     return None
 
 
@@ -133,9 +133,11 @@ def _pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     strides, dilations = (node.attributes.get_ints(name, ones) for name in ("strides", "dilations"))
     pads = node.attributes.get_ints("pads", [0, 0] * len(kernel))
     if not len(strides) == len(dilations) == len(kernel) or len(pads) != 2 * len(kernel):
-        return f"it has strides={list(strides)}, dilations={list(dilations)}, pads={list(pads)}, kernel={list(kernel)}"
+        given = f"strides={list(strides)}, dilations={list(dilations)}, pads={list(pads)}"
+        return f"it has {given} for a window of {list(kernel)}"
     if min([*strides, *dilations, *kernel], default=1) < 1:
-        return f"it has strides={list(strides)}, dilations={list(dilations)}, kernel_shape={list(kernel)}, not all positive"
+        given = f"strides={list(strides)}, dilations={list(dilations)}, kernel_shape={list(kernel)}"
+        return f"it has {given}, not all positive"
     if any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True)):
         return f"it pads by {list(pads)}, and a window of {list(kernel)} must be larger than each of its paddings"
     spans = pool_spans(node, sizes) or []
@@ -154,7 +156,19 @@ def _opset(node: ir.Node) -> int:
 @_for("Upsample")
 def _upsampled(node: ir.Node, _shapes: list[Shape | None]) -> str | None:
     scales = given_scales(node)
-    return None if scales is None or scales.min() >= 1 else f"its scales are {scales.tolist()}; it can't shrink anything"
+    return None if scales is None or scales.min() >= 1 else f"it can't shrink, and its scales are {scales.tolist()}"
+
+
+@_for("Split")
+def _split(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data, count = shapes[0] or (), node.attributes.get_int("num_outputs", 0)
+    axis = node.attributes.get_int("axis", 0)
+    if count < 1 or not -len(data) <= axis < len(data):
+        return None
+    size = data[axis]
+    # All parts but the last are of one size, which is rounded up.
+    fits = -(-size // count) * (count - 1) <= size
+    return None if fits else f"it can't divide {size} elements into {count} parts"
 
 
 @_for("DepthToSpace", "SpaceToDepth")

@@ -64,9 +64,7 @@ def _same_pad(size: int, result: int, kernel: int, stride: int, dilation: int, *
     return -(-total // 2) if lower else total // 2
 
 
-def read_transposed(
-    node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]
-) -> Window:
+def read_transposed(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]) -> Window:
     """The window of a ConvTranspose; its pads say how many results are cut off before the first.
 
     Where output_shape or auto_pad say how large the result is, what is too many is cut off on both sides, one more
