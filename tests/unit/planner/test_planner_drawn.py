@@ -50,6 +50,7 @@ class Chain:
     def __init__(self, shape: list[int]) -> None:
         self.start, self.shape = tuple(shape), shape
         self.nodes: list[onnx.NodeProto] = []
+        self.taken = 0
         self.constants: dict[str, Array] = {}
 
     def add(self, op: str, *constants: Any, outputs: int = 1, take: int = 0, **attributes: Any) -> None:
@@ -98,8 +99,7 @@ def split(draw: st.DrawFn, chain: Chain) -> None:
 def resize(draw: st.DrawFn, chain: Chain) -> None:
     chain.shape = [*chain.shape[:2], *listed(draw, 2, 1, 8)]
     mode = draw(st.sampled_from(["half_pixel", "asymmetric"]))
-    options = {"coordinate_transformation_mode": mode, "nearest_mode": "floor"}
-    chain.add("Resize", [], [], chain.shape, mode="nearest", **options)
+    chain.add("Resize", [], [], chain.shape, coordinate_transformation_mode=mode, nearest_mode="floor")
 
 
 def expand(draw: st.DrawFn, chain: Chain) -> None:
