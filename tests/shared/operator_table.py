@@ -66,15 +66,15 @@ trnrt answers what onnxruntime answers (1.32 is what its tests compare with):
   as a half for `round_prefer_floor` and `round_prefer_ceil`.
 - **Resize to the same shape** is a copy, whatever the scales and the roi are. With `antialias` so is each axis that
   keeps its size; an axis whose scale is 1 is never cropped.
-- **Pools with `ceil_mode`**: a window that would start beyond the image and the padding before it is none, in any opset.
+- **Pools with `ceil_mode`**: in any opset, windows that would start beyond the image are left out.
 - **Pools whose window is larger than the padded image**, by less than the stride: there is one window. A larger one
   gives an empty result, which is refused.
 - **`auto_pad` of pools**: `SAME_UPPER` and `SAME_LOWER` pad as if `dilations` were 1, so that results may be smaller
   than the image divided by the stride.
 - **AveragePool with `count_include_pad`** divides by what of a window lies in the image or its padding. Before opset 19
   it divides by all of the window, unless `ceil_mode` is 1.
-- **ConvTranspose with `auto_pad`**: results are as large as the image times the stride, or smaller where windows reach
-  less; `output_padding` adds nothing to that.
+- **ConvTranspose with `auto_pad`**: results, `output_padding` included, are at most as large as the image times the
+  stride.
 
 What onnxruntime refuses is refused as well: an `output_padding` or `output_shape` that no convolution has, padding as
 large as a pool's window, an Upsample that shrinks.

@@ -126,7 +126,10 @@ RULES = ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
 
 @st.composite
 def pools(draw: st.DrawFn) -> Drawn:
-    """A pool of images or rows; windows may be larger than them, and strides larger than windows."""
+    """A pool of images or rows; windows may be larger than them, and strides larger than windows.
+
+    Some follow a convolution, in the step of which they may be computed.
+    """
     op, opset = draw(st.sampled_from(sorted(POOLS))), draw(st.sampled_from([7, 10, 11, 12, 18, 19, 22]))
     rank = draw(st.integers(1, 2))
     kernel = listed(draw, rank, 1, 5)
@@ -143,7 +146,12 @@ def pools(draw: st.DrawFn) -> Drawn:
         given["count_include_pad"] = draw(st.integers(0, 1))
     if op == "LpPool":
         given["p"] = draw(st.integers(1, 3))
-    return built([helper.make_node(op, ["x"], ["y"], **given)], (1, 2, *listed(draw, rank, 1, 12)), {}, opset)
+    shape = (1, 2, *listed(draw, rank, 1, 12))
+    if draw(st.booleans()):
+        return built([helper.make_node(op, ["x"], ["y"], **given)], shape, {}, opset)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node(op, ["c"], ["y"], **given)]
+    weight = np.array([[1.0, -2.0], [0.5, 1.5]], np.float32).reshape((2, 2, *[1] * rank))
+    return built(nodes, shape, {"w": weight}, opset)
 
 
 @st.composite
