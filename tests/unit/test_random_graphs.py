@@ -23,11 +23,11 @@ import operator_table
 import pytest
 import random_graphs
 from graphs.draft import Draft
-from graphs.drawing import DRAWS, OPSETS, UNDRAWN, draw_graph, draw_input
 from graphs.noise import Dropped
 from graphs.refusals import LISTED, listed, matches
 from graphs.shrinking import shrink
 from graphs.trying import CRASH, REFUSED, RIGHT, UNLISTED, WRONG, Case, Verdict, judge, make_case, operators_of
+from graphs.whole import DRAWS, OPSETS, UNDRAWN, draw_graph, draw_input
 
 import trnrt
 from trnrt.errors import Blocker, InputError, UnsupportedModelError

@@ -71,7 +71,8 @@ def _checked(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelPr
         checking.sort_nodes(proto, where),
         signature.shape_outputs(proto),
     ]
-    checking.check_model(data if all(is_as_read) else proto.SerializeToString(), where)
+    with signature.shapes_stated(proto) as all_stated:
+        checking.check_model(data if all(is_as_read) and all_stated else proto.SerializeToString(), where)
     checking.check_graph(proto, where)
     return proto, is_whole
 

@@ -16,9 +16,9 @@ import onnx
 import onnxruntime
 
 from graphs.draft import SMALLEST, Draft, modelled
-from graphs.drawing import Setting, draw_graph
 from graphs.noise import NOISE, Array, Dropped, Moved, session_of
 from graphs.refusals import listed
+from graphs.whole import Setting, draw_graph
 
 RIGHT, WRONG, CRASH, REFUSED, UNLISTED, NOTHING = "right", "wrong", "crash", "refused", "not listed", "nothing"
 FAILURES = (WRONG, CRASH, UNLISTED)

@@ -65,6 +65,8 @@ def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
         view = lowering.view_of(node.inputs[0])
         if len(view.shape) == 1:
             view = view.broadcast((1, *view.shape))
+        if np.any(picks < 0) or np.any(picks >= view.shape[-1]):
+            raise Blocked(f"an index outside the {view.shape[-1]} columns of its input")
         add_take(lowering, node, view, len(view.shape) - 1, picks.reshape(-1), "constant columns: access patterns")
         return
     if table is None or not lowering.on_host(node.inputs[1]):

@@ -298,6 +298,8 @@ _PARAMETRIC: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
 def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     """A function of each element."""
     name, parameters = _PARAMETRIC.get(node.op_type) or (_UNARY[node.op_type], ())
+    if node.op_type == "Celu" and attribute(node, "alpha", 1.0) == 0:
+        raise Blocked("alpha=0, which Celu divides by")
     program = Program()
     source = program.source(lowering.operand(node.inputs[0]))
     program.apply(name, source, *(float(attribute(node, key, default)) for key, default in parameters))
