@@ -55,7 +55,8 @@ def max_pool2d(
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, B, N, H, W)
     channels: C
     kernel, stride, dilation: (rows, columns)
-    pads: (top, left); what windows need beyond the bottom and right edges is padding, too
+    pads: (top, left), negative where the first window starts within the image; what windows need beyond the bottom and
+        right edges is padding, too
 
     numpy: sliding_window_view of src padded with the lowest float, strided, .max of each window
     """
@@ -89,7 +90,7 @@ def avg_pool2d(
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, B, N, H, W)
     channels: C
     kernel, stride, dilation: (rows, columns)
-    pads: (top, left, bottom, right)
+    pads: (top, left, bottom, right), negative where the first or last windows leave pixels out
     count_include_pad: whether the padding's zeros count; what windows need beyond it (ceil_mode) never does
 
     A window of nothing that counts gives 0. Sums and averages are float32.
@@ -118,7 +119,7 @@ def avg_pool2d(
 
 def _is_whole(dst: nl.NkiTensor, src: nl.NkiTensor, kernel: Pair, pads: tuple[int, ...]) -> bool:
     """Whether each window is a whole image, and images and results are in SBUF: then nothing has to be moved."""
-    padded = pads[0] + pads[1] > 0 or kernel != (src.shape[-2], src.shape[-1])
+    padded = pads[0] != 0 or pads[1] != 0 or kernel != (src.shape[-2], src.shape[-1])
     return not padded and not is_hbm_tensor(src) and not is_hbm_tensor(dst) and dst.shape[-2] * dst.shape[-1] == 1
 
 

@@ -1,7 +1,8 @@
 """What test folders share: helper modules beside them, a cache that is nobody else's, a browser, a server for it.
 
 Property tests try the same examples in each run, and have no deadline: what fails here fails everywhere, and a slow
-machine is no fault. ``pytest --hypothesis-profile=random`` looks for new examples instead.
+machine is no fault. ``pytest --hypothesis-profile=random`` looks for new examples instead. ``--order-seed N`` runs the
+tests in another order.
 """
 
 from __future__ import annotations
@@ -65,10 +66,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An order of the tests, by number."""
+    parser.addoption("--order-seed", type=int, metavar="N", help="shuffle the files, and the tests of each file")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What waits for other processes most of the time is begun first, and goes on beside the rest."""
     from handing_out import of_ray
+    from ordering import reorder
 
+    seed = config.getoption("--order-seed")
+    if seed is not None:
+        reorder(items, seed)
     items.sort(key=lambda item: not of_ray(item.path.name))
 
 

@@ -63,7 +63,10 @@ def prepared(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
 
 def as_output(value: Any, output: PlanOutput) -> Any:
     """An output as the model has it; a list is what it should be already."""
-    return value if output.is_list else value.astype(output.dtype, copy=False).reshape(output.shape)
+    if output.is_list:
+        return value
+    with np.errstate(invalid="ignore"):  # NaN as an integer is what the machine makes of it
+        return value.astype(output.dtype, copy=False).reshape(output.shape)
 
 
 class LoadedPartition:

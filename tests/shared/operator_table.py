@@ -57,6 +57,29 @@ works in float32, bfloat16 and float16: tensors of these types are computed in t
 
 _COMMON = "Any operator may be refused with one of these, for which the error names the tensor and the way out:"
 
+_FOLLOWED = """## Where onnxruntime and ONNX's reference differ
+
+trnrt answers what onnxruntime answers (1.32 is what its tests compare with):
+
+- **Resize and Upsample by scales**: a size is its product with the scale in float32, rounded down. 10 pixels by 0.7 are
+  7; the reference, and ONNX's shape inference, have 6. Coordinates are float32, too; one within 1e-6 of a half counts
+  as a half for `round_prefer_floor` and `round_prefer_ceil`.
+- **Resize to the same shape** is a copy, whatever the scales and the roi are. With `antialias` so is each axis that
+  keeps its size; an axis whose scale is 1 is never cropped.
+- **Pools with `ceil_mode`**: in any opset, windows that would start beyond the image are left out.
+- **Pools whose window is larger than the padded image**, by less than the stride: there is one window. A larger one
+  gives an empty result, which is refused.
+- **`auto_pad` of pools**: `SAME_UPPER` and `SAME_LOWER` pad as if `dilations` were 1, so that results may be smaller
+  than the image divided by the stride.
+- **AveragePool with `count_include_pad`** divides by what of a window lies in the image or its padding. Before opset 19
+  it divides by all of the window, unless `ceil_mode` is 1.
+- **ConvTranspose with `auto_pad`**: results, `output_padding` included, are at most as large as the image times the
+  stride.
+
+What onnxruntime refuses is refused as well: an `output_padding` or `output_shape` that no convolution has, padding as
+large as a pool's window, an Upsample that shrinks.
+"""
+
 _LEFT_OUT = """## What stays out
 
 Every other operator of ONNX is refused, with what the error says. A node whose inputs are all constants may be computed
@@ -96,11 +119,15 @@ def operator_page() -> str:
     for operator in supported_operators():
         own = [message for message in refused[operator] if message not in common]
         lines.append(_row(_entry(operator, own, found[operator])))
-    everywhere = _refusals(ast.parse(inspect.getsource(lowering)), "")
-    lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*everywhere, *common]))]
-    lines += ["", _LEFT_OUT, _row(("why", "what would help", "operators")), "|---|---|---|"]
+    lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*of_the_walk(), *common]))]
+    lines += ["", _FOLLOWED, _LEFT_OUT, _row(("why", "what would help", "operators")), "|---|---|---|"]
     lines += [_row((reason, hint or "-", ", ".join(names))) for (reason, hint), names in left_out().items()]
     return "\n".join(lines) + "\n"
+
+
+def of_the_walk() -> list[str]:
+    """The messages of what the walk over the graph refuses, whatever the operator."""
+    return list(_refusals(ast.parse(inspect.getsource(lowering)), ""))
 
 
 def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 from rewritten import checked, ops, parsed
 
 from trnrt.importer import import_model
+from trnrt.importer.values import static_shape
 
 PATTERNS = {
     "flatten by view": """s = Shape(x)  n = Gather(s, zero)  u = Unsqueeze(n, first)  t = Concat<axis=0>(u, rest)
@@ -105,3 +106,50 @@ def test_weights_that_the_file_describes_wrongly() -> None:
     model = import_model(proto.SerializeToString())
     assert str(model.model.graph.initializers["p1"].shape) == "[4,3]"
     checked(proto)
+
+
+@pytest.mark.parametrize("op", ["GroupNormalization", "MeanVarianceNormalization"])
+def test_outputs_of_functions_need_not_state_their_shapes(op: str) -> None:
+    """onnx's inference gives up at these: their results have the shape of their input."""
+    inputs, given = (["x", "s", "s"], {"num_groups": 2}) if op == "GroupNormalization" else (["x"], {})
+    nodes = [helper.make_node(op, inputs, ["g"], **given), helper.make_node("Relu", ["g"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 4, 3, 3))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.ones(4, np.float32), "s")] if len(inputs) > 1 else [],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=8)
+    imported = import_model(model.SerializeToString())
+    assert imported.outputs[0].shape == (2, 4, 3, 3)
+    assert ops(imported.bind({"x": (2, 4, 3, 3)})) == [op, "Relu"]
+
+
+def test_outputs_whose_shape_nobody_knows() -> None:
+    """A Reshape to what an input says, without a word on the output's shape."""
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "t"], ["y"])],
+        "g",
+        [
+            helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 3)),
+            helper.make_tensor_value_info("t", onnx.TensorProto.INT64, ("n",)),
+        ],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=8)
+    imported = import_model(model.SerializeToString())
+    bound = imported.bind({"x": (2, 3), "t": (1,)}, {"t": np.array([6])})
+    assert static_shape(bound.model.graph.outputs[0]) == (6,)
+
+
+def test_what_follows_a_resize_by_scales_has_its_size() -> None:
+    """10 pixels by 0.7 are 7 in float32, also where a shape is read from them; ONNX's inference says 6."""
+    graph = """(float[1,1,1,10] x) => (float[a] y) {
+        r = Relu(x)  z = Resize<mode="nearest">(r, , f)  s = Shape(z)  n = ReduceProd<keepdims=1>(s)
+        y = Reshape(z, n) }"""
+    factors = numpy_helper.from_array(np.array([1, 1, 1, 0.7], np.float32), "f")
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\ng {graph}')
+    model.graph.initializer.append(factors)
+    bound = import_model(model.SerializeToString()).bind({"x": (1, 1, 1, 10)})
+    assert static_shape(bound.model.graph.outputs[0]) == (7,)

@@ -12,7 +12,6 @@ import pytest
 from layered import Net
 from numpy.typing import NDArray
 from onnx.backend.test.case.node import collect_testcases
-from onnx.backend.test.case.test_case import TestCase
 
 from trnrt.errors import BackendError, InputError, ModelFileError, UnsupportedModelError
 from trnrt.importer import import_model
@@ -29,6 +28,7 @@ Array = NDArray[Any]
 CASES_EACH = 4
 # An operator that is newer there than onnxruntime knows is tried as of this opset.
 OPSET = 24
+Tests = dict[str, list[tuple[onnx.ModelProto, dict[str, Array]]]]
 EXACT = Rounding("float32")
 # Indices are compared in ``distances``; labels are made on the host.
 WITHOUT = {"ArgMax", "ArgMin", "LabelEncoder", "ZipMap"}
@@ -38,16 +38,18 @@ UNMOVED = {"And", "Cast", "Dropout", "IsNaN", "Not", "Or", "Xor"} | OF_ML
 
 
 @cache
-def node_tests() -> dict[str, list[TestCase]]:
-    """ONNX's tests of one node, by operator."""
+def node_tests() -> Tests:
+    """ONNX's tests of one node, by operator: copies of their models, which all of the process share, and inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cases = collect_testcases(None)
-    found: dict[str, list[TestCase]] = {}
+    found: Tests = {}
     for case in cases:
         if case.model is not None and len(case.model.graph.node) == 1 and "training" not in case.name:
-            case.model.opset_import[0].version = min(case.model.opset_import[0].version, OPSET)
-            found.setdefault(case.model.graph.node[0].op_type, []).append(case)
+            model = onnx.ModelProto.FromString(case.model.SerializeToString())
+            model.opset_import[0].version = min(model.opset_import[0].version, OPSET)
+            feeds = {v.name: a for v, a in zip(model.graph.input, case.data_sets[0][0], strict=False)}
+            found.setdefault(model.graph.node[0].op_type, []).append((model, feeds))
     return found
 
 
@@ -114,9 +116,8 @@ def test_a_rule_bounds_what_moves(op: str) -> None:
     """Inputs are moved by up to 1 % and 0.001: all of them up, all of them down, and at random."""
     random = np.random.default_rng(0)
     tried = 0
-    for case in node_tests().get(op, []):
-        feeds = {v.name: a for v, a in zip(case.model.graph.input, case.data_sets[0][0], strict=False)}
-        tried += tried < CASES_EACH and moves(case.model, feeds, random)
+    for model, feeds in node_tests().get(op, []):
+        tried += tried < CASES_EACH and moves(model, feeds, random)
     assert tried or moves(*of_own(op), random)
 
 

@@ -22,6 +22,7 @@ from trnrt.importer.idle import is_idle
 from trnrt.importer.inference import Reason, infer, why_unknown
 from trnrt.importer.limits import LARGEST_CONSTANT, MOST_FOLDED
 from trnrt.importer.naming import listed, titled
+from trnrt.importer.spatial import SIZED, is_open
 from trnrt.importer.values import constant_array, replace_output, static_size
 from trnrt.importer.windows import write_out_padding
 
@@ -42,7 +43,8 @@ _HARDER = frozenset(
 )
 _SMALL = 4096
 
-# The folder takes sequences apart whatever their length, and with operators that only newer opsets have.
+# The folder takes sequences apart whatever their length, and with operators that only newer opsets have. It doesn't see
+# nodes, either, whose result onnxruntime sizes otherwise than ONNX's inference: what follows would be folded wrongly.
 _OF_SEQUENCES = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence"})
 
 _MOST_ROUNDS = 32
@@ -70,7 +72,9 @@ class Folder:
         """Fold, infer, and drop what is idle or unused until nothing changes; returns what was done, in words."""
         notes = self._drop_unused()
         before = Snapshot(self.model.graph)
-        for _ in range(_MOST_ROUNDS):
+        # A result that a shape is read from, for the next one to be sized by, takes a round each.
+        sized = sum(node.op_type in SIZED for node in self.model.graph)
+        for _ in range(_MOST_ROUNDS + sized):
             if not self._round():
                 break
         notes += before.changes(self.model.graph)
@@ -101,7 +105,8 @@ class Folder:
         return bool(changed)
 
     def _fold(self) -> bool:
-        held = [n for n in self.model.graph.all_nodes() if n.domain == "" and n.op_type in _OF_SEQUENCES]
+        nodes = self.model.graph.all_nodes()
+        held = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n))]
         for node in held:
             node.domain = "trnrt.held"
         result = optimizer.fold_constants(

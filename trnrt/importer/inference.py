@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from trnrt.importer.amended import AMENDED, Kind
 from trnrt.importer.consistency import contradiction
 from trnrt.importer.naming import one_line, quoted, titled
+from trnrt.importer.signature import SAME_SHAPE
+from trnrt.importer.spatial import result_shape
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
 from trnrt.importer.windows import WINDOWED
-
-Kind = tuple[ir.DataType, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def infer(node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> bool:
     unknown = [value for value in named_outputs(node) if not is_resolved(value)]
     if not unknown:
         return False
-    found = _of_foreign(node) or _of_onnx(node, model)
+    found = _of_foreign(node) or _sized(node, _of_onnx(node, model))
     for value in unknown:
         if (kind := found.get(value.name or "") or _declared(value, node, model, symbols)) is not None:
             value.dtype, value.shape = kind[0], ir.Shape(kind[1])
@@ -66,12 +67,23 @@ def _makes_list(node: ir.Node) -> bool:
 _SMALL = 64
 
 
-def _of_onnx(node: ir.Node, model: ir.Model) -> dict[str, Kind]:
+def _of_onnx(node: ir.Node, model: ir.Model) -> dict[str, Kind] | None:
+    """What onnx infers; None where it finds a contradiction."""
     try:
         found = {name: _kind(proto) for name, proto in _ask_onnx(node, model).items()}
     except Exception:  # see _reason, which tells
-        return {}
+        return None
     return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _sized(node: ir.Node, found: dict[str, Kind] | None) -> dict[str, Kind]:
+    """What onnx infers, with the sizes that onnxruntime computes."""
+    shape, source = result_shape(node), node.inputs[0] if node.inputs else None
+    if found is None or shape is None or source is None or source.dtype is None:
+        return found or {}
+    kinds = (source.dtype, ir.DataType.INT64)  # of the result, and of the indices of maxima
+    made = zip(node.outputs, kinds, strict=False)
+    return found | {value.name: (kind, shape) for value, kind in made if value.name}
 
 
 def _kind(proto: onnx.TypeProto) -> Kind | None:
@@ -182,13 +194,13 @@ _FOREIGN: dict[str, Callable[[ir.Node], Kind | None]] = {
 
 
 # Operators of onnx's own that are functions, whose results its inference leaves open.
-_FUNCTIONS = {"GroupNormalization": _same_shape(None), "MeanVarianceNormalization": _same_shape(None)}
+_FUNCTIONS = dict.fromkeys(SAME_SHAPE, _same_shape(None))
 
 
 def _of_foreign(node: ir.Node) -> dict[str, Kind]:
     if node.op_type == "LinearClassifier" and node.domain == "ai.onnx.ml" and len(node.outputs) == 2 and node.inputs:
         return _classified(node)
-    rule = {"ai.onnx.ml": _FOREIGN, "": _FUNCTIONS}.get(node.domain, {}).get(node.op_type)
+    rule = {"ai.onnx.ml": _FOREIGN, "": _FUNCTIONS | AMENDED}.get(node.domain, {}).get(node.op_type)
     if rule is None or not node.inputs or any(value is None for value in node.inputs):
         return {}
     kind = rule(node)

@@ -14,6 +14,7 @@ from onnx_ir.passes import common as passes
 
 from trnrt.errors import ModelFileError
 from trnrt.importer import checking, external, signature
+from trnrt.importer.axes import sort_axes
 from trnrt.importer.limits import LARGEST_MODEL, in_words
 from trnrt.importer.model import ImportedModel
 from trnrt.importer.naming import name_nodes, one_line, root_cause
@@ -70,7 +71,8 @@ def _checked(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelPr
         checking.sort_nodes(proto, where),
         signature.shape_outputs(proto),
     ]
-    checking.check_model(data if all(is_as_read) else proto.SerializeToString(), where)
+    with signature.shapes_stated(proto) as all_stated:
+        checking.check_model(data if all(is_as_read) and all_stated else proto.SerializeToString(), where)
     checking.check_graph(proto, where)
     return proto, is_whole
 
@@ -148,6 +150,7 @@ def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     model.ir_version = max(model.ir_version, 4)
     _store_strings_as_tensors(graph)
     checking.settle_tensors(model, where)
+    sort_axes(graph)
     name_nodes(graph)
     return model
 

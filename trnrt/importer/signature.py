@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
@@ -25,19 +26,56 @@ def dtype_name(code: int) -> str:
     return "str" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
 
 
+# Functions of ONNX's own whose result has the shape of their first input. onnx's inference leaves it open.
+SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+
+
 def shape_outputs(model: onnx.ModelProto) -> bool:
     """Give outputs that state no shape the inferred one, as onnxruntime does; false if there was any to give.
 
-    onnx's checker wants every output to state its shape; exporters and hand-made models leave it out.
+    Exporters and hand-made models leave it out.
     """
     bare = [output for output in model.graph.output if not _states_shape(output.type)]
     if not bare:
         return True
-    inferred = {output.name: output.type for output in onnx.shape_inference.infer_shapes(model).graph.output}
+    with _taken_for_identities(model):
+        inferred = {output.name: output.type for output in onnx.shape_inference.infer_shapes(model).graph.output}
     for output in bare:
-        if _states_shape(inferred[output.name]):
+        if _states_shape(inferred[output.name]) and inferred[output.name].WhichOneof("value") is not None:
             output.type.CopyFrom(inferred[output.name])
     return False
+
+
+@contextmanager
+def _taken_for_identities(model: onnx.ModelProto) -> Iterator[None]:
+    """Write nodes of ``SAME_SHAPE`` as Identity meanwhile, which inference follows."""
+    held = []
+    for node in model.graph.node:
+        if node.domain == "" and node.op_type in SAME_SHAPE and node.input:
+            held.append((node, onnx.NodeProto.FromString(node.SerializeToString())))
+            node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output[:1]))
+    try:
+        yield
+    finally:
+        for node, written in held:
+            node.CopyFrom(written)
+
+
+@contextmanager
+def shapes_stated(model: onnx.ModelProto) -> Iterator[bool]:
+    """Have outputs whose shape nobody knows state that of a scalar meanwhile: onnx's checker wants one of each.
+
+    Yields whether all stated theirs.
+    """
+    bare = [output.type.tensor_type for output in model.graph.output if not _states_shape(output.type)]
+    bare = [kind for kind in bare if kind.elem_type]
+    for kind in bare:
+        kind.shape.SetInParent()
+    try:
+        yield not bare
+    finally:
+        for kind in bare:
+            kind.ClearField("shape")
 
 
 def _states_shape(kind: onnx.TypeProto) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trnrt.importer.naming import titled
+from trnrt.importer.spatial import POOLS, pool_spans
 from trnrt.importer.values import static_shape
 
 # onnxscript has this for Conv without dilation only.
@@ -23,7 +24,7 @@ def _write_out(node: ir.Node) -> str | None:
     if rule not in ("SAME_UPPER", "SAME_LOWER", "VALID"):
         return None
     pads = _pads(node, rule)
-    if pads is None or node.attributes.get_int("ceil_mode", 0) != 0:
+    if pads is None or min(pads, default=0) < 0:
         return None
     del node.attributes["auto_pad"]
     node.attributes.add(ir.AttrInt64s("pads", pads))
@@ -33,6 +34,9 @@ def _write_out(node: ir.Node) -> str | None:
 def _pads(node: ir.Node, rule: str) -> list[int] | None:
     """Padding before each axis, then after each axis, as ONNX's ``pads`` wants it."""
     source, made = static_shape(node.inputs[0]), static_shape(node.outputs[0])
+    if node.op_type in POOLS:
+        spans = pool_spans(node, source[2:]) if source is not None else None
+        return None if spans is None else [*(span.before for span in spans), *(span.after for span in spans)]
     kernel = _kernel(node)
     if source is None or made is None or kernel is None or not len(source) == len(made) == len(kernel) + 2:
         return None

@@ -1,7 +1,8 @@
 """What Resize does along one axis, as numbers: the index that each result is a copy of, or the weights it sums with.
 
 The formulas are those of ONNX's operator. Where onnxruntime reads them otherwise, it is followed: ``align_corners``
-goes by whole lengths (so do the exporters), and what rounds or lies outside is found in float32.
+goes by whole lengths (so do the exporters), an axis whose scale is 1 stays as it is whatever its roi, and coordinates
+are float32, in onnxruntime's order of operations: what is rounded, or lies outside, depends on the last bit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ MODES = (
 )
 # "simple" is what Upsample, and Resize in opset 10, do: they round up only where they shrink.
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
+# onnxruntime takes a coordinate this close to a half for one: 4 * 7/8 is 3.4999998 in float32.
+_TIE = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,18 @@ class Axis:
 
     @property
     def moves(self) -> bool:
-        """Whether the axis is anything but what it was."""
-        crops = self.mode == "tf_crop_and_resize" and self.roi != (0.0, 1.0)
-        return self.result != self.size or bool(np.float32(self.scale) != 1) or crops
+        """Whether the axis is anything but what it was; a scale of 1 crops nothing."""
+        return self.result != self.size or bool(np.float32(self.scale) != 1)
 
 
-def coordinates(axis: Axis, dtype: type[np.floating[Any]] = np.float64) -> Array:
-    """(result,): where in the source each result lies."""
-    size, result, scale = dtype(axis.size), dtype(axis.result), dtype(axis.scale)
-    half, one, offset = dtype(0.5), dtype(1), dtype(0)
-    place: Array = np.arange(axis.result).astype(dtype)
+def coordinates(axis: Axis) -> Array:
+    """(result,): where in the source each result lies, in float32."""
+    single = np.float32
+    size, result, scale = single(axis.size), single(axis.result), single(axis.scale)
+    half, one = single(0.5), single(1)
+    place: Array = np.arange(axis.result).astype(single)
+    if scale == 1:
+        return place
     if axis.mode == "asymmetric":
         place = place / scale
     elif axis.mode == "tf_half_pixel_for_nn":
@@ -59,24 +64,30 @@ def coordinates(axis: Axis, dtype: type[np.floating[Any]] = np.float64) -> Array
     elif axis.mode == "align_corners":
         place = place * (size - one) / (result - one) if axis.result > 1 else place
     elif axis.mode == "tf_crop_and_resize":
-        start, end = dtype(axis.roi[0]), dtype(axis.roi[1])
-        if axis.result > 1:
-            place = start * (size - one) + place * (end - start) * (size - one) / (result - one)
-        else:
-            place = np.full(1, half * (start + end) * (size - one))
+        place = _cropped(axis, place)
     elif axis.mode == "pytorch_half_pixel" and axis.result == 1:
-        place = np.zeros(1, dtype)
+        place = np.zeros(1, single)
+    elif axis.mode == "half_pixel_symmetric":
+        # onnxruntime goes on in float64 from the offset on.
+        offset = size / single(2) * (one - result / (scale * size))
+        place = np.float64(offset) + (place.astype(np.float64) + 0.5) / np.float64(scale) - 0.5
     else:
-        if axis.mode == "half_pixel_symmetric":
-            offset = size / dtype(2) * (one - result / (scale * size))
-        place = offset + (place + half) / scale - half
-    return place
+        place = (place + half) / scale - half
+    return place.astype(single)
+
+
+def _cropped(axis: Axis, place: Array) -> Array:
+    """The coordinates of tf_crop_and_resize."""
+    last, start, end = np.float32(axis.size - 1), np.float32(axis.roi[0]), np.float32(axis.roi[1])
+    if axis.result > 1:
+        return start * last + place * (end - start) * last / np.float32(axis.result - 1)
+    return np.full(1, 0.5 * np.float64(start + end) * np.float64(last))
 
 
 def outside(axis: Axis) -> Array:
     """(result,): whether a result is the attribute extrapolation_value."""
-    places = coordinates(axis, np.float32)
-    if axis.mode != "tf_crop_and_resize":
+    places = coordinates(axis)
+    if axis.mode != "tf_crop_and_resize" or axis.scale == 1:
         return np.zeros(axis.result, bool)
     return np.asarray((places < 0) | (places > axis.size - 1))
 
@@ -86,15 +97,16 @@ def nearest_indices(axis: Axis, rounding: str) -> Array:
 
     ``rounding`` is the attribute nearest_mode, or "simple".
     """
-    places = coordinates(axis, np.float32)
-    if rounding == "round_prefer_floor":
-        nearest = np.ceil(places - np.float32(0.5))
-    elif rounding == "round_prefer_ceil":
-        nearest = np.floor(places + np.float32(0.5))
+    places = coordinates(axis)
+    below = np.floor(places)
+    if rounding in ("round_prefer_floor", "round_prefer_ceil"):
+        beyond = places - below - np.float32(0.5)
+        is_tie = np.abs(beyond) <= _TIE
+        nearest = below + np.where(is_tie, rounding == "round_prefer_ceil", beyond > 0)
     elif rounding == "ceil" or (rounding == "simple" and axis.scale < 1):
         nearest = np.ceil(places)
     else:
-        nearest = np.floor(places)
+        nearest = below
     indices = np.clip(nearest.astype(np.int64), 0, axis.size - 1)
     return np.where(outside(axis), -1, indices)
 
@@ -105,7 +117,10 @@ def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = F
     ``antialias``: results that shrink are sums over as much of the source as they stand for. ``exclude_outside``: what
     lies beyond the edges has no weight, else that of the edge's element.
     """
-    places = coordinates(axis)
+    if antialias and axis.size == axis.result:
+        # onnxruntime copies along such an axis, whatever its scale.
+        return np.where(outside(axis)[:, None], 0, np.eye(axis.size)).astype(np.float32)
+    places = coordinates(axis).astype(np.float64)
     reach = max(1.0, 1 / axis.scale) if antialias else 1.0
     first = np.floor(places - reach).astype(np.int64)
     taps = first[:, None] + np.arange(int(np.ceil(2 * reach)) + 2)

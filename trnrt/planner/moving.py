@@ -98,7 +98,8 @@ def _rendered(part: Part) -> tuple[Any, ...]:
 def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
     """A part as channels that are moved to a result of shape ``images`` (N, C, H, W); empty where it is not that.
 
-    The part's dimensions are N, any number that are channels, and H and W last.
+    The part's dimensions are N, any number that are channels, and H and W last. Both tensors must be whole
+    images of whole channels: that the strides are theirs does not say so where there is one image, channel or pixel.
     """
     taken, put = part.taken, part.put
     pixels = prod(images[2:])
@@ -109,7 +110,9 @@ def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
         wanted = (image, images[3], 1)
         steps = (view.strides[0], *view.strides[-2:])
         sizes = (images[0], *images[2:])
-        if view.offset % pixels or any(n > 1 and a != b for n, a, b in zip(sizes, steps, wanted, strict=True)):
+        if view.offset % pixels or view.size % (images[0] * pixels):
+            return []
+        if any(n > 1 and a != b for n, a, b in zip(sizes, steps, wanted, strict=True)):
             return []
         if any(n > 1 and (s <= 0 or s % pixels) for n, s in zip(view.shape[1:-2], view.strides[1:-2], strict=True)):
             return []

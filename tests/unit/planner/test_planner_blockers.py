@@ -63,10 +63,6 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
         "(float[N,2,4,4,4] x) => (float[n,2,a,b,c] y) { y = MaxPool<kernel_shape=[2,2,2]>(x) }", (2, 2, 4, 4, 4), {},
         "MaxPool", "MaxPool over volumes (3-D)", "images (N, C, H, W) and rows (N, C, W)",
     ),
-    "a window beyond the image": (
-        "(float[N,2,4,4] x) => (float[n,2,a,b] y) { y = MaxPool<kernel_shape=[1,1], strides=[1,2], ceil_mode=1>(x) }",
-        (2, 2, 4, 4), {}, "MaxPool", "ceil_mode=1: the last window would start beyond the image", "opset 22",
-    ),
     "conv of volumes": (
         "(float[N,2,4,4,4] x) => (float[n,3,a,b,c] y) { y = Conv(x, w) }", (2, 2, 4, 4, 4), {"w": drawn(3, 2, 2, 2, 2)},
         "Conv", "a convolution over volumes (3-D)", "images (N, C, H, W) and rows (N, C, W)",

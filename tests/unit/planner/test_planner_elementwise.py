@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from planning import Array, compare, drawn, modelled, planned
 
+from trnrt import InferenceSession
 from trnrt.errors import UnsupportedModelError
 
 PLAIN = (
@@ -53,6 +54,22 @@ def test_a_number_on_either_side(op: str, number_first: bool) -> None:
     kind = "bool" if op == "Less" else "float"
     graph = f"(float[2, 3] x) => ({kind}[2, 3] y) {{ y = {op}({'c, x' if number_first else 'x, c'}) }}"
     compare(modelled(graph, {"c": np.array(1.5, np.float32)}), {"x": np.abs(drawn(2, 3)) + 0.5})
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
+@pytest.mark.parametrize("inputs", ["c, d, x", "x, c, d", "c, x, d", "c, d, x, d, x"])
+def test_several_constants(op: str, inputs: str) -> None:
+    constants = {"c": np.array(1.5, np.float32), "d": np.array([-0.25], np.float32)}
+    compare(modelled(f"(float[2, 3] x) => (float[2, 3] y) {{ y = {op}({inputs}) }}", constants), {"x": drawn(2, 3)})
+
+
+@pytest.mark.parametrize("opset", [12, 16])
+@pytest.mark.parametrize("op", ["GreaterOrEqual", "LessOrEqual"])
+def test_comparison_that_was_a_function(op: str, opset: int) -> None:
+    """Before opset 16 ONNX's inference says nothing of their results."""
+    graph = f"""(float[N,1,3] a, float[N,5,1] b) => (bool[n,k,m] y, float[n,k,m] z) {{
+        y = {op}(a, b)  z = Where(y, a, b) }}"""
+    compare(modelled(graph, opset=opset), {"a": drawn(2, 1, 3), "b": drawn(2, 5, 1, seed=1)})
 
 
 @pytest.mark.parametrize("op", ["Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"])
@@ -113,6 +130,23 @@ def test_casts(source: str, target: str) -> None:
     x: Array = 3 * drawn(3, 4)
     x[0, 0] = 0
     compare(modelled(graph), {"x": x > 0 if source == "bool" else x})
+
+
+@pytest.mark.parametrize("cast", ["x", "b", "i"])
+def test_doubles_that_the_core_made(cast: str) -> None:
+    """They leave the model, and become floats again; computed with they are not."""
+    graph = f"""(float[3, 4] x) => (double[3, 4] y, float[3, 4] z) {{
+        b = Cast<to=9>(x)  i = Cast<to=6>(x)  y = Cast<to=11>({cast})  f = Cast<to=1>(y)  z = Mul(f, x) }}"""
+    compare(modelled(graph), {"x": 30 * drawn(3, 4)})
+    with pytest.raises(UnsupportedModelError, match="arithmetic on double tensors"):
+        planned(modelled(graph.replace("f = Cast<to=1>(y)", "d = Relu(y)  f = Cast<to=1>(d)")), {"x": (3, 4)})
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_gap_as_an_integer_is_no_warning() -> None:
+    graph = "(float[3] x) => (int64[3] y, float[3] z) { y = Cast<to=7>(x)  z = Relu(x) }"
+    session = InferenceSession(modelled(graph).SerializeToString())
+    assert session.run(["y"], {"x": np.array([1.5, np.nan, -2.5], np.float32)})[0][[0, 2]].tolist() == [1, -2]
 
 
 def test_a_cast_to_integers_and_back() -> None:

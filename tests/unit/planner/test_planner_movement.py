@@ -38,6 +38,9 @@ def ints(*values: int) -> Array:
         ((4,), (0,), (1,), (-2,), (4, 2, 6)),
         ((-3,), (2**62,), (-1,), (1,), (4, 5, 3)),
         ((3,), (-(2**63),), (2,), (-3,), (4, 5, 2)),
+        # Before the first element, on the way back: that element.
+        ((-100,), (-101,), (1,), (-1,), (4, 1, 6)),
+        ((-5,), (-8,), (0,), (-2,), (1, 5, 6)),
     ],
     ids=str,
 )
@@ -59,8 +62,20 @@ def test_a_constant_in_another_shape_as_an_output(op: str) -> None:
     compare(modelled(graph, {"c": drawn(3, 2), "s": ints(3, -1)}), {"x": drawn(2, 3)})
 
 
-def test_slice_of_old() -> None:
-    moved("Slice<starts=[1, 0], ends=[3, 1000], axes=[1, 2]>(r)", (4, 5, 6), (4, 2, 6), opset=9)
+@pytest.mark.parametrize(
+    ("starts", "ends", "axes", "result"),
+    [
+        ((1, 0), (3, 1000), (1, 2), (4, 2, 6)),
+        ((0, 1), (1000, 3), (2, 1), (4, 2, 6)),
+        ((-100, -2), (2, 2**62), (0, 2), (2, 5, 2)),
+        ((-9, 1), (-1, -1), (1, 0), (2, 4, 6)),
+    ],
+    ids=str,
+)
+def test_slice_of_old(starts: Shape, ends: Shape, axes: Shape, result: Shape) -> None:
+    """Axes in any order, and ranges that begin before the first element, whose sizes ONNX's inference leaves open."""
+    op = f"Slice<starts={listed(starts)}, ends={listed(ends)}, axes={listed(axes)}>(r)"
+    moved(op, (4, 5, 6), result, opset=9)
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18])
@@ -100,6 +115,13 @@ def test_pad(mode: str, pads: Shape) -> None:
     given = {"p": ints(*pads), "w": np.array(1.5, np.float32)}
     value = ", w" if mode == "constant" else ""
     moved(f'Pad<mode="{mode}">(r, p{value})', (4, 5, 6), result, given, opset=19)
+
+
+@pytest.mark.parametrize("pads", [(0, 2, 0, -1), (0, -1, 0, 2), (1, 3, 1, -2), (2, -1, -3, 3)], ids=str)
+def test_pad_that_keeps_nothing(pads: Shape) -> None:
+    """What is cut off is all of it: padding is left."""
+    result = (3 + pads[0] + pads[2], 1 + pads[1] + pads[3])
+    moved("Pad(r, p, w)", (3, 1), result, {"p": ints(*pads), "w": np.array(1.5, np.float32)})
 
 
 def test_pad_of_old() -> None:

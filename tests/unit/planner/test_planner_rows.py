@@ -141,6 +141,15 @@ def test_an_index_is_cast_on_the_host(to: str) -> None:
     assert [node.op for node in plan.host] == (["Cast"] if to != "INT64" else [])
 
 
+@pytest.mark.parametrize(("perm", "axis"), [((0, 2, 1), 2), ((2, 0, 1), 1), ((1, 2, 0), 0)])
+def test_an_index_of_a_transposed_tensor(perm: tuple[int, ...], axis: int) -> None:
+    """A Transpose that goes behind the ArgMax turns its indices, on the host."""
+    order, inverse = list(perm), [int(k) for k in np.argsort(perm)]
+    graph = f"""(float[2,3,4] x) => (int64[a,b,c] i, float[d,e,f] y, int64[g,h,k] j) {{
+        t = Transpose<perm={order}>(x)  i = ArgMax<axis={axis}>(t)  y = Relu(x)  j = Transpose<perm={inverse}>(i) }}"""
+    compare(modelled(graph), {"x": drawn(2, 3, 4)})
+
+
 @pytest.mark.parametrize("labels", [np.array([3, 5, 8, 9]), np.array([[3, 5, 8, 9]]), np.array(["a", "b", "c", "d"])])
 def test_a_label_is_looked_up_on_the_host(labels: Array) -> None:
     kind = "string" if labels.dtype.kind == "U" else "int64"

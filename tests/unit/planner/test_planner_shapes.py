@@ -74,6 +74,8 @@ def test_squeeze(axes: list[int] | None, result: Shape) -> None:
 
 def test_squeeze_and_unsqueeze_with_attributes() -> None:
     between("Squeeze<axes=[0]>(r)", (1, 3, 4), (3, 4), opset=11)
+    for axes in ("[2, 0]", "[2, 3, 0]"):  # in any order, which ONNX's inference can't do before opset 11
+        between(f"Squeeze<axes={axes}>(r)", (1, 3, 1, 1), (3, 1) if axes == "[2, 0]" else (3,), opset=10)
     between("Unsqueeze<axes=[1]>(r)", (3, 4), (3, 1, 4), opset=11)
 
 

@@ -99,7 +99,11 @@ def trace(
     function, given = made.function, host_arguments(made.function, args, kwargs)
     tracer = Tracer(function.__name__, get_target(target or default_target()), function.__code__, strict=strict)
     with without_collection():
-        (program,) = _finished([_trace(function, _bind(function, given.args, given.kwargs), tracer)], made.schedule)
+        traced = _trace(function, _bind(function, given.args, given.kwargs), tracer)
+        # The kernel of a model that computes nothing returns an empty tuple: its outputs are its inputs.
+        if not traced.returns_tuple:
+            _check_result([traced])
+        (program,) = _finished([traced], made.schedule)
     if strict:
         check_file(function)
     return _warned([program])[0]
@@ -180,7 +184,9 @@ class Simulated:
 
     def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
         with without_collection():
-            return _finished([_trace(self.function, bound, tracer) for tracer in tracers], self.kernel.schedule)
+            traced = [_trace(self.function, bound, tracer) for tracer in tracers]
+            _check_result(traced)
+            return _finished(traced, self.kernel.schedule)
 
     def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
         if key not in self._compiled:
@@ -256,14 +262,18 @@ def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: 
     return program
 
 
-def _finished(programs: list[Program], schedule: tuple[Edge, ...]) -> list[Program]:
-    """The programs of a kernel's cores in their final order, their tiles with addresses."""
+def _check_result(programs: Sequence[Program]) -> None:
+    """Refuse a kernel that neither returns a tensor nor writes to an argument."""
     if not any(program.outputs or program.changes() for program in programs):
         result = "an empty tuple" if programs[0].returns_tuple else "NoneType"
         raise KernelError(
             f"kernel {programs[0].kernel} returned {result}; it must return tensors",
             hint="a kernel that writes to one of its arguments may return nothing",
         )
+
+
+def _finished(programs: list[Program], schedule: tuple[Edge, ...]) -> list[Program]:
+    """The programs of a kernel's cores in their final order, their tiles with addresses."""
     check_names(programs, schedule)
     for program in programs:
         apply(program, schedule)

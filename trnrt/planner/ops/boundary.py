@@ -27,6 +27,10 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
     target = ir.DataType(attribute(node, "to", 1))
     held, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
     widens = kind in INTEGERS and target in INTEGERS and np.can_cast(kind.numpy(), target.numpy())
+    # Doubles that the core made are in the session's dtype, too; there is no arithmetic with them.
+    computed = not lowering.is_input(source)
+    from_double = kind is ir.DataType.DOUBLE and computed and target in FLOATS
+    to_double = target is ir.DataType.DOUBLE and (kind in held or (kind in INTEGERS and computed))
     if (
         lowering.moves_indices
         and kind in {*FLOATS, ir.DataType.DOUBLE}
@@ -39,7 +43,7 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(
             "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
         )
-    elif widens or (target in FLOATS and (lowering.is_input(source) or kind in held | INTEGERS)):
+    elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in held | INTEGERS)):
         lowering.view(node, source, "the session's dtype holds it as it is")
     elif (kind in held and target in INTEGERS) or (kind in held | INTEGERS and target is ir.DataType.BOOL):
         add_cast(lowering, node, target)
@@ -61,6 +65,8 @@ def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
         view = lowering.view_of(node.inputs[0])
         if len(view.shape) == 1:
             view = view.broadcast((1, *view.shape))
+        if np.any(picks < 0) or np.any(picks >= view.shape[-1]):
+            raise Blocked(f"an index outside the {view.shape[-1]} columns of its input")
         add_take(lowering, node, view, len(view.shape) - 1, picks.reshape(-1), "constant columns: access patterns")
         return
     if table is None or not lowering.on_host(node.inputs[1]):

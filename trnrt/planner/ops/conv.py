@@ -15,8 +15,8 @@ from trnrt.planner import weights
 from trnrt.planner.lowering import Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.ops.arranging import arranged, named
 from trnrt.planner.ops.fusing import following_sum, next_activation
-from trnrt.planner.ops.pool import read_pool
-from trnrt.planner.ops.windows import Window, read_pair, read_window
+from trnrt.planner.ops.pool import counts_alike, read_pool
+from trnrt.planner.ops.windows import Window, read_transposed, read_window
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 from trnrt.planner.weights import blocks_of
@@ -410,7 +410,7 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     """A transposed convolution; a following activation is computed in the same pass."""
     layer = _layer(lowering, node, True)
     source = lowering.operand(node.inputs[0])
-    window = _transposed_window(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
+    window = read_transposed(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
     taps = (window.kernel, window.stride, window.pads, window.dilation)
     if not conv_transpose.transpose_fits(layer.seen, taps):
         raise Blocked(*_too_large(layer, window))
@@ -433,30 +433,6 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     lowering.add(step, nodes, "a convolution on the tensor engine for each remainder of row and column by the stride")
 
 
-def _transposed_window(
-    node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]
-) -> Window:
-    """The window of a ConvTranspose; its pads say how many results are cut off before the first.
-
-    Where output_shape or auto_pad say how large the result is, what is too many is cut off on both sides, one more
-    at the end with SAME_UPPER, else at the beginning.
-    """
-    dimensions = len(image)
-    stride, dilation = read_pair(node, "strides", dimensions), read_pair(node, "dilations", dimensions)
-    extra = attribute(node, "output_padding", (0,) * dimensions)
-    auto = attribute(node, "auto_pad", "NOTSET")
-    begins = tuple(int(p) for p in attribute(node, "pads", (0,) * (2 * dimensions))[:dimensions])
-    if dimensions == 1:
-        image, result, extra, begins = (1, *image), (1, *result), (0, *extra), (0, *begins)
-    if "output_shape" in node.attributes or auto in ("SAME_UPPER", "SAME_LOWER"):
-        whole = [(image[d] - 1) * stride[d] + (kernel[d] - 1) * dilation[d] + 1 + int(extra[d]) for d in (0, 1)]
-        totals = [max(0, whole[d] - result[d]) for d in (0, 1)]
-        begins = tuple(total // 2 if auto == "SAME_UPPER" else total - total // 2 for total in totals)
-    elif auto == "VALID":
-        begins = (0, 0)
-    return Window(kernel, stride, dilation, (begins[0], begins[1]))
-
-
 def _following_pool(
     lowering: Lowering, nodes: list[ir.Node], channels: int, size: tuple[int, int], window: Window
 ) -> tuple[str, Window, list[ir.Node]]:
@@ -473,7 +449,7 @@ def _following_pool(
             return "max", _NO_POOL, []  # its own lowering says why
         if not _fits(channels, size, window, pool):
             why_not = "what one pooled result needs does not fit SBUF"
-        elif not _averages_all(follower):
+        elif not counts_alike(lowering, follower):
             why_not = "its windows at the edges are averages of less than others"
         else:
             return _POOLS[follower.op_type], pool, [follower]
@@ -482,17 +458,3 @@ def _following_pool(
             f"{reader.op_type} {node_name(reader)!r} is not fused into Conv {node_name(nodes[0])!r}: {why_not}"
         )
     return "max", _NO_POOL, []
-
-
-def _averages_all(node: ir.Node) -> bool:
-    """Whether all windows of a pooling node count alike, if they are averages."""
-    if node.op_type == "MaxPool":
-        return True
-    if attribute(node, "ceil_mode", 0):
-        return False
-    if attribute(node, "count_include_pad", 0):
-        return True
-    return not any(attribute(node, "pads", (0, 0, 0, 0))) and attribute(node, "auto_pad", "NOTSET") in (
-        "NOTSET",
-        "VALID",
-    )

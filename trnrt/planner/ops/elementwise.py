@@ -298,6 +298,8 @@ _PARAMETRIC: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
 def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     """A function of each element."""
     name, parameters = _PARAMETRIC.get(node.op_type) or (_UNARY[node.op_type], ())
+    if node.op_type == "Celu" and attribute(node, "alpha", 1.0) == 0:
+        raise Blocked("alpha=0, which Celu divides by")
     program = Program()
     source = program.source(lowering.operand(node.inputs[0]))
     program.apply(name, source, *(float(attribute(node, key, default)) for key, default in parameters))
@@ -409,8 +411,9 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     integers = node.op_type in ("Max", "Min")
     program = Program()
     terms = [term(lowering, program, value, integers=integers) for value in node.inputs]
-    result = terms[0]
-    for other in terms[1:]:
+    # A number on either side of an operation, but not on both: tensors come first.
+    result, *others = sorted(terms, key=lambda each: not isinstance(each, Register))
+    for other in others:
         result = program.apply(_VARIADIC[node.op_type], result, other)
     if node.op_type == "Mean":
         program.apply("multiply", result, 1.0 / len(terms))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.planner.host import host_function
 from trnrt.planner.lowering import (
     FLOATS,
     INTEGERS,
@@ -142,10 +145,22 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
 
 @lowers("Transpose")
 def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
-    """Another order of dimensions: a view; Transposes that follow each other make one, or none."""
-    view = movable(lowering, node.inputs[0])
+    """Another order of dimensions: a view; Transposes that follow each other make one, or none. Of a final index: on
+    the host."""
+    source = node.inputs[0]
+    if source is not None and lowering.on_host(source):
+        order = tuple(attribute(node, "perm", tuple(reversed(range(len(lowering.shape(source)))))))
+        shape = lowering.shape(source)
+        lowering.to_host(node, partial(_turned, shape=shape, order=order), "turns a final index on the host")
+        return
+    view = movable(lowering, source)
     order = tuple(attribute(node, "perm", tuple(reversed(range(len(view.shape))))))
     lowering.view_as(node, node.outputs[0], view.permute(order), "another order of dimensions: an access pattern")
+
+
+@host_function
+def _turned(values: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
+    return values.reshape(shape).transpose(order)
 
 
 def movable(lowering: Lowering, value: ir.Value | None) -> View:
@@ -158,7 +173,10 @@ def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     """Ranges of indices: an access pattern with an offset and strides."""
     view = movable(lowering, node.inputs[0])
     for axis, start, end, step in _ranges(lowering, node, len(view.shape)):
-        first, last, stride = slice(start, end, step).indices(view.shape[axis])
+        size = view.shape[axis]
+        # As Python's slices, but for a start before the first element on the way back, which is that element.
+        first = max(start, -size) if step < 0 and size else start
+        first, last, stride = slice(first, end, step).indices(size)
         view = view.slice(axis, first, len(range(first, last, stride)), stride)
     lowering.view_as(node, node.outputs[0], view, "ranges of indices: an access pattern")
 
@@ -175,7 +193,7 @@ def _ranges(lowering: Lowering, node: ir.Node, rank: int) -> list[tuple[int, int
         starts, ends = given[0] or (), given[1] or ()
         axes = given[2] if given[2] is not None else tuple(range(len(starts)))
         steps = given[3] if given[3] is not None else (1,) * len(starts)
-    # ONNX writes "to the end" as any number beyond it, which is what Python's slices take, too.
+    # ONNX writes "to the end" as any number beyond it, which Python's slices take, too.
     return [(axis % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)]
 
 
@@ -282,8 +300,9 @@ def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     whole = View.whole(value_name(node.outputs[0]), shape)
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         cut = (max(0, -begin), max(0, -end))
-        view = view.slice(axis, cut[0], view.shape[axis] - sum(cut))
-        whole = whole.slice(axis, max(0, begin), view.shape[axis])
+        kept = max(0, view.shape[axis] - sum(cut))
+        view = view.slice(axis, cut[0] if kept else 0, kept)
+        whole = whole.slice(axis, max(0, begin) if kept else 0, kept)
     fill = _pad_value(lowering, node)
     add_move(lowering, node, [(view, whole)], "DMA into a tensor filled with the padding", fill=fill)
 

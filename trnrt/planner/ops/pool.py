@@ -7,14 +7,19 @@ from math import prod
 
 import onnx_ir as ir
 
+from trnrt.importer.spatial import Span, pool_spans
 from trnrt.kernels import pool2d
 from trnrt.planner.lowering import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.ops.elementwise import Program, add_compute, add_program
-from trnrt.planner.ops.windows import Window, read_window
+from trnrt.planner.ops.windows import Window, read_pair
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
 Pair = tuple[int, int]
+
+# Before this opset onnxruntime divides by all of a window if padding counts, and ceil_mode is 0; else not by what is
+# beyond the padding, as windows are that are larger than their image.
+_CUT_SINCE = 19
 
 
 @dataclass(kw_only=True)
@@ -96,17 +101,34 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
     kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
     if len(kernel) != dimensions:
         raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected")
-    result = lowering.shape(node.outputs[0])[2:]
-    window = read_window(node, (kernel[0], kernel[1]) if dimensions == 2 else (1, kernel[0]), shape[2:], result)
-    pixels = zip(_pixels(shape), _pixels(lowering.shape(node.outputs[0])), window.stride, window.pads, strict=True)
-    for size, count, stride, pad in pixels:
-        if (count - 1) * stride - pad >= size:
-            # ONNX's operators up to opset 21 don't say whether such windows count; onnxruntime leaves them out.
-            raise Blocked(
-                f"ceil_mode={attribute(node, 'ceil_mode', 0)}: the last window would start beyond the image",
-                "convert the model to opset 22, which leaves such windows out",
-            )
-    return window
+    for name in ("strides", "dilations"):
+        read_pair(node, name, dimensions)
+    return _window(node, shape[2:])[0]
+
+
+def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
+    """The window of a pooling node over images of ``sizes``, and the padding (bottom, right)."""
+    spans = pool_spans(node, sizes)
+    if spans is None:
+        raise Blocked(f"kernel_shape, strides, dilations and pads don't fit {len(sizes)} dimensions")
+    if len(sizes) == 1:
+        spans = [Span(0, 0, 1), *spans]
+    taps = attribute(node, "kernel_shape", ())
+    kernel = (int(taps[0]), int(taps[1])) if len(taps) == 2 else (1, int(taps[0]))
+    strides, dilations = (read_pair(node, name, len(sizes)) for name in ("strides", "dilations"))
+    rows, columns = spans
+    return Window(kernel, strides, dilations, (rows.before, columns.before)), (rows.after, columns.after)
+
+
+def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
+    """Whether all windows of a pooling node count alike, if they are averages: none ends where nothing counts."""
+    if node.op_type != "AveragePool":
+        return True
+    window, _ = _window(node, _source_shape(lowering, node)[2:])
+    ends, needed = _ends(lowering, node, window), _needed(lowering, node, window)
+    if attribute(node, "count_include_pad", 0):
+        return needed[0] <= max(0, ends[0]) and needed[1] <= max(0, ends[1])
+    return max(window.pads) <= 0 and needed == (0, 0)
 
 
 def _source_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
@@ -169,11 +191,11 @@ def _pixels(shape: tuple[int, ...]) -> Pair:
 
 
 def _ends(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
-    """The padding (bottom, right): as it is given, or what auto_pad adds."""
-    if attribute(node, "auto_pad", "NOTSET") != "NOTSET":
+    """The padding (bottom, right) that counts in averages, if padding does."""
+    whole = lowering.opset < _CUT_SINCE and not attribute(node, "ceil_mode", 0)
+    if attribute(node, "count_include_pad", 0) and whole:
         return _needed(lowering, node, window)
-    pads = attribute(node, "pads", (0,) * (2 * (len(_source_shape(lowering, node)) - 2)))
-    return (int(pads[2]), int(pads[3])) if len(pads) == 4 else (0, int(pads[1]))
+    return _window(node, _source_shape(lowering, node)[2:])[1]
 
 
 def _needed(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
@@ -205,9 +227,14 @@ def _add_pool(lowering: Lowering, node: ir.Node, window: Window) -> None:
 
 
 def _add_average(lowering: Lowering, node: ir.Node, window: Window, ends: Pair, count_include_pad: bool) -> None:
-    """A step of averages."""
-    source = lowering.operand(node.inputs[0])
-    step = _average(lowering, node, source, window, ends, count_include_pad)
+    """A step of averages; negative padding at the end leaves pixels out."""
+    view = lowering.view_of(node.inputs[0])
+    for axis, end in zip((-2, -1), ends, strict=True):
+        if end < 0:
+            place = len(view.shape) + axis
+            view = view.slice(place, 0, view.shape[place] + end)
+    ends = max(0, ends[0]), max(0, ends[1])
+    step = _average(lowering, node, lowering.operand_of(view), window, ends, count_include_pad)
     step.name, step.output = node_name(node), value_name(node.outputs[0])
     lowering.add(step, [node], "window sums on the vector engine, divided by how many elements count")
 

@@ -127,7 +127,7 @@ def reduced_axes(lowering: Lowering, node: ir.Node, rank: int) -> Shape:
     if axes is None:
         axes = attribute(node, "axes", None)
     if not axes:
-        return () if attribute(node, "noop_with_empty_axes", 0) == 1 else tuple(range(rank))
+        return () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank))
     return checked_axes(axes, rank)
 
 

@@ -62,7 +62,8 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     if mode not in ("nearest", "linear"):
         raise Blocked(f"mode={mode}", "export the model with nearest or linear (bilinear) interpolation")
     axes = _axes(lowering, node)
-    if not any(axis.moves for axis in axes):
+    if all(axis.size == axis.result for axis in axes):
+        # onnxruntime copies then, whatever the scales and the roi are.
         source = node.inputs[0]
         assert source is not None
         lowering.view(node, source, "nothing changes its size")
@@ -83,7 +84,7 @@ def _axes(lowering: Lowering, node: ir.Node) -> list[Axis]:
     if mode not in MODES:
         raise Blocked(f"coordinate_transformation_mode={mode}", f"supported are {', '.join(MODES)}")
     named = [axis % rank for axis in attribute(node, "axes", tuple(range(rank)))]
-    scales = _scales(lowering, node, shape, result, named)
+    scales = _scales(lowering, node, shape, named)
     roi = _numbers(lowering, node, 1, "roi") if mode == "tf_crop_and_resize" else None
     axes = []
     for d in range(rank):
@@ -93,7 +94,7 @@ def _axes(lowering: Lowering, node: ir.Node) -> list[Axis]:
     return axes
 
 
-def _scales(lowering: Lowering, node: ir.Node, shape: Shape, result: Shape, named: list[int]) -> Array:
+def _scales(lowering: Lowering, node: ir.Node, shape: Shape, named: list[int]) -> Array:
     """The scale of each of the axes ``named``: as given, or as the sizes are to each other."""
     if node.op_type == "Upsample" and lowering.opset < 9:
         return np.array(attribute(node, "scales", (1.0,) * len(shape)), np.float32)
@@ -107,8 +108,7 @@ def _scales(lowering: Lowering, node: ir.Node, shape: Shape, result: Shape, name
     if sizes is None or len(sizes) != len(named):
         raise Blocked("neither scales nor sizes are given for its axes")
     policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
-    wanted = sizes if policy != "stretch" else np.array([result[d] for d in named])
-    ratios = wanted.astype(np.float32) / np.array([shape[d] for d in named], np.float32)
+    ratios = sizes.astype(np.float32) / np.array([shape[d] for d in named], np.float32)
     if policy == "stretch":
         return ratios
     return np.full(len(named), ratios.min() if policy == "not_larger" else ratios.max())
@@ -195,7 +195,8 @@ def _take_nearest(lowering: Lowering, node: ir.Node, indices: dict[int, Array]) 
 def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
     """Rows and columns of images by one kernel, other axes by a product with a constant matrix each."""
     options = bool(attribute(node, "antialias", 0)), bool(attribute(node, "exclude_outside", 0))
-    matrices = {d: linear_matrix(axis, *options) for d, axis in enumerate(axes) if axis.moves}
+    found = {d: linear_matrix(axis, *options) for d, axis in enumerate(axes) if axis.moves}
+    matrices = {d: matrix for d, matrix in found.items() if not np.array_equal(matrix, np.eye(axes[d].size))}
     made, shape = value_name(node.outputs[0]), lowering.shape(node.outputs[0])
     masks = [outside(axis) for axis in axes]
     value = float(attribute(node, "extrapolation_value", 0.0))

@@ -33,10 +33,10 @@ def read_pair(node: ir.Node, name: str, dimensions: int) -> tuple[int, int]:
 
 
 def read_window(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]) -> Window:
-    """The window of a Conv or pooling node over images (H, W), or rows (W,), that gives results (OH, OW) or (OW,).
+    """The window of a Conv over images (H, W), or rows (W,), that gives results (OH, OW) or (OW,).
 
     What the window needs beyond the bottom and right edges follows from the result's size, so that pads at the end
-    and ceil_mode need no further care.
+    need no further care.
     """
     dimensions = len(image)
     stride = read_pair(node, "strides", dimensions)
@@ -62,3 +62,25 @@ def _same_pad(size: int, result: int, kernel: int, stride: int, dilation: int, *
     """Padding before the first element under auto_pad SAME_UPPER or SAME_LOWER."""
     total = max(0, (result - 1) * stride + (kernel - 1) * dilation + 1 - size)
     return -(-total // 2) if lower else total // 2
+
+
+def read_transposed(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]) -> Window:
+    """The window of a ConvTranspose; its pads say how many results are cut off before the first.
+
+    Where output_shape or auto_pad say how large the result is, what is too many is cut off on both sides, one more
+    at the end with SAME_UPPER, else at the beginning.
+    """
+    dimensions = len(image)
+    stride, dilation = read_pair(node, "strides", dimensions), read_pair(node, "dilations", dimensions)
+    extra = attribute(node, "output_padding", (0,) * dimensions)
+    auto = attribute(node, "auto_pad", "NOTSET")
+    begins = tuple(int(p) for p in attribute(node, "pads", (0,) * (2 * dimensions))[:dimensions])
+    if dimensions == 1:
+        image, result, extra, begins = (1, *image), (1, *result), (0, *extra), (0, *begins)
+    if "output_shape" in node.attributes or auto in ("SAME_UPPER", "SAME_LOWER"):
+        whole = [(image[d] - 1) * stride[d] + (kernel[d] - 1) * dilation[d] + 1 + int(extra[d]) for d in (0, 1)]
+        totals = [max(0, whole[d] - result[d]) for d in (0, 1)]
+        begins = tuple(total // 2 if auto == "SAME_UPPER" else total - total // 2 for total in totals)
+    elif auto == "VALID":
+        begins = (0, 0)
+    return Window(kernel, stride, dilation, (begins[0], begins[1]))

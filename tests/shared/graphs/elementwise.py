@@ -1,0 +1,197 @@
+"""Functions of elements: of one tensor, of two with broadcasting, of several; comparisons and truth."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphs.draft import Draft, type_of
+from graphs.noise import JUMPS, MOVES, SMOOTH, STEP
+
+SMOOTH_UNARY = {
+    "Sigmoid": 7, "Tanh": 7, "Exp": 7, "Erf": 9, "Softplus": 7, "Softsign": 7, "Elu": 7, "Selu": 7, "Celu": 12,
+    "Gelu": 20, "Mish": 18, "HardSigmoid": 7, "HardSwish": 14, "LeakyRelu": 7, "Sin": 7, "Cos": 7, "Swish": 24,
+}  # fmt: skip
+POSITIVE_UNARY = {"Sqrt": 7, "Log": 7, "Reciprocal": 7}
+MOVING_UNARY = {"Relu": 7, "Neg": 7, "Abs": 7, "Identity": 7}
+STEP_UNARY = {"Floor": 7, "Ceil": 7, "Round": 11, "Sign": 9}
+ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow", "PRelu")
+COMPARISONS = {"Equal": 7, "Greater": 7, "Less": 7, "GreaterOrEqual": 12, "LessOrEqual": 12}
+TRUTH = ("And", "Or", "Xor")
+SEVERAL = {"Max": MOVES, "Min": MOVES, "Sum": SMOOTH, "Mean": SMOOTH}
+
+
+def draw_unary(draft: Draft) -> None:
+    op = draft.choice(list(SMOOTH_UNARY))
+    draft.since(SMOOTH_UNARY[op])
+    attributes = {}
+    if op in ("Elu", "Celu", "LeakyRelu", "HardSigmoid", "Swish") and draft.chance(0.6):
+        attributes["alpha"] = draft.choice([0.1, 0.25, 0.5, 1.0, 1.7])
+    if op == "HardSigmoid" and draft.chance(0.5):
+        attributes["beta"] = draft.choice([0.0, 0.3, 0.7])
+    if op == "Gelu" and draft.chance(0.5):
+        attributes["approximate"] = draft.choice(["none", "tanh"])
+    draft.add(op, [draft.pick()], **attributes)
+
+
+def draw_positive(draft: Draft) -> None:
+    """Roots, logarithms and reciprocals, of numbers that are positive."""
+    op = draft.choice(list(POSITIVE_UNARY))
+    source = draft.pick()
+    if not (draft.array(source) > 0.05).all():
+        source = draft.add("Abs", [source], MOVES)[0]
+        source = draft.add("Add", [source, draft.weight(np.asarray(0.5, draft.float_type))])[0]
+    draft.add(op, [source])
+
+
+def draw_moving(draft: Draft) -> None:
+    draft.add(draft.choice(list(MOVING_UNARY)), [draft.pick()], MOVES)
+
+
+def draw_steps(draft: Draft) -> None:
+    op = draft.choice(list(STEP_UNARY))
+    draft.since(STEP_UNARY[op])
+    draft.add(op, [draft.pick()], STEP)
+
+
+def draw_threshold(draft: Draft) -> None:
+    draft.since(10)
+    draft.add("ThresholdedRelu", [draft.pick()], JUMPS, alpha=draft.choice([None, 0.25, 0.5, 1.0]))
+
+
+def draw_clip(draft: Draft) -> None:
+    """Limits from either side, as attributes before opset 11."""
+    source, low, high = draft.pick(), draft.choice([None, -1.0, 0.0, -0.25]), draft.choice([None, 0.5, 1.0, 6.0])
+    if draft.opset < 11:
+        draft.add("Clip", [source], MOVES, min=low, max=high)
+        return
+    limits = ["" if limit is None else draft.weight(np.asarray(limit, draft.float_type)) for limit in (low, high)]
+    while limits and not limits[-1]:
+        limits.pop()
+    draft.add("Clip", [source, *limits], MOVES)
+
+
+def partner(draft: Draft, source: str) -> str:
+    """Another value or a constant that can be broadcast with ``source``."""
+    shape = draft.shape(source)
+
+    def fits(array: np.ndarray) -> bool:
+        pairs = zip(array.shape[::-1], shape[::-1], strict=False)
+        return all(a == b or 1 in (a, b) for a, b in pairs)
+
+    if draft.chance(0.5):
+        return draft.pick(fits)
+    return draft.weight(draft.numbers(smaller(draft, shape)))
+
+
+def smaller(draft: Draft, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to ``shape``, or that ``shape`` broadcasts with. The batch is not counted on."""
+    rank = draft.between(0, len(shape))
+    sizes = [draft.choice([1, size]) for size in shape[len(shape) - rank :]]
+    if rank == len(shape) and rank and draft.opened and not draft.chance(0.05):
+        sizes[0] = 1
+    if draft.chance(0.15):  # the constant is the larger one
+        sizes = [draft.size(5) if size == 1 and k else size for k, size in enumerate(sizes)]
+        sizes = [draft.choice([1, 2]), *sizes] if len(sizes) == len(shape) < 5 and draft.chance(0.3) else sizes
+    return tuple(sizes)
+
+
+def draw_arithmetic(draft: Draft) -> None:
+    op = draft.choice(ARITHMETIC)
+    source = draft.pick()
+    other = partner(draft, source)
+    if op == "PRelu":
+        shape = draft.shape(source)  # broadcasting is of the slope only
+        sizes = [draft.choice([1, size]) for size in shape[draft.between(0, len(shape)) :]]
+        if draft.batched(source) and len(sizes) == len(shape):
+            sizes[0] = 1
+        draft.add(op, [source, draft.weight(draft.numbers(sizes, 0.5))])
+        return
+    if op == "Pow":
+        source = draft.add("Abs", [source], MOVES)[0]
+        source = draft.add("Add", [source, draft.weight(np.asarray(0.5, draft.float_type))])[0]
+        exponent = np.asarray(draft.choice([0.5, 1.0, 1.5, 2.0, 3.0, -1.0]), draft.float_type)
+        draft.add(op, [source, draft.weight(exponent) if draft.chance(0.8) else other])
+        return
+    if op == "Div" and not (np.abs(draft.array(other)) > 0.1).all():
+        other = draft.add("Exp", [other])[0]
+    draft.add(op, [source, other] if draft.chance(0.5) or op == "Div" else [other, source])
+
+
+def draw_several(draft: Draft) -> None:
+    op = draft.choice(list(SEVERAL))
+    source = draft.pick()
+    others = [partner(draft, source) for _ in range(draft.choice([0, 1, 1, 1, 2, 3]))]
+    inputs = [source, *others]
+    draft.random.shuffle(inputs)
+    draft.add(op, inputs, SEVERAL[op])
+
+
+def draw_comparison(draft: Draft) -> None:
+    """A comparison, and mostly a Where or a Cast that reads it."""
+    op = draft.choice(list(COMPARISONS))
+    draft.since(max(COMPARISONS[op], 11 if op == "Equal" else 9))
+    source = draft.pick()
+    other = partner(draft, source)
+    pair = [source, other] if draft.chance(0.5) else [other, source]
+    (truth,) = draft.add(op, pair, STEP)
+    if draft.chance(0.8):
+        draft.choice([draw_where, draw_truth, draw_cast_of_truth])(draft, truth)
+
+
+def draw_truth(draft: Draft, truth: str = "") -> None:
+    truth = truth or draft.pick(kind="b")
+    shape = draft.shape(truth)
+    if draft.chance(0.3):
+        draft.add("Not", [truth], STEP)
+        return
+    other = draft.pick(lambda array: array.shape == shape or array.ndim == 0, kind="b")
+    draft.add(draft.choice(TRUTH), [truth, other], STEP)
+
+
+def draw_cast_of_truth(draft: Draft, truth: str = "") -> None:
+    truth = truth or draft.pick(kind="b")
+    draft.add("Cast", [truth], MOVES, to=draft_type(draft))
+
+
+def draft_type(draft: Draft) -> int:
+    return type_of(draft.float_type)
+
+
+def draw_where(draft: Draft, truth: str = "") -> None:
+    draft.since(9)
+    truth = truth or draft.pick(kind="b")
+    shape = draft.shape(truth)
+    sides = [
+        draft.pick(lambda array: array.shape == shape)
+        if draft.chance(0.6)
+        else draft.weight(draft.numbers(smaller(draft, shape)))
+        for _ in range(2)
+    ]
+    draft.add("Where", [truth, *sides], MOVES)
+
+
+def draw_gaps(draft: Draft) -> None:
+    """IsNaN of what has gaps, or none; and what fills them."""
+    draft.since(9)
+    gaps = [x.name for x in draft.inputs if x.kind == "gaps"]
+    source = draft.choice(gaps) if gaps else draft.pick()
+    (truth,) = draft.add("IsNaN", [source], STEP)
+    if draft.chance(0.8):
+        fill = draft.weight(np.asarray(0.25, draft.float_type))
+        draft.add("Where", [truth, fill, source], MOVES)
+
+
+def draw_mod(draft: Draft) -> None:
+    draft.since(10)
+    divisor = np.asarray(draft.choice([0.5, 1.0, 1.5, -2.0]), draft.float_type)
+    draft.add("Mod", [draft.pick(), draft.weight(divisor)], JUMPS, fmod=1)
+
+
+def draw_cast(draft: Draft) -> None:
+    """From float to an integer, a truth or another float, and back."""
+    source = draft.pick()
+    kind = draft.choice(["int32", "int64", "int8", "uint8", "bool", "float16", "float32", "float64"])
+    is_rounding = kind.startswith("float")
+    (made,) = draft.add("Cast", [source], SMOOTH if is_rounding else STEP, to=type_of(kind))
+    if draft.chance(0.9):
+        draft.add("Cast", [made], SMOOTH if is_rounding else MOVES, to=draft_type(draft))

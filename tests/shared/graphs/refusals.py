@@ -1,0 +1,34 @@
+"""The reasons that a drawn graph may be refused with, fixed before a run: any other refusal fails.
+
+Each is one of the reasons in the code's own tables (``operator_table`` reads them; ``test_random_graphs.py`` holds this
+list to them), in the words of docs/operators.md: ``…`` stands for a value.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Operators, "*" for all, and the reason.
+LISTED: tuple[tuple[str, str], ...] = (
+    # The core computes in floats of 16 and 32 bits, on tensors, and keeps indices for the host.
+    ("*", "arithmetic on double tensors"),
+    ("*", "… is made on the host from a final index; no arithmetic can follow it"),
+    ("*", "both sides are constants"),
+    ("Cast", "a cast from … between computed tensors"),
+    ("Resize", "mode=…"),
+    ("ai.onnx.ml.Imputer", "… has … numbers for … columns"),
+    # Several batches at once, where rows of a batch come together.
+    ("InputError", "… for a batch fixed at …, whose rows are not independent: …"),
+    # Of no rows there are no answers where rows come together: onnxruntime has those of nothing.
+    ("InputError", "the batch has 0 rows, and output … then has the shape …: the rows are not independent, …"),
+)
+
+
+def listed(op: str, reason: str) -> bool:
+    """Whether the list has this reason for the operator."""
+    return any(ops in ("*", op) and matches(words, reason) for ops, words in LISTED)
+
+
+def matches(words: str, reason: str) -> bool:
+    """Whether a reason is one in the words of the list."""
+    return re.fullmatch(".+".join(map(re.escape, words.split("…"))), reason, re.DOTALL) is not None

@@ -1,0 +1,182 @@
+"""The table of draws, and a graph from a number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from graphs import classical, elementwise, movement, products, reducing, resizing, windows
+from graphs.draft import ROWS, Draft
+from graphs.noise import Dropped
+
+Drawing = Callable[[Draft], None]
+# What each draw may add, and how often it is drawn.
+DRAWS: dict[Drawing, tuple[float, str]] = {
+    elementwise.draw_unary: (4, " ".join(elementwise.SMOOTH_UNARY)),
+    elementwise.draw_positive: (1, "Sqrt Log Reciprocal"),
+    elementwise.draw_moving: (3, "Relu Neg Abs Identity"),
+    elementwise.draw_steps: (1, "Floor Ceil Round Sign"),
+    elementwise.draw_threshold: (0.4, "ThresholdedRelu"),
+    elementwise.draw_clip: (1, "Clip"),
+    elementwise.draw_arithmetic: (4, "Add Sub Mul Div Pow PRelu"),
+    elementwise.draw_several: (2, "Max Min Sum Mean"),
+    elementwise.draw_comparison: (1.5, "Equal Greater Less GreaterOrEqual LessOrEqual"),
+    elementwise.draw_truth: (0.5, "Not And Or Xor"),
+    elementwise.draw_where: (0.5, "Where"),
+    elementwise.draw_gaps: (0.4, "IsNaN"),
+    elementwise.draw_mod: (0.3, "Mod"),
+    elementwise.draw_cast: (0.6, "Cast"),
+    movement.draw_transpose: (4, "Transpose"),
+    movement.draw_reshape: (3, "Reshape"),
+    movement.draw_flatten: (0.7, "Flatten"),
+    movement.draw_squeeze: (1, "Squeeze"),
+    movement.draw_unsqueeze: (1, "Unsqueeze"),
+    movement.draw_slice: (3, "Slice"),
+    movement.draw_split: (2, "Split"),
+    movement.draw_concat: (2, "Concat"),
+    movement.draw_pad: (2, "Pad"),
+    movement.draw_expand: (1, "Expand"),
+    movement.draw_tile: (1, "Tile"),
+    movement.draw_gather: (1.5, "Gather"),
+    movement.draw_depth: (1.2, "DepthToSpace SpaceToDepth"),
+    movement.draw_dropout: (0.3, "Dropout"),
+    windows.draw_conv: (3, "Conv"),
+    windows.draw_computed_conv: (0.3, "Conv"),
+    windows.draw_conv_transpose: (2, "ConvTranspose"),
+    windows.draw_max_pool: (2.5, "MaxPool"),
+    windows.draw_average_pool: (2.5, "AveragePool"),
+    windows.draw_lp_pool: (0.7, "LpPool"),
+    windows.draw_global_pool: (1, "GlobalAveragePool GlobalMaxPool GlobalLpPool"),
+    windows.draw_lrn: (0.4, "LRN"),
+    resizing.draw_resize: (2.5, "Resize Upsample"),
+    reducing.draw_reduction: (2, " ".join(reducing.REDUCTIONS)),
+    reducing.draw_softmax: (1.5, "Softmax LogSoftmax"),
+    reducing.draw_arg: (0.7, "ArgMax ArgMin"),
+    reducing.draw_top: (0.7, "TopK"),
+    reducing.draw_batch_norm: (1, "BatchNormalization"),
+    reducing.draw_instance_norm: (0.6, "InstanceNormalization"),
+    reducing.draw_layer_norm: (1, "LayerNormalization RMSNormalization"),
+    reducing.draw_group_norm: (1, "GroupNormalization"),
+    reducing.draw_lp_norm: (0.4, "LpNormalization"),
+    reducing.draw_mean_variance: (0.4, "MeanVarianceNormalization"),
+    products.draw_matmul: (2.5, "MatMul"),
+    products.draw_product_with_itself: (0.4, "MatMul"),
+    products.draw_gemm: (1.5, "Gemm"),
+    classical.draw_scaler: (0.4, "ai.onnx.ml.Scaler"),
+    classical.draw_imputer: (0.3, "ai.onnx.ml.Imputer"),
+    classical.draw_binarizer: (0.3, "ai.onnx.ml.Binarizer"),
+    classical.draw_normalizer: (0.3, "ai.onnx.ml.Normalizer"),
+    classical.draw_regressor: (0.3, "ai.onnx.ml.LinearRegressor"),
+    classical.draw_classifier: (0.3, "ai.onnx.ml.LinearClassifier"),
+    classical.draw_columns: (0.3, "ai.onnx.ml.ArrayFeatureExtractor"),
+    classical.draw_labels: (0.4, "ai.onnx.ml.LabelEncoder"),
+}
+UNDRAWN = {
+    "ai.onnx.ml.ZipMap": "its output is a list of dicts, compared in test_planner_pipelines.py",
+}
+"""Operators that are lowered and not drawn, each with the reason."""
+OPSETS = (7, 8, 9, 10, 11, 12, 13, 13, 14, 15, 16, 17, 17, 17, 18, 19, 20, 21, 21, 22, 23, 23, 24)
+SHORTEST, LONGEST = 2, 12
+ATTEMPTS = 60
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a graph is drawn and run."""
+
+    opset: int
+    float_type: str
+    opened: bool
+    rows: int
+    dtype: str
+    target: str
+    effort: int
+    fallback: bool
+    twice: bool
+    buckets: tuple[int, ...] | None
+
+
+def setting(seed: int) -> Setting:
+    """Of graph ``seed``: most run in float32 on trn2, as most models do."""
+    draw = random.Random(seed)
+    float_type = draw.choices(["float32", "float16", "float64"], [90, 9, 1])[0]
+    dtype = draw.choices(["float32", "bfloat16", "float16"], [84, 9, 7])[0]
+    return Setting(
+        opset=draw.choice(OPSETS),
+        float_type=float_type,
+        opened=draw.random() < 0.55,
+        rows=draw.choice(ROWS),
+        dtype=dtype,
+        target=draw.choices(["trn2", "trn1", "trn3"], [80, 14, 6])[0],
+        effort=int(draw.random() < 0.03),
+        fallback=draw.random() < 0.05,
+        twice=draw.random() < 0.06,
+        buckets=draw.choice([(4,), (1, 8), (3,)]) if draw.random() < 0.15 else None,
+    )
+
+
+def draw_graph(seed: int) -> tuple[Draft, Setting]:
+    """Graph ``seed``."""
+    given = setting(seed)
+    draft = Draft(seed, given.opset, given.float_type, given.dtype, given.opened, given.rows, given.fallback)
+    for _ in range(draft.choice([1, 1, 2, 3])):
+        with suppress(Dropped):
+            draw_input(draft)
+    wanted, draws = draft.between(SHORTEST, LONGEST), list(DRAWS)
+    weights = [DRAWS[draw][0] for draw in draws]
+    for _ in range(ATTEMPTS):
+        if len(draft.nodes) >= wanted:
+            break
+        try:
+            if given.fallback and not draft.nodes:
+                draw_unsupported(draft)
+            draft.random.choices(draws, weights)[0](draft)
+        except Dropped as reason:
+            draft.dropped[str(reason)] += 1
+    return draft, given
+
+
+def draw_input(draft: Draft) -> None:
+    """An input: images above all, other ranks, and types that the device has not."""
+    batch: list[int | str] = ["N"] if draft.opened else [draft.choice(ROWS)]
+    rank = draft.choice([1, 2, 2, 3, 4, 4, 4, 4, 4, 5, *([0, 1, 2, 3] if draft.inputs else [])])
+    if draft.inputs and draft.chance(0.12):
+        name = draft.input((*batch, *[draft.size(5)] * draft.between(0, 1)), draft.choice(["int64", "int32"]), "index")
+        if draft.chance(0.3):
+            draft.add("Cast", [name], "moves", to=elementwise.draft_type(draft))
+        return
+    if rank == 4:
+        sizes = [draft.choice([1, 1, 1, 2, 3, 4, 8]), draft.size(), draft.size()]
+    else:
+        sizes = [draft.size(9 if rank > 3 else 13) for _ in range(rank - 1)]
+    if rank == 4 and draft.chance(0.05):  # more channels than there are partitions
+        sizes = [130, draft.size(3), draft.size(2)]
+    if rank == 2 and draft.chance(0.1):
+        sizes = [draft.choice([64, 130, 200])]
+    shape = (*batch, *sizes) if rank else ()
+    kind = draft.choice(["normal", "normal", "normal", "eighths", "eighths"])
+    if len(draft.inputs) and draft.chance(0.1):
+        other = draft.choice(["bool", "int32", "int64", "uint8", "float64", "float16", "float32"])
+        kind = "truth" if other == "bool" else "normal" if other.startswith("float") else "integer"
+        name = draft.input(shape, other, kind)
+        if other != draft.float_type:
+            rounds = other.startswith("float")
+            draft.add("Cast", [name], "smooth" if rounds else "moves", to=elementwise.draft_type(draft))
+        return
+    draft.input(shape, draft.float_type, "gaps" if draft.inputs and draft.chance(0.05) else kind)
+
+
+def draw_unsupported(draft: Draft) -> None:
+    """An operator that has no lowering, where a fallback runs it."""
+    op = draft.choice(["Hardmax", "CumSum", "Tan", "Atan", "Shrink"])
+    source = draft.pick(lambda array: array.ndim > 0)
+    if op == "CumSum":
+        draft.since(11)
+        draft.add(op, [source, draft.fixed(len(draft.shape(source)) - 1)])
+    elif op == "Hardmax":
+        draft.add(op, [source], "step", axis=len(draft.shape(source)) - 1)
+    else:
+        draft.since(9)
+        draft.add(op, [source], "jumps" if op == "Shrink" else "smooth")

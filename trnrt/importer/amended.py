@@ -1,0 +1,45 @@
+"""Results of ONNX's operators that its inference leaves open in some opsets, though their inputs say what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.values import static_shape
+
+Kind = tuple[ir.DataType, tuple[int, ...]]
+
+
+def _compared(node: ir.Node) -> Kind | None:
+    """A truth for each pair of elements, after broadcasting. Before opset 16 these comparisons are functions."""
+    shapes = [static_shape(value) for value in node.inputs]
+    known = [shape for shape in shapes if shape is not None]
+    try:
+        return (ir.DataType.BOOL, np.broadcast_shapes(*known)) if len(known) == len(shapes) else None
+    except ValueError:  # onnx says it better
+        return None
+
+
+def _sliced(node: ir.Node) -> Kind | None:
+    """Before opset 10 ranges are attributes, and may begin before the first element."""
+    source = node.inputs[0]
+    shape = static_shape(source)
+    starts, ends = (node.attributes.get_ints(name, ()) for name in ("starts", "ends"))
+    axes = node.attributes.get_ints("axes", range(len(starts)))
+    if source is None or source.dtype is None or shape is None or not len(starts) == len(ends) == len(axes) > 0:
+        return None
+    if not all(-len(shape) <= axis < len(shape) for axis in axes):
+        return None
+    sizes = list(shape)
+    for axis, start, end in zip(axes, starts, ends, strict=True):
+        sizes[axis] = len(range(*slice(start, end).indices(shape[axis])))
+    return source.dtype, tuple(sizes)
+
+
+AMENDED: dict[str, Callable[[ir.Node], Kind | None]] = {
+    "GreaterOrEqual": _compared,
+    "LessOrEqual": _compared,
+    "Slice": _sliced,
+}
