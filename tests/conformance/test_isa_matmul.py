@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from simulating import TARGETS, Array, Tensor, drawn, give, load, rounded, run, same, tile
@@ -145,6 +147,72 @@ def test_a_cleared_tile_starts_anew() -> None:
 
     a, b = drawn(8, 4), drawn(8, 6, seed=1)
     check(run(body, a, b), np.hstack([2 * product(a, b), np.zeros((4, 6))]), 16)
+
+
+def sliced(dst: Tensor, part: int) -> Tensor:
+    return dst[:, 4 * part : 4 * part + 4]
+
+
+def pattern(dst: Tensor, part: int) -> Tensor:
+    return dst.ap([[12, 8], [1, 4]], offset=4 * part)
+
+
+def pattern_of_its_dtype(dst: Tensor, part: int) -> Tensor:
+    """As nki-library's TensorView makes them."""
+    return dst.ap([[12, 8], [1, 4]], offset=4 * part, dtype=nl.float32)
+
+
+def seen_as_its_dtype(dst: Tensor, part: int) -> Tensor:
+    return sliced(dst, part).view(nl.float32)
+
+
+def seen_as_int32_and_back(dst: Tensor, part: int) -> Tensor:
+    return sliced(dst.view(nl.int32), part).view(nl.float32)
+
+
+def seen_as_bfloat16_and_back(dst: Tensor, part: int) -> Tensor:
+    return dst.view(nl.bfloat16)[:, 8 * part : 8 * part + 8].view(nl.float32)
+
+
+WAYS = (
+    sliced,
+    pattern,
+    pattern_of_its_dtype,
+    seen_as_its_dtype,
+    seen_as_int32_and_back,
+    seen_as_bfloat16_and_back,
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_part_of_a_psum_tile_is_overwritten_first(way: Callable[[Tensor, int], Tensor]) -> None:
+    """However a part of a tile is named, the first product into it overwrites what nothing wrote, the second adds."""
+
+    def body(a: Tensor, b: Tensor) -> Tensor:
+        dst, x, y = tile(8, 12, buffer=nl.psum), load(a), load(b)
+        for part in (0, 1, 2, 1):
+            nisa.nc_matmul(dst=way(dst, part), stationary=x, moving=y)
+        return give(dst)
+
+    a, b = drawn(16, 8), drawn(16, 4, seed=1)
+    once = product(a, b)
+    check(run(body, a, b), np.hstack([once, 2 * once, once]), 32)
+
+
+@pytest.mark.parametrize("storage", [nl.bfloat16, nl.uint8, nl.int32], ids=str)
+def test_products_into_a_psum_tile_of_another_dtype(storage: nl.DType) -> None:
+    """Elements smaller than float32's: each part is tracked by the bytes that it is."""
+
+    def body(a: Tensor, b: Tensor) -> Tensor:
+        tiles, x, y = tile(8, 48 // storage.itemsize, dtype=storage, buffer=nl.psum), load(a), load(b)
+        dst = tiles.view(nl.float32)
+        for part in (0, 1, 2, 1):
+            nisa.nc_matmul(dst=sliced(dst, part), stationary=x, moving=y)
+        return give(dst)
+
+    a, b = drawn(16, 8), drawn(16, 4, seed=1)
+    once = product(a, b)
+    check(run(body, a, b), np.hstack([once, 2 * once, once]), 32)
 
 
 @pytest.mark.parametrize("accumulate", [True, None])

@@ -48,11 +48,15 @@ def save(folder: Path, name: str, graph: str, opset: int = 17, **metadata: str) 
 
 
 RELU = "(float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
+# Large products that cancel: of equal numbers comes what rounding leaves of them, a thousandth and not 1e-5.
+CANCELLING = """(float[N,4] x) => (float[N,4] y)
+    <float[4,4] w = {1e5,1e5,1e5,1e5,-1e5,-1e5,-1e5,-1e5,1e5,1e5,1e5,1e5,-1e5,-1e5,-1e5,-1e5}> { y = MatMul(x, w) }"""
 FIXED = "(float[4,3] x) => (float[4,3] y) { y = Relu(x) }"
 MIXING = "(float[N,3] x) => (float[N,3] y) { y = Softmax<axis=0>(x) }"
 FIXED_MIXING = "(float[4,3] x) => (float[4,3] y) { y = Softmax<axis=0>(x) }"
 LAST_ROWS = """(float[N,3] x) => (float[M,3] y)
-    <int64[1] s = {-3}, int64[1] e = {9223372036854775807}, int64[1] a = {0}> { y = Slice(x, s, e, a) }"""
+    <int64[1] s = {-3}, int64[1] e = {9223372036854775807}, int64[1] a = {0}>
+    { y = Slice(x, s, e, a) }"""
 NO_BATCH = "(float[3,4] x, float[2] z) => (float[3,4] y, float[2] w) { y = Relu(x)  w = Neg(z) }"
 VARYING = "(float[N,L] x) => (float[N,L] y) { y = Relu(x) }"
 

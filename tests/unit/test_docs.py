@@ -144,5 +144,7 @@ def test_readme_names_operators_that_are_there_and_where_all_of_them_are() -> No
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name)
 def test_pages_name_files_that_exist(page: Path) -> None:
     """A path in backquotes or in a listing is there."""
-    for path in re.findall(r"`((?:trnrt|kernels|models|tests|docs)/[\w/.]+?)/?`", page.read_text(encoding="utf-8")):
+    for path in re.findall(
+        r"`((?:trnrt|kernels|models|benchmarks|tests|docs)/[\w/.]+?)/?`", page.read_text(encoding="utf-8")
+    ):
         assert (ROOT / path).exists(), f"{page.name} names {path}"

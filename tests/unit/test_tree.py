@@ -185,7 +185,7 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
             yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-FILES = python_files("trnrt", "kernels", "serve", "models", "tests")
+FILES = python_files("trnrt", "kernels", "serve", "models", "benchmarks", "tests")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -13,6 +13,7 @@ from trnrt.commands.options import (
     HtmlFlag,
     JsonFlag,
     JsonOutFlag,
+    NoCapacityFlag,
     QuickFlag,
     RegressFlag,
     Reporting,
@@ -65,11 +66,16 @@ def bench_verbs() -> None:
 
 # Options that trnrt does not know are the script's, wherever they stand.
 @nki_app.command("run", short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
-def nki_run_command(script: ScriptFile, arguments: ScriptArguments = None, target: SimulatedTargetFlag = None) -> None:
+def nki_run_command(
+    script: ScriptFile,
+    arguments: ScriptArguments = None,
+    target: SimulatedTargetFlag = None,
+    no_capacity: NoCapacityFlag = False,
+) -> None:
     """Run a script that says `import nki` on the simulator, unchanged; exits as the script does."""
     from trnrt.commands.nki import run_script
 
-    raise typer.Exit(run_script(script, arguments or [], target))
+    raise typer.Exit(run_script(script, arguments or [], target, capacity=not no_capacity))
 
 
 @nki_app.command("check", short_help="Find what is wrong with kernels, without data.")
@@ -77,13 +83,14 @@ def nki_check_command(
     script: ScriptFile,
     calls: CallsFlag = None,
     target: SimulatedTargetFlag = None,
+    no_capacity: NoCapacityFlag = False,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
     """Find what the language, the API and the hardware refuse, without executing data; exit 0 if nothing is."""
     from trnrt.commands.nki import check_script
 
-    if not check_script(script, calls or [], target, Reporting(as_json, json_out)):
+    if not check_script(script, calls or [], target, Reporting(as_json, json_out), capacity=not no_capacity):
         raise typer.Exit(1)
 
 
@@ -92,6 +99,7 @@ def nki_profile_command(
     script: ScriptFile,
     calls: CallsFlag = None,
     target: SimulatedTargetFlag = None,
+    no_capacity: NoCapacityFlag = False,
     html: HtmlFlag = None,
     trace: TraceFlag = None,
     baseline: BaselineFlag = None,
@@ -103,7 +111,7 @@ def nki_profile_command(
     from trnrt.commands.nki_profile import profile_script
 
     request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
-    if not profile_script(script, calls or [], target, request):
+    if not profile_script(script, calls or [], target, request, capacity=not no_capacity):
         raise typer.Exit(1)
 
 

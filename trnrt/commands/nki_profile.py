@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from trnrt.nki.sim.subset_source import Finding
 
 
-def profile_script(script: Path, calls: Sequence[str], target: str | None, request: ProfileRequest) -> bool:
+def profile_script(
+    script: Path, calls: Sequence[str], target: str | None, request: ProfileRequest, *, capacity: bool = True
+) -> bool:
     """Predict what each call costs, print it; tell whether all could be traced, and none is slower than allowed."""
     baseline = prepare(request, "calls")
-    report, profiles = _profiled(script, calls, target)
+    report, profiles = _profiled(script, calls, target, capacity)
     if not profiles and not report.failures:
         raise OptionError(
             f"{quoted(str(script))} calls no kernel, so that there is nothing to profile", hint=_example(script)
@@ -40,13 +42,13 @@ def profile_script(script: Path, calls: Sequence[str], target: str | None, reque
     if named or request.reporting.as_json:
         say(as_text(document) if request.reporting.as_json else as_page(named, comparisons, baseline))
     warn([predicted for _, predicted in profiles])
-    _tell(report)
+    _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()
     return not report.failures and not any(comparison.regressed for comparison in comparisons)
 
 
 def _profiled(
-    script: Path, calls: Sequence[str], target: str | None
+    script: Path, calls: Sequence[str], target: str | None, capacity: bool
 ) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:
     from trnrt.nki.checking import check
     from trnrt.nki.profiling import profile_programs
@@ -56,7 +58,7 @@ def _profiled(
     def observe(call: CheckedCall, programs: list[Program]) -> None:
         profiles.append((call, profile_programs(programs)))
 
-    return check(script, calls, target=target, observer=observe), profiles
+    return check(script, calls, target=target, observer=observe, capacity=capacity), profiles
 
 
 def _comparable(baseline: Baseline | None, report: Report) -> Baseline | None:
@@ -66,9 +68,11 @@ def _comparable(baseline: Baseline | None, report: Report) -> Baseline | None:
     return None if report.failures else baseline
 
 
-def _tell(report: Report) -> None:
+def _tell(report: Report, known: Set[str]) -> None:
+    """Print what is left to say of a report; what is ``known`` has been printed with the profiles."""
     for told in report.notes:
-        note(told)
+        if told not in known:
+            note(told)
     refused = [finding for finding in report.findings if finding not in report.failures]
     if refused:
         note(f"AWS's compiler would refuse this file for {counted(len(refused), 'reason')}; trnrt nki check lists them")

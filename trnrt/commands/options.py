@@ -262,6 +262,10 @@ ScriptArguments = Annotated[
         metavar="ARGS", help="The script's own arguments; after -- also such as trnrt takes.", show_default=False
     ),
 ]
+NoCapacityFlag = Annotated[
+    bool,
+    typer.Option("--no-capacity", help="Let tiles take more SBUF and PSUM than there is: for the numbers alone."),
+]
 SimulatedTargetFlag = Annotated[
     str | None,
     typer.Option(

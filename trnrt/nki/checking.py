@@ -25,7 +25,7 @@ import numpy as np
 from trnrt.errors import KernelError, OptionError
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
-from trnrt.nki.machine.memory import allocate
+from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.nki.machine.unwritten import unwritten_reads
@@ -42,6 +42,7 @@ _RULE = re.compile(r"^  rule ([\w-]+): (.*)$", re.MULTILINE)
 class CheckedCall:
     """A kernel call and what tracing it gave; the numbers are None where it ended in ``error``.
 
+    ``fits`` is False where the call takes more SBUF or PSUM than the device has, which only ``capacity=False`` lets it.
     On several cores ``instructions`` are those of all, and the bytes (a partition) those of the core that takes most.
     """
 
@@ -50,6 +51,7 @@ class CheckedCall:
     instructions: int | None = None
     sbuf_peak_bytes: int | None = None
     psum_peak_bytes: int | None = None
+    fits: bool | None = None
     error: str | None = None
 
 
@@ -79,18 +81,24 @@ Observer = Callable[[CheckedCall, list[Program]], None]
 
 
 def check(
-    script: Path, calls: Sequence[str] = (), *, target: str | None = None, observer: Observer | None = None
+    script: Path,
+    calls: Sequence[str] = (),
+    *,
+    target: str | None = None,
+    observer: Observer | None = None,
+    capacity: bool = True,
 ) -> Report:
     """Check a file, and the kernel calls that its script makes; with ``calls`` those calls.
 
     ``observer`` gets each call's programs once; a KernelError that it raises is a finding of the call.
+    Without ``capacity`` a call may take more SBUF and PSUM than there is; a note then says how much.
 
     Raises:
         OptionError: if there is no such file, a call can't be read, or the file has no kernel of its name.
     """
     asked = [parse_call(text) for text in calls]
     source = _source(script)
-    with scripts.environment(script, (), target):
+    with scripts.environment(script, (), target, capacity=capacity):
         report = Report(str(script), get_target(target or scripts.target_override() or DEFAULT_TARGET).name)
         report.findings = static_findings(source, str(script))
         report.failures = [finding for finding in report.findings if finding.rule == "syntax"]
@@ -153,9 +161,10 @@ class _Recorder:
     def _traced(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         # A file that the compiler refuses anyway is traced leniently, so that the rest of it is looked at.
         strict = not self._lines_refused(kernel.function.__code__)
-        checked = Simulated(kernel.kernel, kernel.target, strict=strict)
+        checked = Simulated(kernel.kernel, kernel.target, strict=strict, capacity=kernel.capacity)
         programs = checked.trace(*args, **kwargs)
-        uses = [program.memory or allocate(program) for program in programs]
+        uses = [program.memory for program in programs if program.memory is not None]
+        self.report.notes += dict.fromkeys(told for program in programs for told in overflow_notes(program))
         self._look_at(programs)
         call = CheckedCall(
             _name(kernel),
@@ -163,6 +172,7 @@ class _Recorder:
             sum(len(program.instructions) for program in programs),
             max(use.sbuf_peak_bytes for use in uses),
             max(use.psum_peak_bytes for use in uses),
+            all(use.fits for use in uses),
         )
         if self._observer is not None:
             self._observer(call, programs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trnrt.nki.breakdown import Breakdown, PathPart, breakdown_of
+from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
@@ -76,6 +77,8 @@ class Profile(Named):
     product's own dtype; transposes are no FLOP), ``mbu`` that of the core's part of the device's HBM bandwidth.
     ``engines`` are busy for a share of the time between the first and the last instruction. ``cores`` are the
     timelines of a kernel's physical cores. ``breakdown`` is the benchmark's figure by what its time is spent on.
+    ``fits`` is False where tiles take more SBUF or PSUM than the device has (``capacity=False``): the times then
+    leave out the spills that it would need.
     """
 
     kernel: str
@@ -102,6 +105,7 @@ class Profile(Named):
     cores: tuple[Timeline, ...]
     notes: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=lambda: Breakdown(()))
+    fits: bool = True
 
     @property
     def schema_version(self) -> int:
@@ -125,14 +129,16 @@ def profile(
     target: str | None = None,
     strict: bool = False,
     cores: int | None = None,
+    capacity: bool | None = None,
     **kwargs: Any,
 ) -> Profile:
     """The predicted cost of ``kernel`` for these arguments (arrays or ``Spec`` for tensors); no data is touched.
 
-    ``target`` and ``strict`` are as in ``trace``; ``cores``: physical cores, by default as many as the kernel says
-    (``kernel[2]``). Raises what ``trace`` raises, and KernelError where instructions wait for each other for ever.
+    ``target``, ``strict`` and ``capacity`` are as in ``trace``; ``cores``: physical cores, by default as many as the
+    kernel says (``kernel[2]``). Raises what ``trace`` raises, and KernelError where instructions wait for each other
+    for ever.
     """
-    simulated = Simulated(kernel, get_target(target or default_target()), strict=strict, cores=cores)
+    simulated = Simulated(kernel, get_target(target or default_target()), strict=strict, cores=cores, capacity=capacity)
     return profile_programs(simulated.trace(*args, **kwargs))
 
 
@@ -189,6 +195,7 @@ def profile_programs(
         cores=timelines,
         notes=_notes(timelines),
         breakdown=breakdown_of(slowest, path, floor),
+        fits=all(p.memory is None or p.memory.fits for p in programs),
     )
 
 
@@ -207,7 +214,8 @@ def _roofline(timing: Timing, dtype: str, flops: int, hbm_bytes: int, time_us: f
 
 
 def _notes(timelines: Sequence[Timeline]) -> tuple[str, ...]:
-    notes = [note for timeline in timelines for note in timeline.notes]
+    notes = [note for timeline in timelines for note in overflow_notes(timeline.program)]
+    notes += [note for timeline in timelines for note in timeline.notes]
     if len(timelines) > 1:
         notes.append("each core is timed on its own: they don't wait for each other where they meet")
     return tuple(dict.fromkeys(notes))

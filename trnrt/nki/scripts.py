@@ -9,15 +9,15 @@ import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from trnrt.errors import KernelError, OptionError
 from trnrt.nki.installing import installed
-from trnrt.nki.machine.program import Source
-from trnrt.nki.sim.kernel import TARGET_VARIABLE
+from trnrt.nki.machine.program import Program, Source
+from trnrt.nki.sim.kernel import TARGET_VARIABLE, without_capacity
 from trnrt.nki.sim.trace import source_of
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -26,14 +26,18 @@ _AT = re.compile(r"^  at (.+):(\d+) in (.+)$", re.MULTILINE)
 
 
 @contextmanager
-def environment(script: Path, arguments: Sequence[str], target: str | None) -> Iterator[None]:
+def environment(
+    script: Path, arguments: Sequence[str], target: str | None, *, capacity: bool = True
+) -> Iterator[list[Program]]:
     """What a script finds around it: ``nki``, ``sys.argv``, its own folder on the path, the target.
+
+    Yields the programs that do not fit the device, where they needn't (``capacity=False``).
 
     Raises:
         OptionError: if AWS's package is installed, which the script would run on.
     """
     argv, path, before = sys.argv, sys.path, os.environ.get(TARGET_VARIABLE)
-    with installed() as ours:
+    with installed() as ours, nullcontext(list[Program]()) if capacity else without_capacity() as overflowed:
         if not ours:
             raise OptionError(
                 "AWS's nki is installed here, and the script would run on it", hint="set TRNRT_NKI=simulator"
@@ -43,7 +47,7 @@ def environment(script: Path, arguments: Sequence[str], target: str | None) -> I
         if target is not None:
             os.environ[TARGET_VARIABLE] = target
         try:
-            yield
+            yield overflowed
         finally:
             sys.argv, sys.path = argv, path
             if target is not None:

@@ -232,6 +232,7 @@ def _prediction(profile: Profile) -> Document:
         "breakdown": asdict(profile.breakdown) | {"parts": [asdict(part) for part in profile.breakdown.parts]},
         "sbuf_peak_bytes": profile.sbuf_peak_bytes,
         "psum_peak_bytes": profile.psum_peak_bytes,
+        "fits": profile.fits,
         "roofline": asdict(roofline) | {"attainable_tflops": roofline.attainable_tflops},
         "summary": summary_of(profile),
         "notes": list(profile.notes),

@@ -118,8 +118,9 @@ def changes_table(comparison: Comparison) -> Table:
 
 
 def _latency(profile: Profile) -> Table:
+    of = "" if profile.fits else f", of a kernel that does not fit {profile.target}"
     rows = [
-        (f"{profile.benchmark_us:,.1f} us", "predicted, as a benchmark of repeated runs would measure it"),
+        (f"{profile.benchmark_us:,.1f} us", f"predicted, as a benchmark of repeated runs would measure it{of}"),
         (f"{profile.profiler_us:,.1f} us", "total_time of a profiler, with the program's fixed start and end"),
     ]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

@@ -218,6 +218,9 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     return plain_table(("where", "rule", "what is wrong", "instead"), rows)
 
 
+_FITS = {True: Text("pass", "green"), False: Text("does not fit", "yellow")}
+
+
 def calls_table(calls: Iterable[CheckedCall]) -> Table:
     """A line for each kernel call that was traced."""
     rows = [
@@ -226,7 +229,7 @@ def calls_table(calls: Iterable[CheckedCall]) -> Table:
             _amount(call.instructions),
             _amount(call.sbuf_peak_bytes),
             _amount(call.psum_peak_bytes),
-            Text("pass", "green") if call.error is None else Text("FAIL", "bold red"),
+            Text("FAIL", "bold red") if call.error is not None else _FITS[call.fits is not False],
         )
         for call in calls
     ]

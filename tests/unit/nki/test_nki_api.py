@@ -18,7 +18,7 @@ from trnrt.nki.sim import tensor
 API = json.loads((Path(tensor.__file__).parent / "nki_api_0_6.json").read_text(encoding="utf-8"))["modules"]
 MODULES = {"nki": nki, "nki.isa": nisa, "nki.language": nl}
 # What trnrt adds, after the arguments of NKI.
-ADDED = {"nki.simulate": ["target", "strict", "precise"]}
+ADDED = {"nki.simulate": ["target", "strict", "precise", "capacity"]}
 ENUMS = ("engine", "reduce_cmd", "dge_mode", "oob_mode", "matmul_perf_mode", "nc_version")
 
 

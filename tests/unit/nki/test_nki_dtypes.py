@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import pickle
+import sys
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulating import NUMPY, Array
 
+from trnrt.nki.installing import installed
 from trnrt.nki.machine.dtypes import DTYPES, DType, as_dtype, bool_, float32, rounder, tfloat32
+from trnrt.nki.machine.operators import Operator
+from trnrt.nki.sim.lang.packed import LEFT_OUT
 
 FLOATS = st.floats(width=32)
 WIDE = st.one_of(FLOATS, st.integers(-(2**33), 2**33).map(float), st.integers(-600, 600).map(lambda n: n / 2))
@@ -128,7 +137,7 @@ def test_names_and_host_dtypes(name: str) -> None:
     assert repr(dtype) == name
     assert {dtype: 1}[DTYPES[name]] == 1
     assert dtype != "complex64"
-    assert dtype != 4
+    assert dtype != object()
     if name != "tfloat32":  # which the host has not
         assert as_dtype(dtype.numpy) is dtype
         assert dtype.itemsize == dtype.numpy.itemsize
@@ -146,3 +155,61 @@ def test_host_types_that_mean_a_format() -> None:
 def test_formats_that_the_device_has_not(dtype: object) -> None:
     with pytest.raises(TypeError, match=r"the NeuronCore has no dtype .*; it has float32, tfloat32"):
         as_dtype(dtype)
+
+
+# What a kernel's config may hold: dtypes, operators, engines, modes. AWS's dtypes are strings (nki.language.DType).
+@dataclass
+class Config:
+    held: Any
+
+
+def public_values() -> list[Any]:
+    """Every public value of the modules that kernels import that is no function, class or module."""
+    with installed() as ours:
+        assert ours
+        modules = [module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")]
+        found = [(f"{m.__name__}.{n}", v) for m in modules for n, v in vars(m).items() if not n.startswith("_")]
+    kinds = (DType, Operator, Enum)
+    enums = [(n, v) for n, v in found if isinstance(v, type) and issubclass(v, Enum)]
+    members = [(f"{n}.{member.name}", member) for n, enum in enums for member in enum]
+    return [pytest.param(v, id=n) for n, v in [*found, *members] if isinstance(v, kinds)]
+
+
+def test_public_values_are_found() -> None:
+    values = [param.values[0] for param in public_values()]
+    assert len([v for v in values if isinstance(v, DType)]) >= 2 * len(DTYPES)
+    assert {type(v).__name__ for v in values} >= {"DType", "Operator", "MemoryRegion", "Engine", "oob_mode"}
+
+
+@pytest.mark.parametrize("value", public_values())
+def test_what_a_config_holds_survives_it(value: Any) -> None:
+    """Rules and meanings ask for identity: a copy would be another dtype, or an operator that nothing knows."""
+    assert asdict(Config([value]))["held"][0] is value
+    assert copy.copy(value) is value
+    assert copy.deepcopy({"held": value})["held"] is value
+    assert all(pickle.loads(pickle.dumps(value, protocol)) is value for protocol in range(pickle.HIGHEST_PROTOCOL + 1))
+    assert {value: 1}[copy.deepcopy(value)] == 1
+    assert replace(Config(value), held=value) == Config(value)
+    assert f"{value}" == str(value)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES.values(), *LEFT_OUT.values()], ids=str)
+def test_a_dtype_is_its_name(dtype: DType) -> None:
+    assert isinstance(dtype, str)
+    assert dtype == dtype.name == str(dtype) == f"{dtype}" == repr(dtype)
+    assert f"{dtype:>20}" == dtype.name.rjust(20)
+    assert json.loads(json.dumps(asdict(Config(dtype)))) == {"held": dtype.name}
+    assert {dtype.name: 1}[dtype] == 1
+    assert as_dtype(dtype) is as_dtype(dtype.name) is dtype
+    assert np.zeros(3, dtype).astype(dtype).itemsize == dtype.itemsize
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_numpy_knows_a_dtype_by_its_name(dtype: DType) -> None:
+    assert np.dtype(dtype) == dtype.numpy == np.zeros(3, dtype).dtype
+
+
+def test_dtypes_differ() -> None:
+    every = [*DTYPES.values(), *LEFT_OUT.values()]
+    assert len(set(every)) == len(every)
+    assert sorted(every) == sorted(dtype.name for dtype in every)

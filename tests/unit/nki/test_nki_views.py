@@ -303,3 +303,16 @@ def test_what_covers_its_storage() -> None:
     overlapping = t.ap([[30, 4], [5, 5], [1, 6]])  # as many elements, but some twice
     for part in (t[:, 1:], t[0:3], overlapping, t[:, 0:1, :].squeeze_dim(1).expand_dim(1).broadcast(1, 5)):
         assert not part.covers_storage()
+
+
+@pytest.mark.parametrize("dtype", ["float32", nl.float32, "int32", nl.bfloat16], ids=str)
+def test_a_view_of_the_storages_own_dtype_is_a_plain_view(dtype: Any) -> None:
+    """Reading a tile as another dtype and back, or as what it is, is no cast: it costs and orders as the slice does."""
+    whole = tensor(128, 64)
+    part = whole[:, 8:24]
+    there = [part.view(dtype).view(float32), part.ap([[64, 128], [1, 16]], dtype=float32)]
+    wide = part.view(dtype)
+    there.append(wide.ap([[64, 128], [1, 16]], dtype=float32))
+    for view in there:
+        assert (view.cast, view.shape, view.strides, view.offset) == (None, part.shape, part.strides, part.offset)
+    assert whole.ap([[64, 128], [1, 64]], dtype=float32).covers_storage()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -19,14 +18,30 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DType:
-    """A number format: ``itemsize`` in bytes on the device, ``numpy`` the same format on the host."""
+class DType(str):
+    """A number format: ``itemsize`` in bytes on the device, ``numpy`` the same format on the host.
 
-    name: str
+    It is its name, as AWS's dtypes are strings: a config that holds one can be copied, pickled, written as JSON or
+    taken apart by ``dataclasses.asdict``. There is one object a name, so that ``is`` tells formats apart.
+    """
+
+    __slots__ = ("is_float", "itemsize", "numpy")
+
     itemsize: int
     numpy: np.dtype[Any]
     is_float: bool
+
+    def __new__(cls, name: str, itemsize: int, numpy: np.dtype[Any], *, is_float: bool) -> DType:
+        dtype = super().__new__(cls, name)
+        dtype.itemsize, dtype.numpy, dtype.is_float = itemsize, numpy, is_float
+        _BY_NAME[name] = dtype
+        # numpy looks the name up: `np.zeros(4, nl.tfloat32)`. ml_dtypes registers its own names in the same place.
+        np.sctypeDict.setdefault(name, numpy.type)
+        return dtype
+
+    @property
+    def name(self) -> str:
+        return str(self)
 
     @property
     def held(self) -> np.dtype[Any]:
@@ -35,21 +50,22 @@ class DType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The format on the host, under the name by which numpy asks for it: ``np.zeros(4, nl.bfloat16)`` works."""
+        """The format on the host, under the name by which libraries other than numpy ask for it."""
         return self.numpy
 
     def __repr__(self) -> str:
-        return self.name
+        return str(self)
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, DType):
-            return self.name == other.name
-        if isinstance(other, str):
-            return self.name == other
-        return NotImplemented
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        """Copying and unpickling give the one object of this name."""
+        return _by_name, (str(self),)
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+
+_BY_NAME: dict[str, DType] = {}
+
+
+def _by_name(name: str) -> DType:
+    return _BY_NAME[name]
 
 
 def _float(name: str, numpy_dtype: Any, itemsize: int | None = None) -> DType:
@@ -103,8 +119,8 @@ def as_dtype(value: Any) -> DType:
     """The format that a DType, its name, or a numpy dtype means; TypeError for one the device has not."""
     if isinstance(value, DType):
         return value
-    if isinstance(value, str) and value in DTYPES:
-        return DTYPES[value]
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
     try:
         return _OF_NUMPY[np.dtype(value).newbyteorder("=")]
     except (KeyError, TypeError):

@@ -14,7 +14,7 @@ Policy (AWS's compiler is free here; this is ours, in one place):
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 import numpy as np
@@ -26,16 +26,32 @@ from trnrt.nki.machine.rules.allocation import capacity
 from trnrt.nki.machine.targets import Target
 
 _LISTED = 20
+_UNLIMITED = 1 << 40
+
+_SPILLS = (
+    "AWS's compiler spills to HBM what overflows an on-chip memory (NKI documentation, Memory Hierarchy Overview); "
+    "the simulator doesn't"
+)
+_WAY_OUT = (
+    "use smaller tiles, or fewer at once; to get the numbers without the device's limits: "
+    "trnrt nki run --no-capacity, or in Python simulate(kernel, capacity=False)"
+)
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Peak bytes a partition that tiles hold at once."""
+    """Peak bytes a partition that tiles hold at once, and which memories can't hold them (of an unlimited program)."""
 
     sbuf_peak_bytes: int
     psum_peak_bytes: int
+    overflowed: tuple[MemoryRegion, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether every tile has a place on the device."""
+        return not self.overflowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +161,46 @@ class _Space:
         self.peak = max(self.peak, held)
 
 
-def allocate(program: Program) -> MemoryUse:
-    """Give every on-chip storage of the program an address.
+def allocate(program: Program, *, limited: bool = True) -> MemoryUse:
+    """Give every on-chip storage of the program an address; without ``limited``, as far past a memory's end as need be.
 
     Raises KernelMemoryError where tiles do not fit or two live tiles share bytes; the error lists the tiles
     alive at that point, largest first, with their sizes and source lines.
     """
     spans = program.lifetimes()
-    peaks = {}
+    peaks, overflowed = {}, list[MemoryRegion]()
     for region in (MemoryRegion.sbuf, MemoryRegion.psum):
         tiles = [s for s in program.storages if s.buffer is region and s.index in spans]
         tiles.sort(key=lambda tile: (spans[tile.index], tile.index))
         layout = _layout(region, program.target)
-        rotated = layout.bank is None and _rotated(tiles, spans, layout)
-        peaks[region] = _most_held(tiles, spans) if rotated else _walk(tiles, spans, layout)
-    return MemoryUse(peaks[MemoryRegion.sbuf], peaks[MemoryRegion.psum])
+        try:
+            peaks[region] = _place_tiles(tiles, spans, layout)
+        except KernelMemoryError:
+            if limited:
+                raise
+            peaks[region] = _walk(tiles, spans, replace(layout, capacity=_UNLIMITED))
+            overflowed.append(region)
+    return MemoryUse(peaks[MemoryRegion.sbuf], peaks[MemoryRegion.psum], tuple(overflowed))
+
+
+def overflow_notes(program: Program) -> list[str]:
+    """What an unlimited program needs more than its target has, a sentence for each memory."""
+    use = program.memory
+    if use is None:
+        return []
+    peaks = {MemoryRegion.sbuf: use.sbuf_peak_bytes, MemoryRegion.psum: use.psum_peak_bytes}
+    return [
+        f"{program.kernel} does not fit {program.target.name}: its tiles need {peaks[region]:,} bytes a partition of "
+        f"{region.value.upper()} at once, and {capacity(region, program.target):,} are usable; what is predicted or "
+        "computed here leaves out the spills to HBM that the device would need"
+        for region in use.overflowed
+    ]
+
+
+def _place_tiles(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> int:
+    """Give the tiles of one memory their addresses; the peak bytes a partition."""
+    rotated = layout.bank is None and _rotated(tiles, spans, layout)
+    return _most_held(tiles, spans) if rotated else _walk(tiles, spans, layout)
 
 
 def _rotated(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
@@ -199,7 +240,7 @@ def _walk(tiles: list[Storage], spans: dict[int, Span], layout: _Layout, *, pack
             space.pin(tile)
         elif not space.place(tile, keep=packed):
             if space.held + tile.partition_bytes > layout.capacity or not _pack(tiles, spans, layout):
-                raise KernelMemoryError(_overflow(space, tile))
+                raise KernelMemoryError(_overflow(space, tile), hint=_WAY_OUT)
             return _walk(tiles, spans, layout, packed=True)
     return space.peak
 
@@ -272,4 +313,5 @@ def _overflow(space: _Space, tile: Storage) -> str:
     if len(alive) > _LISTED:
         rest = sum(size for size, _, _ in alive[_LISTED:])
         lines.append(f"  and {len(alive) - _LISTED} smaller ones, {rest} bytes together")
+    lines.append(_SPILLS)
     return "\n".join(lines)

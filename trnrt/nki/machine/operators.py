@@ -40,8 +40,15 @@ class Operator:
     since: int = 2
     valid: functions.Range | None = None
 
+    def __post_init__(self) -> None:
+        _BY_NAME.setdefault(self.name, self)
+
     def __repr__(self) -> str:
         return f"nl.{self.name}"
+
+    def __reduce__(self) -> tuple[Callable[[str], Operator], tuple[str]]:
+        """Copying and unpickling give the one object of this name: rules and meanings look it up."""
+        return _by_name, (self.name,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """``nl.add(x, y)``: what a call means is said by the language (see ``on_call``)."""
@@ -53,6 +60,16 @@ class Operator:
         names = ("x",) if self.binary is None else ("x", "y")
         needed = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
         return Signature([*needed, Parameter("dtype", Parameter.POSITIONAL_OR_KEYWORD, default=None)])
+
+
+# A kernel's config may hold operators; `dataclasses.asdict` of it must not take them apart.
+del Operator.__dataclass_fields__
+
+_BY_NAME: dict[str, Operator] = {}
+
+
+def _by_name(name: str) -> Operator:
+    return _BY_NAME[name]
 
 
 _CALLED: list[Callable[..., Any]] = []

@@ -65,7 +65,7 @@ class StagedOperand:
 
     def _places(self) -> tuple[Array, Array | None]:
         """The element of the storage that each element of the view is, and the rows that are out of bounds."""
-        places = _pattern(self.view)
+        places = element_places(self.view)
         if self.index is None:
             return places, None
         dynamic = self.view.dynamic
@@ -93,7 +93,7 @@ class StagedOperand:
             )
 
 
-def _pattern(view: View) -> Array:
+def element_places(view: View) -> Array:
     """The element that each element of a view is, but for what the run adds."""
     places = np.full((1,) * len(view.shape), view.offset, np.int64)
     for axis, (size, stride) in enumerate(zip(view.shape, view.strides, strict=True)):

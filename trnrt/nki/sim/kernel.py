@@ -8,7 +8,7 @@ import linecache
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Kernel:
         self.function = function
         self.cores = _checked_cores(cores)
         self.schedule = schedule
-        self._simulated: dict[str, Simulated] = {}
+        self._simulated: dict[tuple[str, bool], Simulated] = {}
 
     @property
     def name(self) -> str:
@@ -72,9 +72,10 @@ class Kernel:
         if is_tracing():
             return self.function(*args, **kwargs)
         target = get_target(default_target())
-        if target.name not in self._simulated:
-            self._simulated[target.name] = Simulated(self, target)
-        return self._simulated[target.name](*args, **kwargs)
+        key = target.name, _Limits.capacity
+        if key not in self._simulated:
+            self._simulated[key] = Simulated(self, target)
+        return self._simulated[key](*args, **kwargs)
 
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
@@ -85,7 +86,12 @@ def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
 
 
 def trace(
-    kernel: Kernel | Callable[..., Any], *args: Any, target: str | None = None, strict: bool = False, **kwargs: Any
+    kernel: Kernel | Callable[..., Any],
+    *args: Any,
+    target: str | None = None,
+    strict: bool = False,
+    capacity: bool | None = None,
+    **kwargs: Any,
 ) -> Program:
     """The compiled program of ``kernel`` for these arguments (arrays or ``Spec`` for tensors), without any data.
 
@@ -93,31 +99,37 @@ def trace(
     ``strict``: refuse, too, what only a simulator can do: Python that NKI's compiler does not take, anywhere in the
     kernel's file, and functions of `nl` that fail on hardware.
     Warns (KernelWarning) of lines that the target may refuse.
+    ``capacity=False``: let tiles take more SBUF and PSUM than there is, and say in ``Program.memory`` how much.
     Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
-    made = _kernel_of(kernel)
+    made, limited = _kernel_of(kernel), _Limits.capacity if capacity is None else capacity
     function, given = made.function, host_arguments(made.function, args, kwargs)
-    tracer = Tracer(function.__name__, get_target(target or default_target()), function.__code__, strict=strict)
+    code, on = function.__code__, get_target(target or default_target())
+    tracer = Tracer(function.__name__, on, code, strict=strict, capacity=limited)
     with without_collection():
         traced = _trace(function, _bind(function, given.args, given.kwargs), tracer)
         # The kernel of a model that computes nothing returns an empty tuple: its outputs are its inputs.
         if not traced.returns_tuple:
             _check_result([traced])
-        (program,) = _finished([traced], made.schedule)
+        (program,) = _finished([traced], made.schedule, limited=limited)
     if strict:
         check_file(function)
     return _warned([program])[0]
 
 
 def simulate(
-    kernel: Kernel | Callable[..., Any], target: str | None = None, strict: bool = False, precise: bool | None = None
+    kernel: Kernel | Callable[..., Any],
+    target: str | None = None,
+    strict: bool = False,
+    precise: bool | None = None,
+    capacity: bool | None = None,
 ) -> Simulated:
-    """The kernel as a function on numpy arrays, run on the simulated ``target`` (``strict``: see ``trace``).
+    """The kernel as a function on numpy arrays, run on the simulated ``target``.
 
-    ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment, rounds nothing: an error that stays is one of the
-    algorithm, one that goes is what a narrow dtype does.
+    ``strict`` and ``capacity`` are as in ``trace``. ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment,
+    rounds nothing: an error that stays is one of the algorithm, one that goes is what a narrow dtype does.
     """
-    return Simulated(kernel, get_target(target or default_target()), strict=strict, precise=precise)
+    return Simulated(kernel, get_target(target or default_target()), strict=strict, precise=precise, capacity=capacity)
 
 
 class Simulated:
@@ -132,9 +144,11 @@ class Simulated:
         strict: bool = False,
         cores: int | None = None,
         precise: bool | None = None,
+        capacity: bool | None = None,
     ) -> None:
         made = _kernel_of(kernel)
         self.target = target
+        self.capacity = _Limits.capacity if capacity is None else capacity
         self.precise = os.environ.get(PRECISION_VARIABLE, "1") != "0" if precise is None else precise
         self.strict = strict
         self.cores = _checked_cores(cores or made.cores, target)
@@ -145,7 +159,8 @@ class Simulated:
 
     def __getitem__(self, cores: int) -> Simulated:
         """The kernel on ``cores`` physical cores."""
-        return Simulated(self.kernel, self.target, strict=self.strict, cores=cores, precise=self.precise)
+        options = {"strict": self.strict, "precise": self.precise, "capacity": self.capacity}
+        return Simulated(self.kernel, self.target, cores=cores, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = host_arguments(self.function, args, kwargs)
@@ -180,13 +195,14 @@ class Simulated:
 
     def _tracer(self, core: int) -> Tracer:
         code, name = self.function.__code__, self.function.__name__
-        return Tracer(name, self.target, code, strict=self.strict, core=core, cores=self.cores)
+        options = {"strict": self.strict, "capacity": self.capacity}
+        return Tracer(name, self.target, code, core=core, cores=self.cores, **options)
 
     def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
         with without_collection():
             traced = [_trace(self.function, bound, tracer) for tracer in tracers]
             _check_result(traced)
-            return _finished(traced, self.kernel.schedule)
+            return _finished(traced, self.kernel.schedule, limited=self.capacity)
 
     def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
         if key not in self._compiled:
@@ -213,6 +229,23 @@ def intercepted(interceptor: Interceptor) -> Iterator[None]:
         yield
     finally:
         _interceptors.remove(interceptor)
+
+
+class _Limits:
+    """Whether kernels must fit SBUF and PSUM unless a call says; the programs that don't. Of the process, too."""
+
+    capacity = True
+    overflowed: ClassVar[list[Program]] = []
+
+
+@contextmanager
+def without_capacity() -> Iterator[list[Program]]:
+    """Kernels may take more SBUF and PSUM than there is; yields the programs that do, as they are traced."""
+    before, _Limits.capacity, _Limits.overflowed = _Limits.capacity, False, []
+    try:
+        yield _Limits.overflowed
+    finally:
+        _Limits.capacity = before
 
 
 def _checked_cores(cores: int, target: Target | None = None) -> int:
@@ -272,12 +305,14 @@ def _check_result(programs: Sequence[Program]) -> None:
         )
 
 
-def _finished(programs: list[Program], schedule: tuple[Edge, ...]) -> list[Program]:
+def _finished(programs: list[Program], schedule: tuple[Edge, ...], *, limited: bool) -> list[Program]:
     """The programs of a kernel's cores in their final order, their tiles with addresses."""
     check_names(programs, schedule)
     for program in programs:
         apply(program, schedule)
-        program.memory = allocate(program)
+        program.memory = allocate(program, limited=limited)
+    if not _Limits.capacity:
+        _Limits.overflowed += [program for program in programs if program.memory and not program.memory.fits]
     return programs
 
 

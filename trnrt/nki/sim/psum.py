@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.program import Instruction, MemoryRegion, View
+from trnrt.nki.machine.dtypes import Array, DType
+from trnrt.nki.machine.program import Instruction, MemoryRegion, Storage, View
+from trnrt.nki.machine.staging import element_places
 from trnrt.nki.machine.targets import Target
 
 # What wrote an element last; ZERO is a memset with 0, FOREIGN any other instruction but nc_matmul.
 NOTHING, MATMUL, ZERO, FOREIGN = range(4)
 
-_Window = tuple[int, tuple[int, ...], tuple[int, ...]]
+_Window = tuple[int, tuple[int, ...], tuple[int, ...], DType | None]
 
 
 class PsumWriters:
@@ -55,15 +56,19 @@ class PsumWriters:
         index = view.storage.index
         if self._whole.get(index) == writer:
             return
-        # Which elements a view that casts, or has a run-time index, writes only the run knows: it counts as all.
-        if view.cast is not None or view.dynamic is not None or view.covers_storage():
+        # Which elements a view with a run-time index writes only the run knows: it counts as all.
+        if view.dynamic is not None or view.covers_storage():
             self._whole[index] = writer
             self._elements.pop(index, None)
             self._latest.pop(index, None)
             return
         latest = _window(view), writer
         if self._latest.get(index) != latest:
-            self._of(view)[...] = writer
+            state = self._state(view.storage)
+            if _other_size(view):
+                state[_touched(view)] = writer
+            else:
+                _strided(state, view)[...] = writer
             self._latest[index] = latest
 
     def _writers(self, view: View) -> set[int]:
@@ -75,16 +80,35 @@ class PsumWriters:
         return {writer} if window == _window(view) else set(np.flatnonzero(np.bincount(self._of(view).ravel())))
 
     def _of(self, view: View) -> Array:
-        index = view.storage.index
-        state = self._elements.get(index)
+        """What wrote each element of a view last; of what an element spans, the latest of the writers' numbers."""
+        state = self._state(view.storage)
+        return state[_touched(view)].max(axis=-1) if _other_size(view) else _strided(state, view)
+
+    def _state(self, storage: Storage) -> Array:
+        state = self._elements.get(storage.index)
         if state is None:
-            before = self._whole.pop(index, NOTHING)
-            state = self._elements[index] = np.full(view.storage.size, before, np.uint8)
-        return np.lib.stride_tricks.as_strided(state[view.offset :], view.shape, view.strides)
+            before = self._whole.pop(storage.index, NOTHING)
+            state = self._elements[storage.index] = np.full(storage.size, before, np.uint8)
+        return state
+
+
+def _other_size(view: View) -> bool:
+    """Whether the view's elements are larger or smaller than its storage's."""
+    return view.cast is not None and view.cast.itemsize != view.storage.dtype.itemsize
+
+
+def _strided(state: Array, view: View) -> Array:
+    return np.lib.stride_tricks.as_strided(state[view.offset :], view.shape, view.strides)
+
+
+def _touched(view: View) -> Array:
+    """The elements of the storage that each element of a view of another size lies on, along a last dimension."""
+    size, unit = view.dtype.itemsize, view.storage.dtype.itemsize
+    return (element_places(view) * size // unit)[..., np.newaxis] + np.arange(max(1, size // unit))
 
 
 def _window(view: View) -> _Window:
-    return view.offset, view.shape, view.strides
+    return view.offset, view.shape, view.strides, view.cast
 
 
 def _writer(instruction: Instruction) -> int:

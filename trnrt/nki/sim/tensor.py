@@ -143,7 +143,7 @@ class NkiTensor(DeviceValue, View):
         strides = tuple(s * old_size // new_size for s in self.strides[:-1])
         last_stride = self.strides[-1] if old_size == new_size else 1
         start = self.offset * old_size // new_size
-        return NkiTensor(self.storage, shape, (*strides, last_stride), start, new, None, self.bounded)
+        return NkiTensor(self.storage, shape, (*strides, last_stride), start, self._cast(new), None, self.bounded)
 
     def rearrange(
         self, src_pattern: Sequence[Any], dst_pattern: Sequence[Any], fixed_sizes: dict[str, int] | None = None
@@ -245,8 +245,9 @@ class NkiTensor(DeviceValue, View):
         """
         strides = tuple(index(stride) for stride, _ in pattern)
         shape = tuple(index(count) for _, count in pattern)
-        cast = self.cast if dtype is None else as_dtype(dtype)
-        start = self.offset * self.dtype.itemsize // (cast or self.dtype).itemsize + (offset or 0)
+        wanted = self.dtype if dtype is None else as_dtype(dtype)
+        cast = self._cast(wanted)
+        start = self.offset * self.dtype.itemsize // wanted.itemsize + (offset or 0)
         dynamic = self._dynamic_offset(scalar_offset, vector_offset, indirect_dim)
         view = NkiTensor(self.storage, shape, strides, start, cast, dynamic)
         if not shape or min(shape) < 1:
@@ -259,6 +260,10 @@ class NkiTensor(DeviceValue, View):
         if view._problem() is not None:
             view = replace(view, bounded=False)  # kernels make views that they then do not use
         return view
+
+    def _cast(self, dtype: DType) -> DType | None:
+        """What a view of this dtype casts to: None where it is the storage's own, so that it is a plain view."""
+        return None if dtype == self.storage.dtype else dtype
 
     def _dynamic_offset(
         self, scalar: Register | NkiTensor | None, vector: NkiTensor | None, indirect_dim: int

@@ -27,7 +27,7 @@ from trnrt.nki.machine.program import (
     Storage,
     View,
 )
-from trnrt.nki.machine.rules.allocation import ALLOCATION
+from trnrt.nki.machine.rules.allocation import ALLOCATION, OF_CAPACITY
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.psum import PsumWriters
 from trnrt.nki.sim.tensor import NkiTensor
@@ -49,10 +49,12 @@ class Tracer:
         strict: bool = False,
         core: int = 0,
         cores: int = 1,
+        capacity: bool = True,
     ) -> None:
         self.program = Program(kernel, target, file=entry.co_filename if entry else "")
         self.target = target
         self.strict = strict  # refuse what only a simulator can do
+        self.capacity = capacity  # refuse what SBUF or PSUM can't hold
         self.psum = PsumWriters(target)
         self.core, self.cores = core, cores
         self.open_loops: list[Loop] = []
@@ -83,7 +85,7 @@ class Tracer:
         number, pinned = len(self.program.storages), address is not None
         storage = Storage(number, shape, dtype, buffer, name, source, address, pinned, line)
         for rule in ALLOCATION:
-            complaint = rule.check(storage, self.target)
+            complaint = None if rule in OF_CAPACITY and not self.capacity else rule.check(storage, self.target)
             if complaint is not None:
                 raise KernelError(f"{what}: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})")
         return self._tensor(storage)

@@ -33,7 +33,11 @@ def marks(profile: Profile) -> str:
 def facts(profile: Profile) -> str:
     """The numbers at the top."""
     found = [
-        ("Latency, benchmark", time_text(profile.benchmark_us), "predicted; what a benchmark of many runs measures"),
+        (
+            "Latency, benchmark",
+            time_text(profile.benchmark_us),
+            f"predicted; what a benchmark of many runs measures{'' if profile.fits else '; the kernel does not fit'}",
+        ),
         (
             "Latency, profiler",
             time_text(profile.profiler_us),

@@ -65,4 +65,6 @@ def psum_address(tile: Storage, target: Target) -> str | None:
     return f"address {tile.address}: byte {tile.address[1]} is not a multiple of {target.psum_bank_bytes}"
 
 
+# What is not asked of a program that may take more memory than there is.
+OF_CAPACITY = (tile_bytes,)
 ALLOCATION = (tile_dimensions, tile_partitions, tile_bytes, tile_address, psum_address)
