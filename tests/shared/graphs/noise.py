@@ -96,10 +96,11 @@ def is_float(array: Array) -> bool:
 
 
 def jittered(array: Array, size: float, generator: np.random.Generator) -> Array:
-    """Floats, each moved by up to ``size`` of itself."""
+    """Floats, each moved by ``size`` of itself, or somewhat less, up or down; by no less than a unit of rounding."""
     if not is_float(array):
         return array
-    return shifted(array, size * generator.uniform(-1, 1, array.shape))
+    ways = generator.choice([-1.0, 1.0], array.shape)
+    return shifted(array, size * ways * generator.uniform(0.6, 1, array.shape))
 
 
 def shifted(array: Array, shares: Array) -> Array:
