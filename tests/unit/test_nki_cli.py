@@ -8,78 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from nki_scripts import KERNELS, ONES, line_of, script, trnrt
 
-from trnrt.cli import app
 from trnrt.errors import KernelWarning, OptionError
 from trnrt.nki.calls import describe, parse_call
 from trnrt.nki.checking import check
 from trnrt.nki.machine.dtypes import bfloat16, float32
 from trnrt.nki.sim.kernel import Spec
-
-KERNELS = """
-import sys
-import numpy as np
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-@nki.jit
-def add(a, b, times=1, name="add"):
-    assert times > 0
-    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    x = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
-    y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=x, src=a)
-    nisa.dma_copy(dst=y, src=b)
-    for _ in range(times):
-        nisa.tensor_tensor(dst=x, data1=x, data2=y, op=nl.add)
-    nisa.dma_copy(dst=out, src=x)
-    return out
-
-
-@nki.jit
-def huge(a):
-    x = nl.ndarray((128, 100000), dtype=nl.float32, buffer=nl.sbuf)
-    return a
-
-
-"""
-ONES = "ones = np.ones((128, 64), np.float32)\n"
-
-
-class Outcome:
-    """What a call of trnrt gave."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
-def trnrt(*arguments: str | Path) -> Outcome:
-    """Call ``trnrt nki`` in this process; an error that isn't handled fails the test."""
-    result = CliRunner().invoke(app, ["nki", *map(str, arguments)], catch_exceptions=False)
-    return Outcome(result.exit_code, result.stdout, result.stderr)
-
-
-def script(folder: Path, text: str, kernels: str = KERNELS) -> Path:
-    path = folder / "my_kernel.py"
-    path.write_text(kernels + dedent(text), encoding="utf-8")
-    return path
-
-
-def line_of(path: Path, code: str) -> int:
-    """The only line that holds ``code``."""
-    (line,) = [n for n, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if code in text]
-    return line
-
 
 # ---- run
 
@@ -456,62 +393,3 @@ def test_every_dtype_can_be_named() -> None:
         assert describe(parse_call(f"k({name}[2,3])").args, {}) == f"{name}[2,3]"
     with pytest.raises(OptionError, match="f64 is not a dtype"):
         parse_call("k(f64[1])")
-
-
-FULL = """
-@nki.jit
-def full(a):
-    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    x = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
-    y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=x, src=a)
-    nisa.tensor_copy(dst=y, src=x)
-    nisa.tensor_tensor(dst=y, data1=x, data2=y, op=nl.add)
-    nisa.dma_copy(dst=out, src=y)
-    return out
-
-
-print(full(np.ones((2, 30000), np.float32)).sum())
-"""
-
-
-@pytest.mark.parametrize("verb", ["run", "check", "profile"])
-def test_what_does_not_fit_is_refused_with_the_way_out(tmp_path: Path, verb: str) -> None:
-    outcome = trnrt(verb, script(tmp_path, FULL))
-    told = outcome.out + outcome.err
-    assert outcome.code == 1
-    assert "SBUF is full" in told and "--no-capacity" in told
-
-
-def test_no_capacity_runs_for_the_numbers(tmp_path: Path) -> None:
-    path = script(tmp_path, FULL)
-    outcome = trnrt("run", path, "--no-capacity")
-    assert (outcome.code, outcome.out) == (0, "120000.0\n")
-    assert outcome.err.count("240,000 bytes a partition of SBUF") == 1
-    fitting = trnrt("run", script(tmp_path, f"{ONES}print(add(ones, ones).sum())\n"), "--no-capacity")
-    assert (fitting.code, fitting.err) == (0, "")
-    assert trnrt("run", script(tmp_path, FULL)).code == 1  # it is over with the run
-
-
-def test_no_capacity_checks_the_rest(tmp_path: Path) -> None:
-    outcome = trnrt("check", script(tmp_path, FULL), "--no-capacity", "--json")
-    assert outcome.code == 0 and outcome.document["findings"] == []
-    (call,) = outcome.document["calls"]
-    assert (call["fits"], call["sbuf_peak_bytes"]) == (False, 240000)
-    assert any("does not fit trn2" in note for note in outcome.document["notes"])
-    assert "does not fit" in trnrt("check", script(tmp_path, FULL), "--no-capacity").out
-    broken = FULL.replace("op=nl.add", "op=nl.no_such")
-    assert trnrt("check", script(tmp_path, broken), "--no-capacity").code == 1
-
-
-def test_no_capacity_predicts_and_says_of_what(tmp_path: Path) -> None:
-    path = script(tmp_path, FULL)
-    outcome = trnrt("profile", path, "--no-capacity", "--json")
-    (call,) = outcome.document["calls"]
-    assert outcome.code == 0 and (call["fits"], call["sbuf_peak_bytes"]) == (False, 240000)
-    assert any("leaves out the spills" in note for note in call["notes"])
-    page = trnrt("profile", path, "--no-capacity", "--html", tmp_path / "page.html")
-    assert "of a kernel that does not fit trn2" in page.out
-    assert "SBUF peak: 240,000 of 212,992 bytes" in page.out
-    assert page.err.count("does not fit trn2") == 1
-    assert "does not fit" in (tmp_path / "page.html").read_text(encoding="utf-8")

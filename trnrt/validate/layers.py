@@ -22,7 +22,7 @@ from trnrt.planner.plan import Plan
 from trnrt.session import InferenceSession
 from trnrt.validate.bundle import Material, write_bundle
 from trnrt.validate.distances import Distance
-from trnrt.validate.outputs import check_rows
+from trnrt.validate.running import check_rows
 from trnrt.validate.walking import Compared, Unit, Walk, for_plan
 
 Array = NDArray[Any]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trnrt.errors import BackendError, InputError, OptionError
 from trnrt.session import InferenceSession, as_matrix
 from trnrt.validate.layers import LayersReport, Progress, validate_layers
-from trnrt.validate.running import run_onnxruntime
+from trnrt.validate.running import check_rows, run_onnxruntime
 from trnrt.validate.tolerances import Noise, Outputs, Tolerance, plain
 
 Array = NDArray[Any]
@@ -150,13 +150,6 @@ def validate(
         notes=allowed.notes,
         steps=steps,
     )
-
-
-def check_rows(session: InferenceSession, feeds: Mapping[str, Array]) -> None:
-    """InputError for a batch of 0 rows: a comparison of nothing would pass whatever the model computes."""
-    data = [array for name, array in feeds.items() if np.ndim(array) and name not in session.model.parameters]
-    if session.model.batch is not None and any(len(array) == 0 for array in data):
-        raise InputError("the batch has 0 rows: there is nothing to compare", hint="give 1 row or more")
 
 
 def _allowed(

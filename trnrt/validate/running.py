@@ -1,4 +1,4 @@
-"""onnxruntime on a session's whole model, on the CPU."""
+"""onnxruntime on a session's whole model, on the CPU, and the rows that a comparison needs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from trnrt.errors import InputError
 from trnrt.session import InferenceSession, joined_rows
 
 Array = NDArray[Any]
+
+
+def check_rows(session: InferenceSession, feeds: Mapping[str, Array]) -> None:
+    """InputError for a batch of 0 rows: a comparison of nothing would pass whatever the model computes."""
+    data = [array for name, array in feeds.items() if np.ndim(array) and name not in session.model.parameters]
+    if session.model.batch is not None and any(len(array) == 0 for array in data):
+        raise InputError("the batch has 0 rows: there is nothing to compare", hint="give 1 row or more")
 
 
 def open_onnxruntime(session: InferenceSession, *, threads: int = 0) -> Any:
