@@ -17,6 +17,7 @@ from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 
 from trnrt.importer.dequantising import dequantised
+from trnrt.importer.guarding import is_premature
 from trnrt.importer.history import Snapshot
 from trnrt.importer.idle import is_idle
 from trnrt.importer.inference import Reason, infer, why_unknown
@@ -74,6 +75,8 @@ class Folder:
         before = Snapshot(self.model.graph)
         # A result that a shape is read from, for the next one to be sized by, takes a round each.
         sized = sum(node.op_type in SIZED for node in self.model.graph)
+        for node in self.model.graph:
+            infer(node, self.model, self.symbols)
         for _ in range(_MOST_ROUNDS + sized):
             if not self._round():
                 break
@@ -106,7 +109,7 @@ class Folder:
 
     def _fold(self) -> bool:
         nodes = self.model.graph.all_nodes()
-        held = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n))]
+        held = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
         for node in held:
             node.domain = "trnrt.held"
         result = optimizer.fold_constants(

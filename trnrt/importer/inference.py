@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from trnrt.importer.amended import AMENDED, Kind
 from trnrt.importer.consistency import contradiction
+from trnrt.importer.guarding import is_dangerous
 from trnrt.importer.naming import one_line, quoted, titled
 from trnrt.importer.signature import SAME_SHAPE
 from trnrt.importer.spatial import result_shape
@@ -97,7 +98,7 @@ def _kind(proto: onnx.TypeProto) -> Kind | None:
 def _ask_onnx(node: ir.Node, model: ir.Model) -> dict[str, onnx.TypeProto]:
     """What onnx can tell of the node's outputs. Raises what onnx raises."""
     values = [value for value in node.inputs if value is not None]
-    if not all(is_resolved(value) for value in values) or _has_subgraph(node):
+    if not all(is_resolved(value) for value in values) or _has_subgraph(node) or is_dangerous(node):
         return {}
     schema = onnx.defs.get_schema(node.op_type, model.opset_imports[node.domain], node.domain)
     types = {value.name: _type_proto(value) for value in values}
@@ -239,7 +240,7 @@ def _mismatch(node: ir.Node) -> Reason | None:
     if node.domain != "" or not node.inputs:
         return None
     source, made = node.inputs[0], node.outputs[0]
-    smallest = min(static_shape(made) or (1,), default=1)
+    smallest = min(size for value in named_outputs(node) for size in (static_shape(value) or (1,)))
     if smallest < (1 if node.op_type in WINDOWED else 0):
         text = f"{titled(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
         return Reason(text, is_contradiction=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import onnx
 import onnx_ir as ir
 
+from trnrt.importer.guarding import infer_graph
 from trnrt.importer.model import TensorInfo
 from trnrt.importer.protos import all_graphs
 
@@ -39,7 +40,7 @@ def shape_outputs(model: onnx.ModelProto) -> bool:
     if not bare:
         return True
     with _taken_for_identities(model):
-        inferred = {output.name: output.type for output in onnx.shape_inference.infer_shapes(model).graph.output}
+        inferred = {output.name: output.type for output in infer_graph(model).output}
     for output in bare:
         if _states_shape(inferred[output.name]) and inferred[output.name].WhichOneof("value") is not None:
             output.type.CopyFrom(inferred[output.name])

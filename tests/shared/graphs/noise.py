@@ -25,7 +25,7 @@ NOISE = {"float32": 2.0**-22, "float64": 2.0**-22, "float16": 2.0**-9, "bfloat16
 SAMPLES = 3
 # What jumps is tried with inputs that are moved by more: all of them up, all down, and at random. Of each element.
 WIDELY = {"float32": 2.0**-16, "float64": 2.0**-16, "float16": 2.0**-6, "bfloat16": 2.0**-5}
-WIDE = 5
+WIDE, FURTHER = 5, 8
 COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Imputer"})
 LARGEST = 3e3
 
@@ -179,9 +179,12 @@ class Rounding:
 
     def _check_clear(self, node: Node, sources: dict[str, Moved], clean: list[Array], steps: list[int]) -> None:
         """Dropped where a step is not the same for inputs that are moved widely, or a jump is near."""
-        for k in range(WIDE):
+        for k in range(WIDE + SAMPLES):
             moved = {}
             for name, value in sources.items():
+                if k >= WIDE:  # what all before it moves it by, and several times that
+                    moved[name] = further(value.clean, value.samples[k - WIDE])
+                    continue
                 widely = self.size(value.clean, sizes=WIDELY) if not value.exact or node.kind == SMOOTH else 0.0
                 way = self.generator.uniform(-1, 1, value.clean.shape) if k > 1 else np.asarray(2.0 * k - 1)
                 moved[name] = shifted(value.clean, widely * way)
@@ -190,6 +193,14 @@ class Rounding:
                 raise Dropped(f"{node.proto.op_type}: it is decided by rounding")
             if node.kind == JUMPS:
                 check_near(node, made[0], clean[0], sources[node.proto.input[0]].clean, widely)
+
+
+def further(clean: Array, sample: Array) -> Array:
+    """Floats, several times as far from what they are as a sample."""
+    if not is_float(clean) or clean.shape != sample.shape:
+        return sample
+    with np.errstate(all="ignore"):
+        return np.asarray(clean + FURTHER * (sample.astype(np.float64) - clean)).astype(clean.dtype)
 
 
 def check_near(node: Node, made: Array, clean: Array, source: Array, widely: float) -> None:
