@@ -219,13 +219,15 @@ def test_bars_and_figures_are_those_recorded() -> None:
     # What was once set as a share of AWS's figures stays, as a number.
     for model, (us, share) in {"resnet18": (596, 0.45), "resnet152": (1185, 0.5), "vgg16": (1956, 0.72)}.items():
         assert known[model, 1].measured.us == pytest.approx(us)
-        assert (known[model, 1].target_us, known[model, 1].most_bounds) == (pytest.approx(share * us, rel=1e-4), 2)
+        assert known[model, 1].target_us == pytest.approx(share * us, rel=1e-4)
+        assert known[model, 1].most_bounds == 2
     # 2161 images a second of two cores: 8 take one core 7.4 ms.
     assert known["vgg16", 8].measured.us == pytest.approx(7404, rel=1e-4)
     for model, speedup in {"resnet18": 2.5, "resnet50": 2.5, "vgg16": 1.5}.items():
         assert known[model, 8].target_us == pytest.approx(known[model, 8].measured.us / speedup, rel=1e-4)
     assert known["resnet50", 8].most_bounds is None
-    assert known["resnet50", 8].measured.us / 8 > known["resnet50", 1].device.us  # what the page says of the host
+    device = known["resnet50", 1].device
+    assert device is not None and known["resnet50", 8].measured.us / 8 > device.us  # what the page says of the host
 
 
 def test_the_hosts_part_is_what_does_not_grow() -> None:
