@@ -243,7 +243,7 @@ def test_the_hosts_part_is_what_does_not_grow() -> None:
     # Least squares: the residuals have no part along any column.
     for column in ([1.0] * 7, [one.megabytes for one in latencies()], [one.gflop for one in latencies()]):
         assert np.dot(column, list(fitted.residuals.values())) == pytest.approx(0, abs=1e-6)
-    assert fitted.residuals["resnet50"] == pytest.approx(62.4, abs=0.1)
+    assert fitted.residuals["resnet50"] == pytest.approx(62.6, abs=0.1)
 
 
 LATENCY = Published(
