@@ -180,7 +180,7 @@ def bench_timing_command(
         raise typer.Exit(1)
 
 
-@bench_app.command("labs", short_help="Compare the kernels with two labs' published times.")
+@bench_app.command("labs", short_help="Compare the kernels with times that others measured.")
 def bench_labs_command(
     check: Annotated[bool, typer.Option("--check", help="Run every case, too, and check its numbers (slow).")] = False,
     as_json: JsonFlag = False,
@@ -207,7 +207,7 @@ def bench_kernels_command(
     bench_kernels(Reporting(as_json, json_out), target=target or default_target(), trials=trials)
 
 
-@bench_app.command("models", short_help="Compare whole networks with AWS's published times.")
+@bench_app.command("models", short_help="Compare whole networks with what the hardware needs.")
 def bench_models_command(
     target: SimulatedTargetFlag = None,
     only: Annotated[
@@ -217,7 +217,7 @@ def bench_models_command(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Predict whole networks beside AWS's published times and the physical bound; exit 1 if a bar is missed."""
+    """Predict whole networks against the physical bound, AWS's times beside it; exit 1 if a bar is missed."""
     from trnrt.commands.bench import bench_models
     from trnrt.nki.sim.kernel import default_target
 

@@ -1,1 +1,1 @@
-"""``trnrt bench labs``: the kernels against the published times of two university labs and a student's write-up."""
+"""``trnrt bench labs``: the kernels beside times that others measured, limits of courses and targets of ours."""

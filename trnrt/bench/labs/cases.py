@@ -1,19 +1,22 @@
-"""A case of a lab: a kernel, its arguments, what was published or demanded of it, and what its numbers must be."""
+"""A case of a lab: a kernel, its arguments, what was measured or demanded of it, and what its numbers must be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.nki import Profile, Spec, profile
+from trnrt.bench.comparing import Clock, Figure, Verdict, ratio, verdict
+from trnrt.bench.documented import judged_timings, rates, under
+from trnrt.bench.timing.cases import Stat, figure_us
+from trnrt.nki import Spec, trace
 from trnrt.nki.machine.pace import Timing
-from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.timing import schedule
 
-Clock = Literal["benchmark", "profiler"]
 Array = NDArray[Any]
 
 LARGE = 20e9  # FLOP: a fleet case above must also reach FLEET_SHARE
@@ -33,24 +36,28 @@ class Tolerance:
 class Case:
     """One line of the table.
 
-    ``flops`` are the useful ones of matrix products, ``hbm_bytes`` the least that must be moved. ``bar_us`` is the most
-    that the predicted time may be, ``share_bar`` the least share of peak; ``factor`` demands so many times the physical
-    bound, ``against`` the predicted time of another kernel on the same arguments. ``reference`` computes the result (or
-    a tuple of them) from the inputs in float64, for ``--check``.
+    ``flops`` are the useful ones of matrix products, ``hbm_bytes`` the least that must be moved. ``clock`` is that of
+    the prediction and of its bars. ``measured`` are times of kernels that do the same work on the same arguments, each
+    by its own clock; ``limit_us`` is what a course demands for full credit.
+
+    Targets of ours: ``target_us`` is the most that the predicted time may be, ``share_target`` the least share of peak;
+    ``factor`` demands so many times the physical bound, ``against`` the predicted time of another kernel on the same
+    arguments. ``reference`` computes the result (or a tuple of them) from the inputs in float64, for ``--check``.
     """
 
     name: str
     target: str
     dtype: str
-    clock: Clock
+    clock: Stat
     kernel: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
     reference: Callable[..., Any]
     flops: float = 0.0
     hbm_bytes: int = 0
-    published_us: float | None = None
-    bar_us: float | None = None
-    share_bar: float | None = None
+    measured: tuple[Figure, ...] = ()
+    limit_us: float | None = None
+    target_us: float | None = None
+    share_target: float | None = None
     factor: float | None = None
     against: Callable[..., Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -61,34 +68,75 @@ class Case:
         """The kernel's tensor arguments."""
         return [Spec(shape, self.dtype) for shape in self.shapes]
 
-    def predict(self) -> Profile:
-        """The kernel's profile."""
-        return profile(self.kernel, *self.specs(), target=self.target, **self.options)
+
+def measured(us: float, clock: Clock, source: str) -> Figure:
+    """A time that someone measured of a kernel of a case's shape."""
+    return Figure(us, "measured kernel", clock, source)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A figure, our prediction by its clock, and the ratio; None where the figure's kind allows none."""
+
+    figure: Figure
+    predicted_us: float
+    ratio: float | None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A case with its prediction. ``bound_us`` is what the tensor engine or HBM would need, with the fixed cost;
-    ``theirs_us`` what the model predicts for the published kernel, where its structure is known.
+    """A case with its prediction. ``bound_us`` is what the tensor engine or HBM would need at documented rates, with
+    the fixed cost; ``theirs_us`` what the model predicts for the published kernel, where its structure is known;
+    ``target_us`` the lowest of our targets. ``compared`` are the measured kernels, the fastest first.
+    ``documented_us`` and ``gapped_us`` are the same program's time at the documented bandwidth, and with the measured
+    gap between products, too. ``verdict`` is that of the limit and all targets.
     """
 
     case: str
     target: str
     dtype: str
-    clock: Clock
+    clock: Stat
     predicted_us: float
-    published_us: float | None
-    bar_us: float | None
+    compared: tuple[Compared, ...]
+    limit_us: float | None
+    target_us: float | None
     bound_us: float
     peak_share: float
-    share_bar: float | None
-    theirs_us: float | None = None
+    share_target: float | None
+    theirs_us: float | None
+    documented_us: float
+    gapped_us: float
+    verdict: Verdict
 
     @property
-    def passed(self) -> bool:
-        """Whether the prediction is within its bars."""
-        fast = self.bar_us is None or self.predicted_us <= self.bar_us
-        return fast and (self.share_bar is None or self.peak_share >= self.share_bar)
+    def compared_with(self) -> str:
+        """The kind of the figure that the row's ratio is formed with."""
+        return self.compared[0].figure.kind if self.ratio is not None else "no comparison"
+
+    @property
+    def ratio(self) -> float | None:
+        """The prediction over the fastest measured kernel, by that one's clock."""
+        return self.compared[0].ratio if self.compared else None
+
+
+@dataclass(frozen=True)
+class Times:
+    """A case and the kernel that it is to be ahead of under one timing; ``share`` is the share of peak."""
+
+    ours_us: float
+    theirs_us: float | None
+    bound_us: float
+    share: float
+
+    def target_us(self, case: Case) -> float | None:
+        """The lowest of the case's targets."""
+        multiple = None if case.factor is None else case.factor * self.bound_us
+        return min((one for one in (case.target_us, multiple, self.theirs_us) if one is not None), default=None)
+
+    def reach(self, case: Case) -> bool:
+        """Whether the limit and every target is reached."""
+        fast = all(one is None or self.ours_us <= one for one in (case.limit_us, self.target_us(case)))
+        return fast and (case.share_target is None or self.share >= case.share_target)
 
 
 def tensor_us(case: Case, timing: Timing) -> float:
@@ -99,32 +147,45 @@ def tensor_us(case: Case, timing: Timing) -> float:
 
 def row(case: Case) -> Row:
     """Predict a case."""
-    found, timing = case.predict(), get_target(case.target).timing
-    benchmark = case.clock == "benchmark"
-    predicted = found.benchmark_us if benchmark else found.profiler_us
-    fixed = (timing.benchmark_ns if benchmark else timing.head_ns + timing.tail_ns) / 1000
-    tensor, memory = tensor_us(case, timing), case.hbm_bytes / timing.dma.total_gbps / 1000
-    bound = max(tensor, memory) + fixed
-    theirs = _theirs(case)
-    bars = [bar for bar in (case.bar_us, case.factor and case.factor * bound, theirs) if bar is not None]
+    program = trace(case.kernel, *case.specs(), target=case.target, **case.options)
+    theirs = None if case.against is None else trace(case.against, *case.specs(), target=case.target)
+    timings = judged_timings(case.target)
+    found = {timing: _times(case, program, theirs, timing) for timing in dict.fromkeys(timings)}
+    shipped, documented, gapped = (found[timing] for timing in timings)
     return Row(
         case=case.name,
         target=case.target,
         dtype=case.dtype,
         clock=case.clock,
-        predicted_us=predicted,
-        published_us=case.published_us,
-        bar_us=min(bars) if bars else None,
-        bound_us=bound,
-        peak_share=(tensor if case.flops else memory) / predicted,
-        share_bar=case.share_bar,
-        theirs_us=theirs,
+        predicted_us=shipped.ours_us,
+        compared=_compared(case, program),
+        limit_us=case.limit_us,
+        target_us=shipped.target_us(case),
+        bound_us=shipped.bound_us,
+        peak_share=shipped.share,
+        share_target=case.share_target,
+        theirs_us=shipped.theirs_us,
+        documented_us=documented.ours_us,
+        gapped_us=gapped.ours_us,
+        verdict=verdict(*(times.reach(case) for times in (shipped, documented, gapped))),
     )
 
 
-def _theirs(case: Case) -> float | None:
-    """The predicted time of the kernel that the case's is to be ahead of."""
-    if case.against is None:
-        return None
-    found = profile(case.against, *case.specs(), target=case.target)
-    return found.benchmark_us if case.clock == "benchmark" else found.profiler_us
+def _times(case: Case, program: Program, theirs: Program | None, timing: Timing) -> Times:
+    ours_us = figure_us(case.clock, schedule(under(program, timing)))
+    theirs_us = None if theirs is None else figure_us(case.clock, schedule(under(theirs, timing)))
+    fixed = (timing.benchmark_ns if case.clock == "benchmark" else timing.head_ns + timing.tail_ns) / 1000
+    tensor, memory = tensor_us(case, timing), case.hbm_bytes / rates(case.target).gbps / 1000
+    share = (tensor if case.flops else memory) / ours_us
+    return Times(ours_us, theirs_us, max(tensor, memory) + fixed, share)
+
+
+def _compared(case: Case, program: Program) -> tuple[Compared, ...]:
+    """The case's measured kernels, the one first that ours is the least ahead of."""
+    timeline, found = schedule(program), []
+    for figure in case.measured:
+        if figure.clock == "host":
+            raise ValueError(f"{case.name}: a kernel's time by the host's clock is no device time")
+        predicted = figure_us(figure.clock, timeline)
+        found.append(Compared(figure, predicted, ratio(predicted, figure)))
+    return tuple(sorted(found, key=lambda one: -(one.ratio or 0)))

@@ -1,1 +1,1 @@
-"""``trnrt bench models``: whole networks against AWS's published times, and against the device's physical limit."""
+"""``trnrt bench models``: whole networks against the device's physical limit, with AWS's published times beside it."""

@@ -8,8 +8,8 @@ from math import prod
 import onnx
 from onnx import helper
 
+from trnrt.bench.documented import Bound, bound
 from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.nki.machine.targets import get_target
 
 Shape = tuple[int, ...]
 
@@ -30,15 +30,13 @@ class Work:
     inputs: int
     outputs: int
 
-    def bound_us(self, target: str, dtype: str) -> float:
-        """The larger of the tensor engine's time at its peak for the dtype, and of moving every operand once.
+    def bound(self, target: str, dtype: str) -> Bound:
+        """What moving every operand once takes at documented rates, and what the products take at the peak.
 
         No fixed cost of a program is in it.
         """
-        timing = get_target(target).timing
-        tensor = 2 * self.multiplications / (timing.tensor.peak(dtype) * 1e6)
         moved = (self.weights + self.inputs + self.outputs) * as_dtype(dtype).itemsize
-        return max(tensor, moved / (timing.dma.total_gbps * 1e3))
+        return bound(target, dtype, 2.0 * self.multiplications, moved)
 
 
 @dataclass(frozen=True)

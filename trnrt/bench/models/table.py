@@ -7,12 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
+from trnrt.bench.comparing import Figure, Verdict, ratio, verdict, worst
+from trnrt.bench.documented import Bound, judged_timings, under
 from trnrt.bench.models.bounds import Outline, Work, outline, work_of
+from trnrt.bench.models.host_part import HostFit, Latency, fit_host
 from trnrt.bench.models.networks import NETWORKS, Network, light_networks
 from trnrt.errors import OptionError
+from trnrt.nki import Spec
+from trnrt.nki.profiling import predicted_us
 from trnrt.planner.choices import DEFAULT, Choices
+from trnrt.planner.partition import Partition
+from trnrt.planner.trial import traced
 from trnrt.session import InferenceSession
 
 LIGHT_DTYPES = ("float32", "bfloat16")
@@ -22,11 +29,35 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Published:
-    """AWS's time for a batch, and the bars: the most that a prediction may be of it, and of the physical bound."""
+    """AWS's figures for a batch, and the bars: ``target_us``, and ``most_bounds`` times the physical bound.
 
-    us: float
-    most_ratio: float
-    most_bounds: float | None
+    ``measured`` is what the table says, end to end or from a throughput; no ratio is formed with it. ``device`` is that
+    less the host's part, ``residual_us`` what the fit misses the row by; both None for a throughput.
+    """
+
+    measured: Figure
+    target_us: float
+    most_bounds: float | None = None
+    device: Figure | None = None
+    residual_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The most that a prediction may be, and whether it is: see ``trnrt.bench.comparing.verdict``."""
+
+    kind: Literal["bound", "own target"]
+    most_us: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The same program's time as the model is shipped, at the documented bandwidth, and with the measured gap, too."""
+
+    predicted_us: float
+    documented_us: float
+    gapped_us: float
 
 
 @dataclass(frozen=True)
@@ -38,60 +69,92 @@ class Row:
     target: str
     dtype: str
     batch: int
-    predicted_us: float
+    times: Judged
     work: Work
     published: Published | None
     choices: Choices = DEFAULT
 
     @property
-    def bound_us(self) -> float:
-        """What the hardware needs at least: see ``Work.bound_us``."""
-        return self.work.bound_us(self.target, self.dtype)
+    def predicted_us(self) -> float:
+        """By the model as it is shipped."""
+        return self.times.predicted_us
 
     @property
-    def published_us(self) -> float | None:
-        return None if self.published is None else self.published.us
+    def bound(self) -> Bound:
+        """What the hardware needs at least, at documented rates."""
+        return self.work.bound(self.target, self.dtype)
 
     @property
-    def ratio(self) -> float | None:
-        """The predicted time over the published one, of a batch."""
-        return None if self.published is None else self.predicted_us / self.published.us
+    def device_ratio(self) -> float | None:
+        """The prediction over AWS's latency less the host's part; None where there is no such figure."""
+        return None if self.published is None else ratio(self.predicted_us, self.published.device)
 
     @property
-    def bar_us(self) -> float | None:
-        """The most that the prediction may be."""
+    def bars(self) -> tuple[Bar, ...]:
+        """What the prediction is held to."""
         if self.published is None:
-            return None
-        bar = self.published.most_ratio * self.published.us
-        return bar if self.published.most_bounds is None else min(bar, self.published.most_bounds * self.bound_us)
+            return ()
+        bars = [self._bar("own target", self.published.target_us)]
+        if self.published.most_bounds is not None:
+            bars.insert(0, self._bar("bound", self.published.most_bounds * self.bound.us))
+        return tuple(bars)
 
     @property
-    def passed(self) -> bool | None:
-        """None where there is no bar."""
-        return None if self.bar_us is None else self.predicted_us <= self.bar_us
+    def verdict(self) -> Verdict | None:
+        """That of all bars; None where there is none."""
+        return worst(bar.verdict for bar in self.bars)
 
     @property
     def host_bytes(self) -> tuple[int, int]:
         """What the host sends to the device, and gets back."""
         return self.work.inputs * ELEMENT_BYTES, self.work.outputs * ELEMENT_BYTES
 
+    def _bar(self, kind: Literal["bound", "own target"], most_us: float) -> Bar:
+        times = self.times
+        reached = (one <= most_us for one in (times.predicted_us, times.documented_us, times.gapped_us))
+        return Bar(kind, most_us, verdict(*reached))
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = (files("trnrt.bench.models") / "published.json").read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def latencies() -> tuple[Latency, ...]:
+    """AWS's batch-1 rows, as the host's part is fitted to them."""
+    rows = _document()["latency"]["rows"]
+    return tuple(
+        Latency(one["model"], one["value"] * 1e3, 2 * one["weights"] / 1e6, 2 * one["multiplications"] / 1e9)
+        for one in rows
+    )
+
+
+@cache
+def host_fit() -> HostFit:
+    """The host's part of AWS's latencies, fitted to all of them."""
+    return fit_host(latencies())
+
 
 @cache
 def published() -> dict[tuple[str, str, str, int], Published]:
     """(model, target, dtype, batch) -> what AWS measured, from ``published.json``.
 
-    A throughput becomes the time that one core takes for its batch; a bar on it becomes the inverse ratio of times.
+    A throughput becomes the time that one core takes for its batch.
     """
-    text = (files("trnrt.bench.models") / "published.json").read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(text)
-    latency, throughput = document["latency"], document["throughput"]
-    found = {}
+    document = _document()
+    latency, throughput, source = document["latency"], document["throughput"], document["source"]
+    fitted, found = host_fit(), {}
     for one in latency["rows"]:
-        bars = Published(one["value"] * 1e3, one["most_ratio"], one["most_bounds"])
+        measured = Figure(one["value"] * 1e3, "end to end", "host", source)
+        device = Figure(measured.us - fitted.constant_us, "less host", "host", source)
+        residual = fitted.residuals[one["model"]]
+        bars = Published(measured, one["target_us"], latency["most_bounds"], device, residual)
         found[one["model"], document["target"], document["dtype"], latency["batch"]] = bars
     for one in throughput["rows"]:
         us = throughput["batch"] * throughput["cores"] / one["value"] * 1e6
-        bars = Published(us, 1 / one["least_speedup"], None)
+        bars = Published(Figure(us, "throughput", "host", source), one["target_us"])
         found[one["model"], document["target"], document["dtype"], throughput["batch"]] = bars
     return found
 
@@ -125,10 +188,13 @@ class Model:
         self._outline: Outline = outline(model)
         self._content: bytes = model.SerializeToString()
 
-    def rows(self, target: str, found: Mapping[tuple[str, int], Choices] | None = None) -> Iterator[Row]:
+    def rows(
+        self, target: str, found: Mapping[tuple[str, int], Choices] | None = None, *, judge: bool = True
+    ) -> Iterator[Row]:
         """The network's rows on a target. Raises what a session raises for a model that can't be planned.
 
         ``found``: by dtype and batch what a search has found before; where it is given nothing is searched for.
+        ``judge``: whether the program is timed at documented rates, too; else those times are the shipped model's.
         """
         name = self.network.name
         session = InferenceSession(self._content, target=target, backend="simulator", cache=False, effort=1)
@@ -139,4 +205,18 @@ class Model:
             partition = one.planned_for(batch)
             known = published().get((name, target, dtype, batch))
             work = work_of(self._outline, batch)
-            yield Row(name, target, dtype, batch, one.predicted(partition), work, known, partition.choices)
+            times = judged(partition, target) if judge else Judged(*[one.predicted(partition)] * 3)
+            yield Row(name, target, dtype, batch, times, work, known, partition.choices)
+
+
+def judged(partition: Partition, target: str) -> Judged:
+    """The three times of a plan: the same program, traced once."""
+    timings = judged_timings(target)
+    programs = []
+    for plan in partition.plans:
+        weights = [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
+        programs.append(traced(plan.source, plan.entry, plan.inputs, weights, target))
+    times = {
+        timing: sum(predicted_us(under(program, timing)) for program in programs) for timing in dict.fromkeys(timings)
+    }
+    return Judged(*(times[timing] + partition.crossings_us for timing in timings))

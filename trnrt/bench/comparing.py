@@ -1,0 +1,51 @@
+"""What a prediction may be compared with. Each published figure declares its kind, and most kinds allow no ratio.
+
+A ratio says how our kernel stands against another one, so the other figure must be the time of a kernel that does the
+same work, on the device alone, by the same clock. A latency with the host's time in it, a throughput that the host may
+limit, a course's grading limit and a target of our own are shown, but never divided by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["measured kernel", "less host", "end to end", "throughput", "course limit", "own target"]
+Clock = Literal["benchmark", "profiler", "host"]
+Verdict = Literal["pass", "missed", "depends on model"]
+
+RATIO_KINDS: frozenset[Kind] = frozenset({"measured kernel", "less host"})
+"""The kinds that a ratio may be formed with: the device's time of the same work."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published or demanded time, microseconds, by which clock, and who gave it."""
+
+    us: float
+    kind: Kind
+    clock: Clock
+    source: str
+
+
+def ratio(predicted_us: float, figure: Figure | None) -> float | None:
+    """The prediction over the figure; None where the figure's kind allows none. Both must be by the same clock."""
+    if figure is None or figure.kind not in RATIO_KINDS:
+        return None
+    return predicted_us / figure.us
+
+
+def verdict(as_shipped: bool, documented: bool, gapped: bool) -> Verdict:
+    """A bar's verdict, from whether it is reached with the model's numbers, at the documented bandwidth, and with the
+    measured gap between products, too (``trnrt.bench.documented``)."""
+    if not (as_shipped and documented):
+        return "missed"
+    return "pass" if gapped else "depends on model"
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """The verdict of several bars together; None where there is none."""
+    found = set(verdicts)
+    order: tuple[Verdict, ...] = ("missed", "depends on model", "pass")
+    return next((one for one in order if one in found), None)
