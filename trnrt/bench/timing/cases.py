@@ -1,4 +1,4 @@
-"""What each published whole-kernel measurement is compared with: a kernel, its arguments, and which figure of its time.
+"""How a published whole-kernel measurement is predicted: a kernel, its arguments, and which figure of its time.
 
 A benchmark's latency is compared with ``benchmark_us``, a profiler's total with ``profiler_us``. Of exp-4x4096 the
 durations of the parts were published; their sum is compared with the sum of the same parts, which nothing overlaps.
@@ -9,21 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
+from math import log
 from typing import Any, Literal
 
-from trnrt.bench.timing import kernels
-from trnrt.nki import Spec, nisa, trace
+from trnrt.nki import nisa, trace
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, schedule
 
-Stat = Literal["benchmark", "profiler", "parts"]
+Clock = Literal["benchmark", "profiler", "parts"]
 Length = tuple[int, ...]
 Document = dict[str, Any]
 
-STATIC = nisa.dge_mode.none
+MODES = {
+    "hardware": nisa.dge_mode.hwdge,
+    "static": nisa.dge_mode.none,
+    "software": nisa.dge_mode.swdge,
+}
+"""A measurement's word for where descriptors come from -> the kernel's argument."""
 
 
 @cache
@@ -46,107 +51,69 @@ class Case:
 
     ``arguments`` gives the kernel's for numbers of repeated units (elements, tiles, blocks ...); the published kernel
     has ``length`` of them. ``short`` says how its time follows from those of shorter kernels, where it is long: the
-    weight of each one's time. Beyond the first few units each takes as long as the one before.
+    weight of each one's time. Beyond the first few units each takes as long as the one before. ``mode_argument`` is the
+    kernel's that takes the published mode of descriptors.
     """
 
     id: str
     kernel: Callable[..., Any]
     arguments: Callable[..., tuple[Any, ...]]
     length: Length
-    stat: Stat
     short: Mapping[Length, float] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    mode_argument: str = "dge_mode"
+
+    @property
+    def facts(self) -> Document:
+        """What was published: author, mode, clock, source ..."""
+        return measurements()[self.id]
 
     @property
     def target(self) -> str:
-        return str(measurements()[self.id]["target"])
+        return str(self.facts["target"])
 
     @property
-    def measured_us(self) -> float:
-        """The published figure; of exp-4x4096 the sum of its parts."""
-        value = measurements()[self.id]["value"]
-        total = sum(value) if isinstance(value, list) else value
-        return float(total) / (1000 if measurements()[self.id]["unit"] == "ns" else 1)
+    def clock(self) -> Clock:
+        """Whose figure it is: a profiler's total, a benchmark's latency, or the parts of a profile."""
+        clock: Clock = self.facts["clock"]
+        return clock
 
+    @property
+    def author(self) -> str:
+        return str(self.facts["author"])
 
-def line(near: int, far: int, whole: int) -> Mapping[Length, float]:
-    """The weights of two lengths for a third one: ``near`` units, and so often what ``far`` takes more than that."""
-    slope = (whole - near) / (far - near)
-    return {(near,): 1 - slope, (far,): slope}
+    @property
+    def values_us(self) -> tuple[float, ...]:
+        """The published figures, ascending: one, or those of several authors or runs."""
+        value = self.facts["value"]
+        given = value if isinstance(value, list) else [value]
+        return tuple(sorted(float(v) / (1000 if self.facts["unit"] == "ns" else 1) for v in given))
 
+    def nearest_us(self, predicted_us: float) -> float:
+        """The published figure that a prediction is nearest to."""
+        return min(self.values_us, key=lambda value: abs(log(predicted_us / value)))
 
-def _elements(count: int) -> tuple[Any, ...]:
-    return Spec((count, 1), "float32"), Spec((count, 1), "float32")
-
-
-def _stream(rows: int) -> tuple[Any, ...]:
-    return Spec((rows, 2000), "float32"), Spec((rows, 2000), "float32")
-
-
-def _tiles(dtype: str, count: int) -> tuple[Any, ...]:
-    """A product of ``count`` tiles of 128 x 512, at least 256 rows of them; 512 are 4096 x 8192."""
-    rows = max(256, count * 8)
-    return Spec((8192, rows), dtype), Spec((8192, count * 128 * 512 // rows), dtype)
-
-
-def _blocks(dtype: str, columns: int, depth: int) -> tuple[Any, ...]:
-    """A product of 4096 rows, ``columns`` * 1024 columns and a contraction of ``depth`` * 1024."""
-    return Spec((depth * 1024, 4096), dtype), Spec((depth * 1024, columns * 1024), dtype)
-
-
-# 8 x 8 blocks from 2 x 2: 6 more columns of blocks, each of a depth of 2; then 6 deeper ones in all 8 columns, while
-# those of 2 columns are timed.
-_COLUMNS, _DEPTH = 8 - 2, (8 - 2) * 8 / 2
-BLOCKS: Mapping[Length, float] = {(2, 2): 1 - _COLUMNS - _DEPTH, (3, 2): _COLUMNS, (2, 3): _DEPTH}
-
-# The tutorial's blocks of 16 tiles fill all 224 KiB of a partition in float32, of which 208 are a kernel's: these are
-# the largest that fit.
-_BLOCK_ROWS = {"tiles_m": 8}
-
-# The three kernels of one course's lab were measured together; of the stream it is said that its descriptors are
-# static. Those of the transpose must be: 64 loads that hardware triggers take longer than its whole kernel.
-_LAB = {"dge_mode": STATIC}
-
-CASES = (
-    Case("add-rows-1", kernels.add_elements, _elements, (25600,), "benchmark", line(100, 200, 25600), _LAB),
-    Case("add-rows-1-trn1", kernels.add_elements, _elements, (25600,), "benchmark", line(100, 200, 25600)),
-    Case("add-stream-2000", kernels.add_tile, _stream, (128,), "profiler", options=_LAB),
-    Case("add-stream-2000-trn1", kernels.add_tile, _stream, (128,), "profiler"),
-    Case(
-        "transpose-1024",
-        kernels.transpose_tiles,
-        lambda n: (Spec((n, n), "float32"),),
-        (1024,),
-        "profiler",
-        options=_LAB,
-    ),
-    Case("matmul-tiled-trn1", kernels.matmul_tiled, partial(_tiles, "bfloat16"), (512,), "benchmark", line(4, 8, 512)),
-    Case("matmul-best-trn1", kernels.matmul_blocked, partial(_blocks, "bfloat16"), (8, 8), "benchmark", BLOCKS),
-    Case("matmul-tiled-trn2", kernels.matmul_tiled, partial(_tiles, "float32"), (512,), "profiler", line(4, 8, 512)),
-    Case(
-        "matmul-blocked-trn2",
-        kernels.matmul_blocked,
-        partial(_blocks, "float32"),
-        (8, 8),
-        "profiler",
-        BLOCKS,
-        _BLOCK_ROWS,
-    ),
-    Case("silu-trn1", kernels.silu, lambda n: (Spec((n * 128, 7168), "float32"),), (32,), "profiler", line(4, 8, 32)),
-    Case("exp-4x4096", kernels.exponential, lambda n: (Spec((n, 4096), "bfloat16"),), (4,), "parts"),
-)
+    def trace(self, length: Length) -> Program:
+        """The program for numbers of units, with the published mode of descriptors."""
+        options = {**self.options, self.mode_argument: MODES[self.facts["mode"]]}
+        return trace(self.kernel, *self.arguments(*length), target=self.target, **options)
 
 
 @cache
-def program(case_id: str, length: Length) -> Program:
+def _program(case_id: str, length: Length) -> Program:
+    from trnrt.bench.timing.published import CASES
+
+    return next(case for case in CASES if case.id == case_id).trace(length)
+
+
+def program(case: Case, length: Length) -> Program:
     """The traced program of a case for numbers of units; traced once in a process."""
-    case = next(case for case in CASES if case.id == case_id)
-    return trace(case.kernel, *case.arguments(*length), target=case.target, **case.options)
+    return _program(case.id, length)
 
 
 def timeline(case: Case, length: Length, timing: Timing | None = None) -> Timeline:
     """The case's timeline, with the target's own numbers or with ``timing``."""
-    traced = program(case.id, length)
+    traced = program(case, length)
     if timing is None:
         return schedule(traced)
     return schedule(replace(traced, target=replace(traced.target, timing=timing)))
@@ -155,15 +122,15 @@ def timeline(case: Case, length: Length, timing: Timing | None = None) -> Timeli
 def predicted_us(case: Case, timing: Timing | None = None, *, short: bool = False) -> float:
     """What the model predicts for the case. ``short``: from shorter kernels where the case has such."""
     weights = case.short if short and case.short else {case.length: 1.0}
-    return sum(weight * figure_us(case.stat, timeline(case, length, timing)) for length, weight in weights.items())
+    return sum(weight * figure_us(case.clock, timeline(case, length, timing)) for length, weight in weights.items())
 
 
-def figure_us(stat: Stat, line: Timeline) -> float:
+def figure_us(clock: Clock, line: Timeline) -> float:
     """The figure of a timeline that a published one is compared with, microseconds."""
     timing = line.program.target.timing
-    if stat == "parts":
+    if clock == "parts":
         return sum(parts_us(line).values())
-    fixed_ns = timing.benchmark_ns if stat == "benchmark" else timing.head_ns + timing.tail_ns
+    fixed_ns = timing.benchmark_ns if clock == "benchmark" else timing.head_ns + timing.tail_ns
     return line.duration / PS_PER_US + fixed_ns / 1000
 
 

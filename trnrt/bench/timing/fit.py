@@ -1,10 +1,10 @@
-"""The fit: free parameters of the timing model to the published whole kernels, and each of these left out in turn.
+"""The fit: free parameters of the timing model to the published whole kernels, and each author left out in turn.
 
 A search by coordinates on a lattice of each parameter's range: from the priors, steps of both signs are tried for each
-parameter in turn, and halved when none helps. So a parameter that nothing decides keeps its prior, also where the one
-measurement that would decide it is left out. What was predicted at a point of the lattice is kept; the searches share
-most of their ways. The error is a logarithm; large ones count linearly, so that one measurement cannot pull all the
-others away.
+parameter in turn, and halved when none helps. So a parameter that nothing decides keeps its prior, also where all
+measurements that would decide it are one author's, and left out. What was predicted at a point of the lattice is kept;
+the searches share most of their ways. The error is a logarithm; large ones count linearly, so that one measurement
+cannot pull all the others away.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trnrt.bench.timing.cases import CASES, Case, predicted_us
+from trnrt.bench.timing.cases import Case, predicted_us
+from trnrt.bench.timing.published import CASES
 from trnrt.bench.timing.table import Row, row
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.targets import get_target
@@ -62,7 +63,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Fit:
-    """The fitted values, the table with them, and the table in which each row comes from a fit without it."""
+    """The fitted values, the table with them, and the table in which each row comes from a fit without its author."""
 
     values: tuple[Fitted, ...]
     rows: tuple[Row, ...]
@@ -133,9 +134,10 @@ class Model:
         return found
 
     def loss(self, point: Point, without: str | None = None) -> float:
-        """What the errors of all cases but one amount to."""
+        """What the errors of all cases but one author's amount to."""
         predicted = self.predictions(point)
-        errors = [math.log(predicted[case.id] / case.measured_us) for case in self.cases if case.id != without]
+        kept = [(case, predicted[case.id]) for case in self.cases if case.author != without]
+        errors = [math.log(found / case.nearest_us(found)) for case, found in kept]
         return sum(math.sqrt(1 + (error / LINEAR_FROM) ** 2) - 1 for error in errors)
 
 
@@ -157,16 +159,16 @@ def search(loss: Callable[[Point], float], start: Point) -> Point:
 
 
 def fit(model: Model) -> Fit:
-    """Fit all, then all but one in turn; each from the priors."""
+    """Fit all, then all but one author's in turn; each from the priors."""
     start = (0,) * len(model.parameters)
     best = search(model.loss, start)
     fitted = model.predictions(best)
     rows = tuple(row(case, fitted[case.id]) for case in model.cases)
-    left_out = tuple(row(case, _left_out(model, case, start)) for case in model.cases)
+    without = {author: _without(model, author, start) for author in sorted({case.author for case in model.cases})}
+    left_out = tuple(row(case, without[case.author][case.id]) for case in model.cases)
     return Fit(tuple(map(model.fitted, model.parameters, best)), rows, left_out)
 
 
-def _left_out(model: Model, case: Case, start: Point) -> float:
-    """The case's prediction from the fit to all others."""
-    point = search(lambda near: model.loss(near, without=case.id), start)
-    return model.predictions(point)[case.id]
+def _without(model: Model, author: str, start: Point) -> dict[str, float]:
+    """The predictions from the fit to what all others measured."""
+    return model.predictions(search(lambda near: model.loss(near, without=author), start))

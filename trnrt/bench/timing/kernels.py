@@ -18,43 +18,62 @@ MOVING = 512  # columns of a moving tile
 
 
 @nki.jit
-def add_elements(a: Tensor, b: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """a + b, one element after the other: two loads of [1, 1], an addition, a store.
+def add_chunks(a: Tensor, b: Tensor, chunk: int = 1, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """a + b, ``chunk`` elements after the others: two loads of [chunk, 1], an addition, a store.
 
-    a, b: HBM (N, 1)
+    a, b: HBM (N, 1), N a multiple of chunk, which is at most 128
     """
     out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    for i in range(a.shape[0]):
-        a_sb = nl.ndarray((1, 1), dtype=a.dtype, buffer=nl.sbuf)
-        b_sb = nl.ndarray((1, 1), dtype=b.dtype, buffer=nl.sbuf)
-        sum_sb = nl.ndarray((1, 1), dtype=a.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=a_sb, src=a[i : i + 1, :], dge_mode=dge_mode)
-        nisa.dma_copy(dst=b_sb, src=b[i : i + 1, :], dge_mode=dge_mode)
+    for i in range(0, a.shape[0], chunk):
+        a_sb = nl.ndarray((chunk, 1), dtype=a.dtype, buffer=nl.sbuf)
+        b_sb = nl.ndarray((chunk, 1), dtype=b.dtype, buffer=nl.sbuf)
+        sum_sb = nl.ndarray((chunk, 1), dtype=a.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a_sb, src=a[i : i + chunk, :], dge_mode=dge_mode)
+        nisa.dma_copy(dst=b_sb, src=b[i : i + chunk, :], dge_mode=dge_mode)
         nisa.tensor_scalar(dst=sum_sb, data=a_sb, op0=nl.add, operand0=b_sb)
-        nisa.dma_copy(dst=out[i : i + 1, :], src=sum_sb, dge_mode=dge_mode)
+        nisa.dma_copy(dst=out[i : i + chunk, :], src=sum_sb, dge_mode=dge_mode)
     return out
 
 
 @nki.jit
-def add_tile(a: Tensor, b: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """a + b as one tile.
+def add_columns(a: Tensor, b: Tensor, width: int, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """a + b in tiles of ``width`` columns.
 
-    a, b: HBM (P, F), P at most 128
+    a, b: HBM (P, F), P at most 128, F a multiple of width
     """
     out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    for c in range(0, a.shape[1], width):
+        part = slice(c, c + width)
+        _add_tile(out[:, part], a[:, part], b[:, part], dge_mode)
+    return out
+
+
+@nki.jit
+def add_slabs(a: Tensor, b: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """a + b in tiles that each lie together in HBM.
+
+    a, b: HBM (T, P, F), P at most 128
+    """
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    for t in range(a.shape[0]):
+        _add_tile(out[t], a[t], b[t], dge_mode)
+    return out
+
+
+def _add_tile(dst: Tensor, a: Tensor, b: Tensor, dge_mode: Mode) -> None:
+    """dst = a + b, HBM (P, F), as one tile."""
     a_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
     b_sb = nl.ndarray(b.shape, dtype=b.dtype, buffer=nl.sbuf)
     sum_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=a_sb, src=a, dge_mode=dge_mode)
     nisa.dma_copy(dst=b_sb, src=b, dge_mode=dge_mode)
     nisa.tensor_tensor(dst=sum_sb, data1=a_sb, data2=b_sb, op=nl.add)
-    nisa.dma_copy(dst=out, src=sum_sb, dge_mode=dge_mode)
-    return out
+    nisa.dma_copy(dst=dst, src=sum_sb, dge_mode=dge_mode)
 
 
 @nki.jit
-def transpose_tiles(src: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """src.T in tiles of 128 x 128: the tensor engine transposes, the scalar engine evacuates PSUM.
+def transpose_tiles(src: Tensor, by_vector: bool = False, dge_mode: Mode = Mode.unknown) -> Tensor:
+    """src.T in tiles of 128 x 128: the tensor engine transposes, the scalar (or the vector) engine evacuates PSUM.
 
     src: HBM (R, C), multiples of 128
     """
@@ -67,7 +86,10 @@ def transpose_tiles(src: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
             turned_psum = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.psum)
             nisa.nc_transpose(dst=turned_psum, data=src_sb)
             turned_sb = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.sbuf)
-            nisa.activation(dst=turned_sb, op=nl.copy, data=turned_psum)
+            if by_vector:
+                nisa.tensor_copy(dst=turned_sb, src=turned_psum, engine=nisa.engine.vector)
+            else:
+                nisa.activation(dst=turned_sb, op=nl.copy, data=turned_psum)
             nisa.dma_copy(dst=out[c : c + P, r : r + P], src=turned_sb, dge_mode=dge_mode)
     return out
 
