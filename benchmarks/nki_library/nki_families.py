@@ -27,6 +27,8 @@ FAMILIES: dict[str, str] = {
     "dynamic_shapes": f"{_TESTS}/experimental/dynamic_shapes/test_dynamic_elementwise_add.py",
     "attention_tkg": f"{_TESTS}/core/attention/test_attention_tkg.py",
 }
+# Tests with caches of up to 262,144 positions, of which some need more than 20 GB of memory. --slow runs them.
+SLOW = "test_attn_tkg_slow"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,14 @@ KNOWN: tuple[KnownFailure, ...] = (
         "the test's kernel races (test_cascaded_max_utils.py, lines 83 to 88): on two cores each writes zeros to every "
         "row of the shared output, and its own rows after that, with no nisa.core_barrier between; the simulator runs "
         "core 1 after core 0, whose rows end as zeros",
+    ),
+    KnownFailure(
+        "router_topk",
+        r"test_router_topk_sweep\[\d+-8192-128-8-sigmoid-",
+        r"Validation failed for \['expert_index'\]",
+        "a tie that float32 does not hold: of the library's seeded inputs, token 205's eighth and ninth logits are "
+        "0.5032329 (expert 53) and 0.5032327 (21) in float64, 1.6e-7 apart, sums of 8192 products. The one index of "
+        "6,240 that differs depends on the order of a float32 sum, which is torch's in the reference",
     ),
 )
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
-from nki_families import FAMILIES, reason
+from nki_families import FAMILIES, SLOW, reason
 
 from trnrt.errors import OptionError
 
@@ -59,9 +59,16 @@ def require() -> None:
 
 
 def run_family(
-    library: Path, family: str, folder: Path, *, workers: int, capacity: bool = True, select: str | None = None
+    library: Path,
+    family: str,
+    folder: Path,
+    *,
+    workers: int,
+    capacity: bool = True,
+    select: str | None = None,
+    slow: bool = False,
 ) -> Result:
-    """Run one family's tests in a process of their own; ``select`` is pytest's -k.
+    """Run one family's tests in a process of their own; ``select`` is pytest's -k, ``slow`` runs the slow ones, too.
 
     Raises:
         OptionError: if the tests could not be collected, or no test was chosen.
@@ -70,7 +77,7 @@ def run_family(
     command = [sys.executable, "-m", "pytest", "-q", "-p", "nki_stand_ins", "-p", "no:cacheprovider"]
     command += ["-c", "test/pytest.ini", "--rootdir=.", "-o", f"artifacts_dir={folder / 'logs'}"]
     command += ["--test-mode=simulation", f"--output-directory={folder / 'outputs'}", "--force-local-cleanup"]
-    command += [f"--junitxml={report}", "-n", str(workers), *(["-k", select] if select else []), FAMILIES[family]]
+    command += [f"--junitxml={report}", "-n", str(workers), *_selection(select, slow=slow), FAMILIES[family]]
     environment = _environment(library, capacity=capacity)
     done = subprocess.run(command, cwd=library, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not report.is_file():
@@ -78,6 +85,13 @@ def run_family(
     result = read_report(report, family)
     result.seconds = time.monotonic() - began
     return result
+
+
+def _selection(select: str | None, *, slow: bool) -> list[str]:
+    """pytest's -k for the tests that are asked for."""
+    wanted = [f"({select})"] if select else []
+    wanted += [] if slow else [f"not {SLOW}"]
+    return ["-k", " and ".join(wanted)] if wanted else []
 
 
 def _environment(library: Path, *, capacity: bool) -> dict[str, str]:

@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--source", metavar="DIR", help="a clone or a bare mirror of nki-library, instead of GitHub")
     parser.add_argument("-n", "--workers", type=int, default=0, help="parallel processes; 0 runs in one")
     parser.add_argument("-k", dest="select", help="only tests whose names match, as pytest's -k")
+    parser.add_argument(
+        "--slow", action="store_true", help="run the tests that may need more than 20 GB of memory, too"
+    )
     parser.add_argument("--no-capacity", action="store_true", help="let tiles take more SBUF than there is")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -59,10 +62,16 @@ def _run(families: Sequence[str], asked: argparse.Namespace) -> list[Result]:
             library = check_out(asked.source, folder)
         for family in families:
             with working(f"running {family}"):
-                capacity = not asked.no_capacity
-                results.append(
-                    run_family(library, family, folder, workers=asked.workers, capacity=capacity, select=asked.select)
+                result = run_family(
+                    library,
+                    family,
+                    folder,
+                    workers=asked.workers,
+                    capacity=not asked.no_capacity,
+                    select=asked.select,
+                    slow=asked.slow,
                 )
+                results.append(result)
     return results
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import run as nki_library
-from nki_families import COMMIT, FAMILIES, KNOWN, reason
-from nki_running import Result, chosen, read_report, total
+from nki_families import COMMIT, FAMILIES, KNOWN, SLOW, reason
+from nki_running import Result, _selection, chosen, read_report, total
 from nki_source import check_out
 
 from trnrt.errors import OptionError
@@ -81,6 +81,19 @@ def test_the_exit_code_is_that_of_what_is_not_explained(
 def test_families_add_up() -> None:
     added = total([Result("a", passed=2, skipped=1, seconds=1.5), Result("b", passed=3, seconds=2)])
     assert (added.passed, added.skipped, added.failed, added.seconds) == (5, 1, 0, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("select", "slow", "given"),
+    [
+        (None, False, ["-k", f"not {SLOW}"]),
+        ("fast or sweep", False, ["-k", f"(fast or sweep) and not {SLOW}"]),
+        ("fast", True, ["-k", "(fast)"]),
+        (None, True, []),
+    ],
+)
+def test_slow_tests_are_asked_for(select: str | None, slow: bool, given: list[str]) -> None:
+    assert _selection(select, slow=slow) == given
 
 
 def test_wrong_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
