@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from trnrt.bench.comparing import Clock, Figure, Verdict, ratio, verdict
 from trnrt.bench.documented import judged_timings, rates, under
-from trnrt.bench.timing.cases import Stat, figure_us
+from trnrt.bench.timing.cases import Clock as DeviceClock
+from trnrt.bench.timing.cases import figure_us
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
@@ -48,7 +49,7 @@ class Case:
     name: str
     target: str
     dtype: str
-    clock: Stat
+    clock: DeviceClock
     kernel: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
     reference: Callable[..., Any]
@@ -95,7 +96,7 @@ class Row:
     case: str
     target: str
     dtype: str
-    clock: Stat
+    clock: DeviceClock
     predicted_us: float
     compared: tuple[Compared, ...]
     limit_us: float | None

@@ -15,7 +15,7 @@ from trnrt.bench.comparing import Figure
 from trnrt.bench.labs import entries
 from trnrt.bench.labs.cases import FLEET_FACTOR, FLEET_SHARE, LARGE, Array, Case, Tolerance, measured
 from trnrt.bench.shapes.entries import addition, convolution
-from trnrt.bench.timing.cases import Stat
+from trnrt.bench.timing.cases import Clock as DeviceClock
 from trnrt.kernels.conv.labs_conv import conv2d_bias_pool
 from trnrt.kernels.matmul import matmul, matmul_blocked
 from trnrt.nki.machine.dtypes import as_dtype
@@ -70,7 +70,7 @@ def _product(lhs: Array, rhs: Array) -> Array:
     return result
 
 
-def _matmul(target: str, m: int, k: int, n: int, clock: Stat, **bars: Any) -> Case:
+def _matmul(target: str, m: int, k: int, n: int, clock: DeviceClock, **bars: Any) -> Case:
     return Case(
         name=f"matmul [{m},{k}]x[{k},{n}]",
         target=target,
@@ -138,7 +138,13 @@ def _lab_inputs(generator: np.random.Generator, shapes: Shapes) -> list[Array]:
 
 
 def _conv(
-    name: str, target: str, dtype: str, sizes: tuple[int, ...], clock: Stat = "benchmark", pool: int = 1, **bars: Any
+    name: str,
+    target: str,
+    dtype: str,
+    sizes: tuple[int, ...],
+    clock: DeviceClock = "benchmark",
+    pool: int = 1,
+    **bars: Any,
 ) -> Case:
     """``sizes``: images, channels, outputs, side of the filter, rows, columns."""
     images, channels, outputs, taps, rows, columns = sizes
