@@ -25,7 +25,7 @@ from trnrt.capacity.instances import instances, offered
 from trnrt.capacity.planning import Question, answer
 from trnrt.capacity.queueing import FINAL_SAMPLES, SAMPLES
 from trnrt.capacity.workers import Served
-from trnrt.report.capacity import FITTED_ERROR, LEFT_OUT_ERROR, MEASURED_P50, MEASURED_P99, time_text
+from trnrt.report.capacity import MEASURED_P50, MEASURED_P99, MEDIAN_ERROR, WORST_ERROR, time_text
 from trnrt.session import InferenceSession
 
 ROOT = Path(__file__).parents[2]
@@ -168,4 +168,4 @@ def test_what_is_said_of_the_comparison_is_what_its_table_says() -> None:
 def test_the_figures_in_the_prose_are_those_of_the_code() -> None:
     page = " ".join(text().split())
     assert f"{FINAL_SAMPLES:,} arrivals" in page and f"{SAMPLES:,} to search with" in page
-    assert f"within {FITTED_ERROR:g} % of" in page and f"within {LEFT_OUT_ERROR:g} % where" in page
+    assert f"{MEDIAN_ERROR:g} % off published figures in the median and {WORST_ERROR:g} % at worst" in page
