@@ -7,8 +7,9 @@ import onnx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from planning import compare, drawn, modelled, steps
+from planning import compare, drawn, modelled, onnxruntimes, steps
 
+import trnrt
 from trnrt.errors import UnsupportedModelError
 
 IMAGE = (2, 3, 9, 10)
@@ -145,6 +146,23 @@ def test_norms(attributes: str, p: int) -> None:
 def test_norms_are_refused_below_one() -> None:
     with pytest.raises(UnsupportedModelError, match="p=0; norms of 1 and more"):
         compare(pooled("LpPool", "kernel_shape=[2,2], p=0", IMAGE), {"x": drawn(*IMAGE)})
+
+
+@pytest.mark.parametrize("scale", [1e-3, 300.0])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[2,3,4,4] x) => (float[2,3,1,1] y) { y = GlobalLpPool<p=3>(x) }",
+        "(float[2,3,4,4] x) => (float[2,3,2,2] y) { y = LpPool<p=3, kernel_shape=[2,2], strides=[2,2]>(x) }",
+        "(float[2,3,4,4] x) => (float[2,3,4,4] y) { y = LpPool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) }",
+    ],
+)
+def test_powers_that_float16_does_not_hold(graph: str, scale: float) -> None:
+    """Cubes of 300 overflow float16, and those of a thousandth underflow; their roots do neither."""
+    model = modelled(graph)
+    x = (drawn(2, 3, 4, 4) * scale).astype(np.float32)
+    (got,) = trnrt.InferenceSession(model.SerializeToString(), dtype="float16").run(None, {"x": x})
+    np.testing.assert_allclose(got, onnxruntimes(model, {"x": x})[0], rtol=1e-2)
 
 
 @pytest.mark.parametrize("opset", [7, 8, 10, 11, 12, 18, 19, 21, 22, 26])

@@ -205,8 +205,12 @@ def add_program(
     why: str = "element by element on the vector and scalar engines",
     *,
     name: str = "",
+    dtype: str = "",
 ) -> Operand:
-    """Append a step of ``node`` that makes the tensor ``output`` by a program; ``name`` is the step's, if given."""
+    """Append a step of ``node`` that makes the tensor ``output`` by a program; ``name`` is the step's, if given.
+
+    ``dtype`` is the output's where it is not the session's.
+    """
     _expand_sources(lowering, program, shape)
     step = ComputeStep(
         name=name or lowering.spare_name(f"{output}.step"),
@@ -214,6 +218,7 @@ def add_program(
         sources=program.operands,
         output=output,
         shape=shape,
+        dtype=dtype,
         program=program,
     )
     if not step.sources:
