@@ -18,7 +18,8 @@ from trnrt.validate import Noise, OutputComparison, Tolerance, compare, plain, r
 Array = NDArray[Any]
 SUFFIX = ".golden.npz"
 MEASURED_ROWS = 8
-"""Up to so many rows, tolerances are measured first; above, only where an output leaves the defaults: it takes time."""
+"""Golden inputs of up to this many rows are always compared with measured tolerances. Measuring takes time, so
+for more rows it is done only if an output exceeds the default tolerances."""
 
 
 def golden_file(model: Path) -> Path:

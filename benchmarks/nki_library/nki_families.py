@@ -27,7 +27,7 @@ FAMILIES: dict[str, str] = {
     "dynamic_shapes": f"{_TESTS}/experimental/dynamic_shapes/test_dynamic_elementwise_add.py",
     "attention_tkg": f"{_TESTS}/core/attention/test_attention_tkg.py",
 }
-# Tests with caches of up to 262,144 positions, of which some need more than 20 GB of memory. --slow runs them.
+# These tests have caches of up to 262,144 positions. Some need more than 20 GB of memory. Only --slow runs them.
 SLOW = "test_attn_tkg_slow"
 
 

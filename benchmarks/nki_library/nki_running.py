@@ -33,7 +33,7 @@ class Failure:
 
 @dataclass
 class Result:
-    """What came of a family's tests."""
+    """How many tests of a family passed and were skipped, and the failures."""
 
     family: str
     passed: int = 0
@@ -115,7 +115,7 @@ def read_report(report: Path, family: str) -> Result:
         test = case.get("name", "")
         if problem is not None:
             text = f"{problem.get('message', '')}\n{problem.text or ''}"
-            result.failures.append(Failure(test, _said(text), reason(family, test, text)))
+            result.failures.append(Failure(test, _error_line(text), reason(family, test, text)))
         elif case.find("skipped") is not None:
             result.skipped += 1
         else:
@@ -123,8 +123,8 @@ def read_report(report: Path, family: str) -> Result:
     return result
 
 
-def _said(text: str) -> str:
-    """What a failure is about: the innermost exception's own words."""
+def _error_line(text: str) -> str:
+    """The class and message of the innermost exception in pytest's report."""
     raised = re.findall(r"^E\s+([\w.]+(?:Error|Exception|Failed)): (.*)$", text, re.MULTILINE)
     return f"{raised[0][0].rpartition('.')[2]}: {raised[0][1]}" if raised else text.strip().partition("\n")[0]
 

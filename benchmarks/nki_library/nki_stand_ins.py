@@ -78,12 +78,12 @@ def _module(name: str, contents: dict[str, Any] | None = None) -> ModuleType:
 
 
 def static_cast(array: Any, dtype: Any) -> Any:
-    """``array`` in another number format."""
+    """``array`` converted to ``dtype``."""
     return np.asarray(array).astype(as_dtype(dtype).numpy)
 
 
 def is_float_type(dtype: Any) -> bool:
-    """Whether a number format is one of floating point."""
+    """Whether ``dtype`` is a floating-point dtype."""
     return as_dtype(dtype).is_float
 
 

@@ -292,13 +292,13 @@ def test_valid_ranges(op: str) -> None:
     with np.errstate(all="ignore"):
         expected = meaning(invalid)
     for value, result in zip(invalid, expected, strict=True):  # what the function is, and a warning
-        with warned(f"activation: nl.{op} of {value:g};", OPERATORS[op].valid, value):
+        with expect_range_warning(f"activation: nl.{op} of {value:g};", OPERATORS[op].valid, value):
             got = activated(op, np.array([[value]]))
         np.testing.assert_allclose(got[0], result, rtol=1e-6)
 
 
-def warned(says: str, limits: Range | None, value: Any) -> AbstractContextManager[Any]:
-    """What a value outside of a range is warned of; NaN is not outside of any."""
+def expect_range_warning(says: str, limits: Range | None, value: Any) -> AbstractContextManager[Any]:
+    """Expect the warning for a value outside its range; none for NaN."""
     if np.isnan(value):
         return nullcontext()
     return pytest.warns(

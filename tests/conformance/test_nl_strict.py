@@ -182,7 +182,7 @@ def test_a_lambda_is_no_kernel(tmp_path: Path) -> None:
 
 
 def test_check_looks_at_a_plain_function_that_is_called(tmp_path: Path) -> None:
-    """Whether the call is given as text, or the script makes the kernel where the file doesn't show it."""
+    """Both if the call is given as text, and if the script makes the kernel with a call that the file doesn't show."""
     path = tmp_path / "plain.py"
     path.write_text(IMPORTS + STATED["plain"].format(body=NOT_TAKEN), encoding="utf-8")
     line = path.read_text(encoding="utf-8").split("sizes")[0].count("\n") + 1

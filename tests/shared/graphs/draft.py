@@ -22,7 +22,7 @@ MOST = 3000
 MOST_MOVED = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.15}
 """How far rounding may move an element, of the largest one of its tensor."""
 SMALLEST = 0.01
-"""What is smaller than this is compared as if it was of this size: it is what a difference leaves, or exp(x) - 1."""
+"""The least scale of a comparison. Smaller values are mostly what a difference such as exp(x) - 1 leaves over."""
 ROWS = (1, 2, 3, 4, 5, 7)
 KEEPING = frozenset(
     """Abs Add Concat Dropout Expand Flatten Gather Identity Imputer IsNaN Mul Neg Pad Reshape Slice Split Squeeze Sub

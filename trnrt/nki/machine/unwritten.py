@@ -1,15 +1,15 @@
-"""Memory that is read though nothing has written it: what is certain from the program alone, without any data.
+"""Find reads of unwritten memory, as far as they are certain from the program alone, without data.
 
-On the device such memory holds whatever was there before, and AWS's compiler may refuse the read (its error
-NCC_IBIR182). Reported are
+On the device such memory holds arbitrary bytes, and AWS's compiler may refuse the read (its error NCC_IBIR182). Two
+kinds are reported:
 
-- an operand of which nothing at all has been written, and an index;
-- what the kernel returns, or leaves in its arguments, if nothing wrote it or if it was computed from such memory: rows
-  and columns of a tile that are computed with the others, and then left alone, do no harm.
+- an operand or an index that is wholly unwritten;
+- a result, or an argument that the kernel writes, that is unwritten or was computed from unwritten memory. Unwritten
+  rows and columns that are computed along with others, and never returned, do no harm.
 
-An element counts as unwritten if no instruction can have written it before: a write at a run-time index may have
-written any element, a write under a mask all that it spans, the body of a device loop in an earlier round whatever it
-writes anywhere, and another core at any time what both share. What a mask or an index chooses counts as good.
+An element is unwritten if no instruction can have written it before. These may have written it: a write at a run-time
+index into its tensor, a masked write that spans it, an earlier round of a device loop whose body writes it, and the
+other core if both share it. What a mask or an index selects counts as written.
 """
 
 from __future__ import annotations
