@@ -32,11 +32,12 @@ _NO_LIMIT = 2**62
 
 # Operators whose work and memory are in proportion to what they read and write.
 _CHEAP = frozenset(
-    """Abs Add And Cast CastLike Ceil Clip Concat Cos Div Equal Exp Expand Flatten Floor Gather Greater
-    GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pad Pow Range
-    Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu
-    Reshape Round Sigmoid Sign Sin Slice Sqrt Squeeze Sub Sum Tanh Tile Transpose Unsqueeze Where
-    Xor""".split()  # noqa: SIM905, a list would take sixty lines
+    """Abs Add And Atan Cast CastLike Ceil Celu Clip Concat Cos Cosh Div Elu Equal Exp Expand Flatten Floor Gather
+    Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log
+    Max Mean Min Mish Mod Mul Neg Not Or PRelu Pad Pow Range Reciprocal ReduceL1 ReduceL2 ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu Shrink Sigmoid Sign
+    Sin Sinh Slice Softplus Softsign Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile Transpose
+    Unsqueeze Where Xor""".split()  # noqa: SIM905, a list would take eighty lines
 )
 # These work harder, and are folded only if what they read and write is small. No other operator is folded.
 _HARDER = frozenset(

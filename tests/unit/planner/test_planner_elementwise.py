@@ -29,6 +29,13 @@ def test_unary(op: str) -> None:
     compare(modelled(graph, opset=22), {"x": 3 * drawn(3, 40)})
 
 
+@pytest.mark.parametrize("call", [*(f"{op}(c)" for op in ALL), "PRelu(c, slope)", "Atan(c)", "Sinh(c)", "Tan(c)"])
+def test_of_constants_alone(call: str) -> None:
+    """What no input reaches is computed when the model is read, whatever the operator."""
+    constants = {"w": drawn(3, 4), "slope": np.array([-0.5], np.float32)}
+    compare(modelled(f"() => (float[3, 4] y) {{ c = Neg(w) y = {call} }}", constants, opset=22), {})
+
+
 @pytest.mark.parametrize("op", ["Log", "Sqrt", "Reciprocal"])
 def test_unary_of_positive(op: str) -> None:
     graph = f"(float[3, 40] x) => (float[3, 40] y) {{ y = {op}(x) }}"
