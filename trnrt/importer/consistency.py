@@ -13,6 +13,7 @@ from trnrt.importer.values import static_shape
 Shape = tuple[int, ...]
 _Rule = Callable[[ir.Node, list[Shape | None]], str | None]
 _RULES: dict[str, _Rule] = {}
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def contradiction(node: ir.Node) -> str | None:
@@ -141,7 +142,9 @@ def _pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     if any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True)):
         return f"it pads by {list(pads)}, and a window of {list(kernel)} must be larger than each of its paddings"
     spans = pool_spans(node, sizes) or []
-    plain = node.op_type == "MaxPool" and max(dilations) == 1
+    # It computes MaxPool of other dtypes, and with dilations, by another kernel, which takes any padding.
+    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
+    plain = node.op_type == "MaxPool" and max(dilations) == 1 and dtype in (None, *_FLOATS)
     cuts = all(node.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad"))
     plain |= node.op_type == "AveragePool" and _opset(node) < 19 and not cuts
     if plain and any(min(span.before, span.after) < 0 for span in spans):

@@ -68,6 +68,7 @@ def _merged(first: object, second: object) -> ComputeStep | None:
         sources=program.operands,
         output=second.output,
         shape=second.shape,
+        dtype=second.dtype,
         title=[*first.title, *second.title],
         program=program,
     )

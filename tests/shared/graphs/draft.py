@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -160,8 +160,7 @@ class Draft:
         self, op: str, inputs: Sequence[str], kind: str = SMOOTH, outputs: int = 1, domain: str = "", **attributes: Any
     ) -> list[str]:
         """Add a node, and run it: the names of its outputs. Dropped where its result is of no use."""
-        if op not in KEEPING and any(has_gaps(self.array(name)) for name in inputs if name in self.values):
-            raise Dropped(f"{op} of gaps")
+        check_gaps(op, inputs, self.values)
         made = [self.name("v") for _ in range(outputs)]
         attributes = {name: value for name, value in attributes.items() if value is not None and value != []}
         node = helper.make_node(op, list(inputs), made, name=self.name("n"), domain=domain, **attributes)
@@ -219,11 +218,18 @@ class Draft:
         values = {name: self.values[name] for name in self.constants if name in self.values}
         values |= {given.name: self.rounding.given(given.draw(rows, generator)) for given in self.inputs}
         for node in self.nodes:
+            check_gaps(node.proto.op_type, node.read, values)
             made = self.rounding.through(node, values)
             for value in made.values():
                 self.check(node.proto.op_type, value, rows)
             values |= made
         return values
+
+
+def check_gaps(op: str, inputs: Sequence[str], values: Mapping[str, Moved]) -> None:
+    """Dropped where an operator that does not say what becomes of NaN would meet one."""
+    if op not in KEEPING and any(has_gaps(values[name].clean) for name in inputs if name in values):
+        raise Dropped(f"{op} of gaps")
 
 
 def has_gaps(array: Array) -> bool:

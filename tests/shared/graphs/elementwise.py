@@ -53,6 +53,12 @@ def draw_steps(draft: Draft) -> None:
     draft.add(op, [draft.pick()], STEP)
 
 
+def draw_scale(draft: Draft) -> None:
+    """Large or small numbers, whose squares and cubes 16 bits do not hold."""
+    scale = draft.weight(np.asarray(draft.choice([0.005, 1 / 32, 24, 150]), draft.float_type))
+    draft.add("Mul", [draft.pick(), scale])
+
+
 def draw_threshold(draft: Draft) -> None:
     draft.since(10)
     draft.add("ThresholdedRelu", [draft.pick()], JUMPS, alpha=draft.choice([None, 0.25, 0.5, 1.0]))

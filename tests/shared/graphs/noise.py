@@ -22,12 +22,16 @@ Array = NDArray[Any]
 MOVES, SMOOTH, STEP, JUMPS = "moves", "smooth", "step", "jumps"
 # Two units of rounding of float32, float16, and bfloat16.
 NOISE = {"float32": 2.0**-22, "float64": 2.0**-22, "float16": 2.0**-9, "bfloat16": 2.0**-7}
+# The smallest number of full precision: a smaller one is rounded as coarsely as this one, at times to 0.
+NORMAL = {"float32": 2.0**-126, "float64": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 SAMPLES = 3
 # What jumps is tried with inputs that are moved by more: all of them up, all down, and at random. Of each element.
 WIDELY = {"float32": 2.0**-16, "float64": 2.0**-16, "float16": 2.0**-6, "bfloat16": 2.0**-5}
 WIDE, FURTHER = 5, 8
 COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Imputer"})
 LARGEST = 3e3
+# What onnxruntime rounds as coarsely as 1, however small its result is: it adds 1 on the way, or takes it away.
+BESIDE_ONE = frozenset({"Celu", "Elu", "Gelu", "Mish", "Selu", "Sigmoid", "Softplus", "Swish"})
 
 
 class Dropped(Exception):
@@ -44,12 +48,15 @@ class Moved:
 
     @property
     def distance(self) -> Array:
-        """How far each element moves at most."""
+        """How far each element moves at most; without limit where only one of the two is a number."""
         found = np.zeros(self.clean.shape)
+        if not is_float(self.clean):
+            return found
         for sample in self.samples:
             with np.errstate(invalid="ignore"):
                 apart = np.abs(sample.astype(np.float64) - self.clean.astype(np.float64))
-            found = np.maximum(found, np.where(np.isnan(apart), 0, apart))
+            apart = np.where(np.isnan(self.clean) & np.isnan(sample), 0, np.nan_to_num(apart, nan=np.inf))
+            found = np.maximum(found, apart)
         return found
 
 
@@ -95,20 +102,18 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind == "f"
 
 
-def jittered(array: Array, size: float, generator: np.random.Generator) -> Array:
-    """Floats, each moved by ``size`` of itself, or somewhat less, up or down; by no less than a unit of rounding."""
-    if not is_float(array):
-        return array
-    ways = generator.choice([-1.0, 1.0], array.shape)
-    return shifted(array, size * ways * generator.uniform(0.6, 1, array.shape))
+def shifted(array: Array, shares: Array, normal: float) -> Array:
+    """Floats, each moved by a share of itself, those below ``normal`` by a share of that: at most to 0, as by rounding.
 
-
-def shifted(array: Array, shares: Array) -> Array:
-    """Floats, each moved by a share of itself."""
+    Zeros stay: every dtype holds them.
+    """
     if not is_float(array):
         return array
     with np.errstate(all="ignore"):
-        return np.asarray(array.astype(np.float64) * (1 + shares)).astype(array.dtype)
+        wide = array.astype(np.float64)
+        sizes = np.abs(wide)
+        moved = np.where(sizes < normal, np.maximum(sizes + shares * normal, 0), sizes * (1 + shares))
+        return np.asarray(np.sign(wide) * moved).astype(array.dtype)
 
 
 class Rounding:
@@ -122,16 +127,30 @@ class Rounding:
         """Of the coarsest dtype in question."""
         return max([sizes[self.dtype], *(sizes[str(array.dtype)] for array in arrays if is_float(array))])
 
+    def jittered(self, array: Array, size: float) -> Array:
+        """Floats, each moved by ``size`` of itself, or somewhat less, up or down; by a unit of rounding at least."""
+        if not is_float(array):
+            return array
+        ways = self.generator.choice([-1.0, 1.0], array.shape)
+        shares = size * ways * self.generator.uniform(0.6, 1, array.shape)
+        return shifted(array, shares, self.size(array, sizes=NORMAL))
+
+    def moved_beside(self, array: Array, added: Array) -> Array:
+        """Floats, each moved by the rounding in float32 of what is added up on the way."""
+        moves = NOISE["float32"] * added * self.generator.uniform(-1, 1, array.shape)
+        return np.asarray(array.astype(np.float64) + moves).astype(array.dtype)
+
     def given(self, array: Array) -> Moved:
         """An input: moved where the session's dtype does not hold it."""
         held = self.dtype in ("float32", str(array.dtype)) or not is_float(array) or is_short(array)
         size = NOISE[self.dtype] / 2
-        samples = [array if held else jittered(array, size, self.generator) for _ in range(SAMPLES)]
+        samples = [array if held else self.jittered(array, size) for _ in range(SAMPLES)]
         return Moved(array, samples, exact=held)
 
     def through(self, node: Node, values: dict[str, Moved]) -> dict[str, Moved]:
         """What a node makes of these values. Dropped where it jumps, or onnxruntime refuses it."""
         sources = {name: values[name] for name in node.read}
+        check_sizes(node, sources)
         clean = node.run({name: value.clean for name, value in sources.items()})
         if node.proto.op_type == "Cast":
             check_cast(sources[node.proto.input[0]].clean, clean[0])
@@ -154,7 +173,10 @@ class Rounding:
                 raise Dropped(f"{node.proto.op_type}: its shape depends on rounding")
             if node.kind == SMOOTH:
                 size = self.size(array)
-                samples = [jittered(sample, size, self.generator) for sample in samples]
+                samples = [self.jittered(sample, size) for sample in samples]
+            added = largest_added(node.proto, sources)
+            if added is not None and is_float(array):
+                samples = [self.moved_beside(sample, added) for sample in samples]
             made[name] = Moved(array, samples, exact=False)
         return made
 
@@ -163,7 +185,7 @@ class Rounding:
         found = {name: value.samples[k] for name, value in sources.items()}
         if node.kind != SMOOTH:
             return found
-        return {name: jittered(array, self.size(array), self.generator) for name, array in found.items()}
+        return {name: self.jittered(array, self.size(array)) for name, array in found.items()}
 
     def _check_apart(self, node: Node, sources: dict[str, Moved]) -> None:
         """Dropped where numbers that are compared are nearly equal, or may be after rounding."""
@@ -173,8 +195,10 @@ class Rounding:
         number = [a.f for a in node.proto.attribute if a.name == "replaced_value_float"]
         one, two = compared[0], np.asarray(number[0]) if number else compared[-1]
         if number or node.proto.input[0] != node.proto.input[-1]:
-            widely = self.size(*(value.clean for value in sources.values()), sizes=WIDELY)
-            if (np.abs(one - two) <= 2 * widely * np.maximum(np.abs(one), np.abs(two))).any():
+            arrays = [value.clean for value in sources.values()]
+            widely, normal = self.size(*arrays, sizes=WIDELY), self.size(*arrays, sizes=NORMAL)
+            larger = np.maximum(np.abs(one), np.abs(two))
+            if (np.abs(one - two) <= 2 * widely * np.maximum(larger, normal)).any():
                 raise Dropped(f"{node.proto.op_type}: it is decided by rounding")
 
     def _check_clear(self, node: Node, sources: dict[str, Moved], clean: list[Array], steps: list[int]) -> None:
@@ -187,7 +211,7 @@ class Rounding:
                     continue
                 widely = self.size(value.clean, sizes=WIDELY) if not value.exact or node.kind == SMOOTH else 0.0
                 way = self.generator.uniform(-1, 1, value.clean.shape) if k > 1 else np.asarray(2.0 * k - 1)
-                moved[name] = shifted(value.clean, widely * way)
+                moved[name] = shifted(value.clean, widely * way, self.size(value.clean, sizes=NORMAL))
             made = node.run(moved)
             if not all(np.array_equal(made[position], clean[position]) for position in steps):
                 raise Dropped(f"{node.proto.op_type}: it is decided by rounding")
@@ -209,6 +233,41 @@ def check_near(node: Node, made: Array, clean: Array, source: Array, widely: flo
     moved = 2 * widely * np.abs(np.nan_to_num(source).astype(np.float64))
     if (apart > np.minimum(moved, 0.1) + 1e-7).any():
         raise Dropped(f"{node.proto.op_type}: it jumps where it is")
+
+
+def largest_added(node: onnx.NodeProto, sources: Mapping[str, Moved]) -> Array | None:
+    """How large the numbers are that onnxruntime itself adds up, where its result may be all that rounding leaves."""
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if node.op_type in BESIDE_ONE or given.get("post_transform") == b"LOGISTIC":
+        return np.ones(())
+    if node.op_type not in ("InstanceNormalization", "LRN"):
+        return None
+    x, *others = (np.abs(sources[name].clean.astype(np.float64)) for name in node.input[:2])
+    if node.op_type == "LRN":  # it goes on from one window's sum to the next: what it takes away again leaves rounding
+        share, power = given.get("alpha", 1e-4) / given["size"], given.get("beta", 0.75)
+        sums = given.get("bias", 1.0) + share * x**2
+        return np.asarray(x * power * share * (x**2).sum(1, keepdims=True) / sums ** (power + 1))
+    # It takes the mean's multiple from the number's.
+    axes = tuple(range(2, x.ndim))
+    variance = sources[node.input[0]].clean.astype(np.float64).var(axes, keepdims=True)
+    return np.asarray(x * others[0].reshape(-1, *[1] * len(axes)) / np.sqrt(variance + given.get("epsilon", 1e-5)))
+
+
+def check_sizes(node: Node, sources: dict[str, Moved]) -> None:
+    """Dropped where constants are of other sizes than the specification wants, and onnxruntime does not look.
+
+    It reads past the coefficients of a linear model, and repeats a single scale for all channels. Constants that fit
+    the rows a graph was drawn with meet others where a dimension follows the batch.
+    """
+    op, inputs = node.proto.op_type, [sources[name].clean for name in node.proto.input if name in sources]
+    if op in ("LinearRegressor", "LinearClassifier"):
+        given = {a.name: helper.get_attribute_value(a) for a in node.proto.attribute}
+        labels = given.get("classlabels_ints") or given.get("classlabels_strings")
+        results = len(labels) if labels else given["targets"]
+        if len(given["coefficients"]) != results * inputs[0].shape[-1]:
+            raise Dropped(f"{op}: coefficients for other columns")
+    if op == "GroupNormalization" and any(part.shape != inputs[0].shape[1:2] for part in inputs[1:]):
+        raise Dropped(f"{op}: a scale for other channels")
 
 
 def check_cast(source: Array, made: Array) -> None:

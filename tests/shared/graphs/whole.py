@@ -18,6 +18,7 @@ DRAWS: dict[Drawing, tuple[float, str]] = {
     elementwise.draw_positive: (1, "Sqrt Log Reciprocal"),
     elementwise.draw_moving: (3, "Relu Neg Abs Identity"),
     elementwise.draw_steps: (1, "Floor Ceil Round Sign"),
+    elementwise.draw_scale: (0.8, "Mul"),
     elementwise.draw_threshold: (0.4, "ThresholdedRelu"),
     elementwise.draw_clip: (1, "Clip"),
     elementwise.draw_arithmetic: (4, "Add Sub Mul Div Pow PRelu"),

@@ -36,9 +36,11 @@ def drawn(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
-def onnxruntimes(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    """What onnxruntime answers."""
+def onnxruntimes(model: onnx.ModelProto, feeds: Mapping[str, Array], *, rewrites: bool = True) -> list[Array]:
+    """What onnxruntime answers; without ``rewrites``, of the very nodes of the model."""
     options = onnxruntime.SessionOptions()
+    if not rewrites:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -210,6 +210,41 @@ def test_features_are_extracted_by_constant_indices() -> None:
     compare(modelled(graph, {"i": np.array([3, 0, 1])}), {"x": drawn(5, 4)})
 
 
+@pytest.mark.parametrize("given", ["i = ArgMax<axis=1>(e)", "i = Cast<to=7>(e)", "i = Constant<value_ints=[2, 0]>()"])
+def test_label_encoder_of_constants(given: str) -> None:
+    graph = f"""(float[N,4] x) => (string y, float[N,4] z) {{ e = Exp(t)  {given}
+        y = ai.onnx.ml.LabelEncoder<keys_int64s=[0,1,2], values_strings=["a","b","c"], default_string="?">(i)
+        z = Relu(x) }}"""
+    model = modelled(graph, {"t": drawn(2, 3)})
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for rows in (5, 1):
+        mine, theirs = run(model, drawn(rows, 4))
+        assert mine[0].tolist() == theirs[0].tolist() and np.array_equal(mine[1], theirs[1])
+
+
+@pytest.mark.parametrize("table", [np.array([7, 8, 9]), np.array([[7, 8, 9]], np.int32), np.array(["a", "b", "c"])])
+def test_labels_are_extracted_of_constants(table: Array) -> None:
+    graph = """(float[N,4] x) => (int64 y, float[N,4] z) {
+        i = ArgMax<axis=1>(t)  y = ai.onnx.ml.ArrayFeatureExtractor(table, i)  z = Relu(x) }"""
+    model = modelled(graph, {"t": drawn(2, 3), "table": table})
+    made = model.graph.output[0].type.tensor_type
+    made.elem_type = helper.np_dtype_to_tensor_dtype(table.dtype) if table.dtype.kind == "i" else TensorProto.STRING
+    made.ClearField("shape")
+    mine, theirs = run(model, drawn(5, 4))
+    assert mine[0].tolist() == theirs[0].tolist() and mine[0].shape == theirs[0].shape
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)])
+def test_features_are_extracted_of_constants(shape: tuple[int, ...]) -> None:
+    graph = """(float[N,4] x) => (float y, float[N,4] z) {
+        e = Exp(t)  y = ai.onnx.ml.ArrayFeatureExtractor(e, i)  z = Relu(x) }"""
+    model = modelled(graph, {"t": drawn(*shape), "i": np.array([2, 0, 1, 1])})
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    mine, theirs = run(model, drawn(5, 4))
+    for got, wanted in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, strict=True)
+
+
 REFUSED = [
     ("float[N,4] x", "y = ai.onnx.ml.LinearRegressor<post_transform=\"PROBIT\", coefficients=[1.0,1.0,1.0,1.0]>(x)",
      "post_transform='PROBIT'"),

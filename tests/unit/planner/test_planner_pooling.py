@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from planning import compare, drawn, modelled, onnxruntimes, steps
 
 import trnrt
-from trnrt.errors import UnsupportedModelError
+from trnrt.errors import ModelFileError, UnsupportedModelError
 
 IMAGE = (2, 3, 9, 10)
 ATTRIBUTES = [
@@ -155,6 +157,8 @@ def test_norms_are_refused_below_one() -> None:
         "(float[2,3,4,4] x) => (float[2,3,1,1] y) { y = GlobalLpPool<p=3>(x) }",
         "(float[2,3,4,4] x) => (float[2,3,2,2] y) { y = LpPool<p=3, kernel_shape=[2,2], strides=[2,2]>(x) }",
         "(float[2,3,4,4] x) => (float[2,3,4,4] y) { y = LpPool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) }",
+        "(float[2,3,4,4] x) => (float[2,3,1,1] y) { a = Abs(x) b = Mul(a, a) c = Sqrt(b) y = GlobalLpPool<p=3>(c) }",
+        "(float[2,3,4,4] x) => (float[2,3,2,2] y) { a = Neg(x) y = LpPool<p=3, kernel_shape=[3,3]>(a) }",
     ],
 )
 def test_powers_that_float16_does_not_hold(graph: str, scale: float) -> None:
@@ -188,3 +192,34 @@ def test_maxima_of_whole_numbers(kind: str) -> None:
     graph = f"({kind}[N,2,6,6] x) => ({kind}[a,b,c,d] y) {{ y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }}"
     x = np.random.default_rng(0).integers(-100 if kind == "int8" else 0, 127, (2, 2, 6, 6)).astype(kind)
     compare(modelled(graph), {"x": x})
+
+
+@pytest.mark.parametrize("rule", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("kind", "fallback"), [("uint8", None), ("int8", None), ("double", "onnxruntime")])
+def test_maxima_with_padding_that_is_negative(kind: str, fallback: Any, rule: str) -> None:
+    """onnxruntime refuses it in floats of 32 and 16 bits alone, where it has a kernel of its own."""
+    graph = f'{{ y = MaxPool<kernel_shape=[3,2], strides=[2,3], auto_pad="{rule}">(x) }}'
+    x = np.random.default_rng(0).integers(-100 if kind == "int8" else 0, 127, (2, 2, 8, 12))
+    x = x.astype("float64" if kind == "double" else kind)
+    model = modelled(f"({kind}[N,2,8,12] x) => ({kind}[a,b,c,d] y) {graph}")
+    (got,) = trnrt.InferenceSession(model.SerializeToString(), fallback=fallback).run(None, {"x": x})
+    np.testing.assert_array_equal(got, onnxruntimes(model, {"x": x})[0])
+    model = modelled(f"(float[2,2,8,12] x) => (float[a,b,c,d] y) {graph}")
+    with pytest.raises(ModelFileError, match="negative padding"):
+        trnrt.InferenceSession(model.SerializeToString()).run(None, {"x": x.astype(np.float32)})
+
+
+@pytest.mark.parametrize("opset", [13, 16, 19])
+@pytest.mark.parametrize("count_include_pad", [0, 1])
+@pytest.mark.parametrize("kernel", [(3, 5), (3, 4), (2, 5), (2, 9), (2, 3)])
+def test_averages_of_padded_images_that_are_smaller_than_the_window(
+    kernel: tuple[int, int], count_include_pad: int, opset: int
+) -> None:
+    """A window that ends beyond the padding counts what there is, unless padding counts. Pads stay as they are:
+    onnxruntime's own clean-up folds them in, and then counts differently."""
+    window = f"kernel_shape=[{kernel[0]},{kernel[1]}], strides=[2,3], count_include_pad={count_include_pad}"
+    graph = f"(float[N,1,2,4] x) => (float[a,b,c,d] y) {{ p = Pad(x, k)  y = AveragePool<{window}>(p) }}"
+    model = modelled(graph, {"k": np.array([0, 0, 0, 1, 0, 0, 0, 2])}, opset)
+    x = drawn(2, 1, 2, 4)
+    (got,) = trnrt.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(got, onnxruntimes(model, {"x": x}, rewrites=False)[0], rtol=1e-5, strict=True)

@@ -37,7 +37,7 @@ def _folded(editor: Editor, node: ir.Node) -> str | None:
         # Each window must see a true element, as pooling operators want it.
         fits = len(kernel) == rank and all(p < kernel[k % rank] for k, p in enumerate(pads))
         fits = fits and (
-            _max_allows(pad, value) if node.op_type == "MaxPool" else _mean_allows(editor, node, own, value)
+            _max_allows(pad, value) if node.op_type == "MaxPool" else _mean_allows(editor, pad, node, value)
         )
     if not fits:
         return None
@@ -86,7 +86,18 @@ def _max_allows(pad: ir.Node, value: float) -> bool:
     return before.op_type in _NEVER_NEGATIVE
 
 
-def _mean_allows(editor: Editor, pool: ir.Node, own: list[int], value: float) -> bool:
-    """What is added counts, so the pooling must count all its padding."""
-    counts_all = bool(pool.attributes.get_int("count_include_pad", 0)) or not any(own)
+def _mean_allows(editor: Editor, pad: ir.Node, pool: ir.Node, value: float) -> bool:
+    """What is added counts, so the pooling must count all its padding, and nothing beyond it."""
+    counts_all = bool(pool.attributes.get_int("count_include_pad", 0))
+    if not counts_all and not any(pool.attributes.get_ints("pads", [])):
+        counts_all = _holds_a_window(pool, static_shape(pad.outputs[0]))
     return value == 0 and counts_all and editor.opset >= 7 and not pool.attributes.get_int("ceil_mode", 0)
+
+
+def _holds_a_window(pool: ir.Node, shape: tuple[int, ...] | None) -> bool:
+    """Whether images are no smaller than the window: that of a smaller one ends where nothing may count."""
+    kernel = pool.attributes.get_ints("kernel_shape", [])
+    dilations = pool.attributes.get_ints("dilations", [1] * len(kernel))
+    return shape is not None and all(
+        size > (taps - 1) * step for size, taps, step in zip(shape[2:], kernel, dilations, strict=False)
+    )

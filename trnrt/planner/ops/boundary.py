@@ -61,7 +61,7 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
 def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
     """Columns: of a constant table by final indices (a label look-up), or of a tensor by constant indices."""
     table, picks = lowering.constant(node.inputs[0]), lowering.constant(node.inputs[1])
-    if table is None and picks is not None:
+    if picks is not None and (table is None or table.dtype.kind == "f"):
         view = lowering.view_of(node.inputs[0])
         if len(view.shape) == 1:
             view = view.broadcast((1, *view.shape))
@@ -69,7 +69,7 @@ def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
             raise Blocked(f"an index outside the {view.shape[-1]} columns of its input")
         add_take(lowering, node, view, len(view.shape) - 1, picks.reshape(-1), "constant columns: access patterns")
         return
-    if table is None or not lowering.on_host(node.inputs[1]):
+    if table is None or (picks is None and not lowering.on_host(node.inputs[1])):
         raise Blocked("only the look-up of a constant by a final index (ArgMax), or of constant columns, is supported")
     lowering.to_host(node, _extract, "looks labels up on the host")
 

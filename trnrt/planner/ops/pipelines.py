@@ -231,8 +231,11 @@ def _default(node: ir.Node, values: Array) -> Any:
 def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
     """Labels for other labels: of a final label or index, or of an input, on the host."""
     source = node.inputs[0]
-    if source is None or not (lowering.on_host(source) or lowering.is_input(source)):
-        raise Blocked("labels of computed numbers", "only final indices, labels and inputs of the model are looked up")
+    known = lowering.on_host(source) or (source is not None and lowering.is_input(source))
+    if not known and lowering.constant(source) is None:
+        raise Blocked(
+            "labels of computed numbers", "only final indices, labels, constants and inputs of the model are looked up"
+        )
     keys, values = _listed(node, "keys"), _listed(node, "values")
     if keys is None or values is None or keys.size != values.size:
         raise Blocked("its keys and values are not two lists of one length")
