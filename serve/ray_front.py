@@ -21,6 +21,7 @@ from trnrt.serve.logs import log, start_logging
 from trnrt.serve.metrics import Metrics
 from trnrt.serve.ray_messages import Whereabouts
 from trnrt.serve.ray_models import RayModel
+from trnrt.serve.ray_proxy import BODY
 from trnrt.serve.ray_replica import own_replica, whereabouts
 from trnrt.serve.repository import Repository
 from trnrt.serve.served import Model
@@ -78,11 +79,30 @@ def _entrance(keeper: ASGIApp, app: ASGIApp) -> ASGIApp:
             await send(message)
 
         if scope["type"] == "http":
-            await keeper(scope, receive, sender)
+            await keeper(scope, _receiver(scope, receive), sender)
         else:
             await app(scope, receive, send)
 
     return called
+
+
+def _receiver(scope: Scope, receive: Receive) -> Receive:
+    """ASGI's ``receive``, with the body that came along with the request's head, if it did."""
+    content = (scope.get("extensions") or {}).get(BODY)
+    if content is None:
+        return receive
+    given = False
+
+    async def received() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": content, "more_body": False}
+        while (message := await receive())["type"] != "http.disconnect":
+            pass  # the body again, from the proxy, which a front before this one may have taken
+        return message
+
+    return received
 
 
 class RayRepository(Repository):

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.loading import TensorMeta
 from trnrt.serve.problems import Problem
 from trnrt.serve.settings import ServeSettings
@@ -35,7 +36,7 @@ class Description:
     outputs: tuple[TensorMeta, ...]
     metadata: dict[str, str]
     labels: list[str] | None
-    predicted_us: dict[int, float]
+    predictions: dict[int, Range]
     buckets: tuple[int, ...]
     batch: int | str | None
     mixing: str | None

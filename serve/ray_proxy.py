@@ -3,12 +3,17 @@
 Ray does not do that by itself, as it can't know whether it does harm, and answers 500. A prediction does none. That a
 front died is seen by the proxy saying nothing at all: what an application fails with, its replica answers, and what is
 too much or out of reach has an answer of the proxy.
+
+What a front has not accepted when it dies, Ray itself sends to another one, but only the request's head: a front asks
+the proxy for the body, and each piece of it is given once. Where the dead one had asked already, the other would wait
+for a body that does not come. So the body goes along with the head.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
@@ -23,6 +28,11 @@ PAUSE_S = 0.1
 """How much longer each further attempt waits: a machine that can't be reached fails at once, again and again."""
 KEPT_BYTES = 256 << 20
 """The most that a proxy keeps of bodies, to send them again. Who comes when it is full has to ask again himself."""
+GATHER_S = 1.0
+"""How long a body may take to come whole. One that takes longer is passed on as it comes, to a front that watches the
+time."""
+BODY = "trnrt.body"
+"""Where the body is among the extensions of a request's scope."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _PREDICTIONS = ("/predict", "/infer")
 """How the paths end that compute something: other applications of the cluster may change something with theirs."""
@@ -54,6 +64,9 @@ class AskAgain:
             await send(message)
 
         try:
+            await body.gather()
+            if body.whole and body.complete:
+                scope = {**scope, "extensions": {**(scope.get("extensions") or {}), BODY: body.content()}}
             for attempt in range(1, ATTEMPTS + 1):
                 await self._app(scope, body.receive, sender)
                 if answered or body.gone:
@@ -76,25 +89,36 @@ class AskAgain:
 
 
 class _Body:
-    """What a client has sent of a body, to be read again; ``whole`` as long as nothing of it is missing."""
+    """What a client sends of a body. It can be read again as long as it is ``whole``: nothing of it was let go.
+
+    ``complete``: its end has come; ``gone``: the client has gone.
+    """
 
     def __init__(self, keeper: AskAgain, receive: Receive) -> None:
         self._keeper, self._receive = keeper, receive
         self._kept: list[Message] = []
         self._at = self._bytes = 0
-        self.whole, self.gone = True, False
+        self.whole, self.complete, self.gone = True, False, False
+
+    async def gather(self) -> None:
+        """Receive what comes soon, as long as there is room."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S):
+                while self.whole and not self.complete and not self.gone:
+                    await self._take()
+
+    def content(self) -> bytes:
+        """All that was kept."""
+        return b"".join(message.get("body", b"") for message in self._kept)
 
     async def receive(self) -> Message:
         """What ASGI's ``receive`` gives."""
-        if self._at < len(self._kept):
-            message = self._kept[self._at]
-            self._at += 1
-            return message
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.gone = True
-        elif self.whole:
-            self._keep(message)
+        if self._at == len(self._kept):
+            await self._take()
+        message = self._kept[self._at]
+        self._at += 1
+        if not self.whole:
+            self._let_go()
         return message
 
     def rewind(self) -> None:
@@ -106,15 +130,25 @@ class _Body:
         self._keeper.keep(-self._bytes)
         self._kept, self._bytes, self._at = [], 0, 0
 
-    def _keep(self, message: Message) -> None:
+    async def _take(self) -> None:
+        """One message more."""
+        message = await self._receive()
+        self.gone = message["type"] == "http.disconnect"
+        self.complete = self.complete or not (self.gone or message.get("more_body", False))
         count = len(message.get("body", b""))
-        self.whole = self._keeper.keep(count)
-        if self.whole:
+        if self.whole and self._keeper.keep(count):
             self._bytes += count
-            self._kept.append(message)
-            self._at += 1
-        else:
-            self.drop()
+        elif self.whole:
+            self.whole = False
+            self._keeper.keep(-self._bytes)
+            self._bytes = 0
+            self._let_go()
+        self._kept.append(message)
+
+    def _let_go(self) -> None:
+        """Of what was read."""
+        del self._kept[: self._at]
+        self._at = 0
 
 
 def _may_be_repeated(scope: Scope) -> bool:

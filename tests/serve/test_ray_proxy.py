@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -18,7 +19,8 @@ from ray.serve._private.http_util import validate_http_proxy_callback_return
 from ray.serve._private.utils import call_function_from_import_path
 
 from trnrt.serve import ray_proxy
-from trnrt.serve.ray_proxy import ATTEMPTS, CALLBACK, LAYERS, AskAgain
+from trnrt.serve.ray_front import _entrance
+from trnrt.serve.ray_proxy import ATTEMPTS, BODY, CALLBACK, LAYERS, AskAgain
 
 Proxy = Callable[[Receive, Send], Coroutine[Any, Any, None]]
 PIECES = [b"one ", b"two ", b"three"]
@@ -73,14 +75,21 @@ class Ray:
         await self.fronts.pop(0)(receive, send)
 
 
-def asked(layer: AskAgain, method: str = "POST", path: str = "/v2/models/m/infer", gone: bool = False) -> list[Message]:
-    """What a client is sent who asks for this."""
+def asked(
+    layer: AskAgain,
+    method: str = "POST",
+    path: str = "/v2/models/m/infer",
+    gone: bool = False,
+    pause_s: float = 0.0,
+) -> list[Message]:
+    """What a client is sent who asks for this, with a pause before each piece of its body."""
     sent: list[Message] = []
     coming: list[Message] = [{"type": "http.request", "body": piece, "more_body": True} for piece in PIECES]
     coming[-1]["more_body"] = False
     coming = coming[:1] if gone else coming
 
     async def receive() -> Message:
+        await asyncio.sleep(pause_s)
         return coming.pop(0) if coming else DISCONNECT
 
     async def send(message: Message) -> None:
@@ -104,6 +113,45 @@ def test_what_a_front_died_with_another_answers(path: str) -> None:
     ray = Ray(dies, dies_early, answers)
     start, body = asked(AskAgain(ray), path=path)
     assert (start["status"], body["body"], ray.fronts) == (200, b"".join(PIECES), [])
+
+
+class OtherFront:
+    """Ray, which sends the head of a request to another front after one that died with the body, or with none of it.
+
+    ``heads``: whether the body went along, for each request.
+    """
+
+    def __init__(self, *, died_with_body: bool) -> None:
+        self._died_with_body = died_with_body
+        self.heads: list[bool] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.heads.append(BODY in scope.get("extensions", {}))
+        if self._died_with_body:
+            await whole(receive)
+        head = pickle.loads(pickle.dumps(scope))
+        await _entrance(self._front, self._front)(head, receive, send)
+
+    async def _front(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await answers(receive, send)
+        assert await receive() == DISCONNECT, "the body is read once, wherever it came from"
+
+
+@pytest.mark.parametrize("died_with_body", [True, False])
+def test_a_front_that_ray_itself_asks_after_another_has_the_body(died_with_body: bool) -> None:
+    ray = OtherFront(died_with_body=died_with_body)
+    start, body = asked(AskAgain(ray))
+    assert (start["status"], body["body"], ray.heads) == (200, b"".join(PIECES), [True])
+
+
+def test_a_body_that_comes_slowly_or_has_no_room_is_passed_on_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = OtherFront(died_with_body=False)
+    assert asked(AskAgain(small, most=len(PIECES[0])))[1]["body"] == b"".join(PIECES) and small.heads == [False]
+    monkeypatch.setattr(ray_proxy, "GATHER_S", 0.15)
+    slow = OtherFront(died_with_body=False)
+    assert asked(AskAgain(slow), pause_s=0.1)[1]["body"] == b"".join(PIECES) and slow.heads == [False]
+    ray = Ray(dies, answers)
+    assert asked(AskAgain(ray), pause_s=0.1)[1]["body"] == b"".join(PIECES), "and can be asked for again"
 
 
 def test_what_has_no_effect_may_be_asked_for_twice_and_nothing_else() -> None:
