@@ -4,8 +4,10 @@ from trnrt.nki import nisa, nl
 
 
 def warm_up(transposes: int) -> None:
-    """So many transposes of zeros, 0.2 us each, while the first loads are under way: from trn2 on the tensor engine's
-    clock takes 3.4 us of work to rise to its full rate. Nothing on trn1.
+    """So many transposes of zeros, 0.2 us each, while the first loads are under way. Nothing on trn1.
+
+    From trn2 on the tensor engine runs at half its clock until it was busy for 55 % of a window of 6.8 us
+    (docs/timing.md).
 
     numpy: nothing
     """

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trnrt.buckets import DEFAULT_BUCKETS, cover
 from trnrt.importer import TensorInfo, import_model
+from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
 from trnrt.serve.devices import device_options
 from trnrt.serve.golden import Golden, answered, golden_feeds
@@ -37,7 +38,7 @@ class LoadedModel:
 
     ``buckets`` are the rows it was compiled for, () for a model without a batch or with rows that depend on each other:
     these are compiled for what comes. ``mixing`` says why rows of different requests can't be put together, None if
-    they can. ``predicted_us`` has the device's time by bucket (or for 1 row), where there is a prediction.
+    they can. ``predictions`` have the device's time by bucket (or for 1 row), where there is a prediction.
     """
 
     golden: Golden
@@ -51,7 +52,7 @@ class LoadedModel:
         self.parameters, self.batch = model.parameters, model.batch
         self.metadata = dict(model.metadata)
         self.buckets = _buckets(model.batch, settings)
-        self.predicted_us: dict[int, float] = {}
+        self.predictions: dict[int, Range] = {}
         self._prepared: set[object] = set()
         self._others: set[object] = set()
         self._spare = self.session.choosing(self.session.choices)
@@ -96,9 +97,9 @@ class LoadedModel:
     def predicted(self, rows: int) -> float | None:
         """What so many rows take on the device, microseconds; None where it is not known."""
         if not self.buckets:
-            return self.predicted_us.get(rows)
-        known = [self.predicted_us.get(part.bucket) for part in cover(rows, self.buckets)]
-        times = [time for time in known if time is not None]
+            return self.predictions[rows].us if rows in self.predictions else None
+        known = [self.predictions.get(part.bucket) for part in cover(rows, self.buckets)]
+        times = [found.us for found in known if found is not None]
         return sum(times) if len(times) == len(known) else None
 
     @property
@@ -136,8 +137,8 @@ class LoadedModel:
         if not self._prepared:
             self.golden = golden
         self._prepared.add(self.kind(golden.feeds))
-        if (predicted := self.session.predicted_us) is not None:
-            self.predicted_us[rows] = predicted
+        if (predicted := self.session.predicted_range) is not None:
+            self.predictions[rows] = predicted
         return outputs
 
     def _other(self, feeds: Mapping[str, Array]) -> InferenceSession:

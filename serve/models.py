@@ -14,6 +14,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from trnrt.errors import DeviceError
+from trnrt.nki.machine.timing import Range
 from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.serve.batching import Batcher, ComputeThread, Inference, Limits
 from trnrt.serve.checking import Checker
@@ -108,9 +109,9 @@ class ServedModel:
         return self._known.labels if self._known else None
 
     @property
-    def predicted_us(self) -> dict[int, float]:
+    def predictions(self) -> dict[int, Range]:
         """What a batch takes on the device, by bucket; empty where there is no prediction."""
-        return self._known.loaded.predicted_us if self._known else {}
+        return self._known.loaded.predictions if self._known else {}
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -213,8 +214,8 @@ class ServedModel:
         old, self._engine, self._known = self._engine, engine, engine
         self._ready_since = BACKOFF.now()
         self._become("ready")
-        for bucket, microseconds in engine.loaded.predicted_us.items():
-            self._own_metrics.predicted(bucket, microseconds)
+        for bucket, found in engine.loaded.predictions.items():
+            self._own_metrics.predicted(bucket, found.us)
         log("info", "model_ready", model=self.name, buckets=engine.loaded.buckets, alone=engine.loaded.mixing)
         return old
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ray.exceptions import ObjectLostError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.batching import Inference
 from trnrt.serve.checking import Checker
 from trnrt.serve.loading import TensorMeta
@@ -91,9 +92,9 @@ class RayModel:
         return self._described.labels if self._described else None
 
     @property
-    def predicted_us(self) -> dict[int, float]:
+    def predictions(self) -> dict[int, Range]:
         """As of ``ServedModel``."""
-        return self._described.predicted_us if self._described else {}
+        return self._described.predictions if self._described else {}
 
     @property
     def buckets(self) -> tuple[int, ...]:

@@ -73,8 +73,8 @@ class ModelReplica:
         self._batched = self._batcher(settings.max_delay_ms / 1e3)
         self._free = asyncio.Event()
         self._free.set()
-        for bucket, microseconds in self._loaded.predicted_us.items():
-            self._metrics.model(share.name).predicted(bucket, microseconds)
+        for bucket, found in self._loaded.predictions.items():
+            self._metrics.model(share.name).predicted(bucket, found.us)
         log("info", "model_ready", buckets=self._loaded.buckets, alone=self._loaded.mixing)
 
     async def infer(self, ask: Ask) -> Outcome:
@@ -235,7 +235,7 @@ def _described(loaded: LoadedModel, version: str) -> Description:
         outputs=loaded.outputs,
         metadata=loaded.metadata,
         labels=labels or None,
-        predicted_us=loaded.predicted_us,
+        predictions=loaded.predictions,
         buckets=loaded.buckets,
         batch=loaded.batch,
         mixing=loaded.mixing,

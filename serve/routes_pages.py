@@ -86,6 +86,7 @@ def described(repository: Repository) -> dict[str, Any]:
 
 def _model(model: Model) -> dict[str, Any]:
     ready = model.state == "ready"
+    predicted = {str(rows): found for rows, found in sorted(model.predictions.items())} if ready else {}
     return {
         "name": model.name,
         "state": model.state,
@@ -93,7 +94,9 @@ def _model(model: Model) -> dict[str, Any]:
         "inputs": [_tensor(tensor) for tensor in model.inputs] if ready else [],
         "outputs": [_tensor(tensor) for tensor in model.outputs] if ready else [],
         "labels": model.labels if ready else None,
-        "predicted_us": {str(rows): time for rows, time in sorted(model.predicted_us.items())} if ready else {},
+        "predicted_us": {rows: found.us for rows, found in predicted.items()},
+        "low_us": {rows: found.least_us for rows, found in predicted.items()},
+        "high_us": {rows: found.most_us for rows, found in predicted.items()},
         "form": form_of(model) if ready else None,
     }
 

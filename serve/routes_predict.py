@@ -60,7 +60,8 @@ def add_predict(app: FastAPI, repository: Repository) -> None:
             raise Problem(500, str(error)) from None
         times = timing(inference)
         times["total_ms"] = round((time.perf_counter() - began) * 1e3, 3)
-        predicted = model.predicted_us.get(inference.bucket)
+        found = model.predictions.get(inference.bucket)
+        predicted = None if found is None else found.us
         return JSONAnswer({"model": model.name, **told, "timing": {**times, "predicted_device_us": predicted}})
 
     answers = schemas.responses("Prediction", schemas.FOR_INPUT)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.batching import Inference
 from trnrt.serve.loading import TensorMeta
 
@@ -37,7 +38,7 @@ class Model(Protocol):
     @property
     def labels(self) -> list[str] | None: ...
     @property
-    def predicted_us(self) -> dict[int, float]: ...
+    def predictions(self) -> dict[int, Range]: ...
     @property
     def buckets(self) -> tuple[int, ...]: ...
     @property

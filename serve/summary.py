@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
     from trnrt.serve.repository import Repository
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One model: the first and the last of ``predicted_us`` are for the smallest and the largest bucket."""
+    """One model, and what each of its buckets takes on the device, the smallest first."""
 
     name: str
     state: str
     reason: str | None
     buckets: tuple[int, ...]
-    predicted_us: tuple[float, ...]
+    predictions: Mapping[int, Range]
 
 
 def summary_rows(repository: Repository) -> list[SummaryRow]:
     """A row for each model."""
     return [
-        SummaryRow(model.name, model.state, model.reason, model.buckets, tuple(model.predicted_us.values()))
+        SummaryRow(model.name, model.state, model.reason, model.buckets, model.predictions)
         for model in repository.models.values()
     ]
 
@@ -43,7 +44,9 @@ def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
 
 
 def _latency(row: SummaryRow) -> str:
-    if not row.predicted_us:
-        return ""
-    first, last = row.predicted_us[0], row.predicted_us[-1]
-    return f"{first:,.1f} us" if first == last else f"{first:,.1f} to {last:,.1f} us"
+    """The least and the largest bucket."""
+    from trnrt.report.text import counted, range_text
+
+    ends = sorted({min(row.predictions), max(row.predictions)}) if row.predictions else []
+    told = [(counted(rows, "row"), range_text(row.predictions[rows])) for rows in ends]
+    return "; ".join(f"{rows}: {time}" for rows, time in told) if len(told) > 1 else "".join(time for _, time in told)

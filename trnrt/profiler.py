@@ -9,6 +9,7 @@ from trnrt.cache import KernelCache
 from trnrt.nki import Spec
 from trnrt.nki.floor import floor_program
 from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.timing import Range, predict
 from trnrt.nki.profiling import Profile, Step, predicted_us, profile_programs
 from trnrt.nki.tiles import StepTiles, tile_plan
 from trnrt.planner.plan import Plan
@@ -26,6 +27,11 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     steps = [*_steps(plan), *ahead]
     program = _traced(plan, cache_dir)
     return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan))
+
+
+def predicted_range_of(plan: Plan, cache_dir: Path | None = None) -> Range:
+    """``benchmark`` of a plan's profile, for those who need no more of it. Raises what ``profile_plan`` raises."""
+    return predict(_traced(plan, cache_dir)).benchmark
 
 
 def predicted_us_of(plan: Plan, cache_dir: Path | None = None) -> float:

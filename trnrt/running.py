@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from trnrt.planner.naming import printable
 from trnrt.planner.partition import DevicePart, Part, Partition
 from trnrt.planner.plan import Plan, PlanOutput
 
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
+
 
 @dataclass(frozen=True)
 class LoadedPlan:
@@ -29,13 +32,13 @@ class LoadedPlan:
     path: Path
 
     @cached_property
-    def predicted_us(self) -> float | None:
+    def predicted(self) -> Range | None:
         """What one run costs on the device; None where the backend has no program that could be timed."""
         from trnrt.backends.simulator import SimulatedKernel
-        from trnrt.nki.profiling import predicted_us
+        from trnrt.nki.machine.timing import predict
 
         program = self.kernel.program if isinstance(self.kernel, SimulatedKernel) else None
-        return None if program is None else predicted_us(program)
+        return None if program is None else predict(program).benchmark
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The plan's outputs, in the model's own dtypes."""
@@ -69,6 +72,14 @@ def as_output(value: Any, output: PlanOutput) -> Any:
         return value.astype(output.dtype, copy=False).reshape(output.shape)
 
 
+def add_known_ranges(predicted: Sequence[Range | None], fixed_us: float = 0.0) -> Range | None:
+    """What these take one after the other; None where there is none, or one of them is not known."""
+    from trnrt.nki.machine.timing import add_ranges
+
+    known = [one for one in predicted if one is not None]
+    return add_ranges(known, fixed_us) if known and len(known) == len(predicted) else None
+
+
 class LoadedPartition:
     """All parts of a model for given input shapes."""
 
@@ -83,16 +94,12 @@ class LoadedPartition:
         return [loaded for _, loaded in self.parts if isinstance(loaded, LoadedPlan)]
 
     @property
-    def predicted_us(self) -> float | None:
+    def predicted(self) -> Range | None:
         """What one run costs: the parts on the device, and the round trips between them; not the CPU's own time.
 
         None where nothing runs on the device, or the backend has no program that could be timed.
         """
-        times = [plan.predicted_us for plan in self.plans]
-        known = [time for time in times if time is not None]
-        if not known or len(known) < len(times):
-            return None
-        return sum(known) + self.partition.crossings_us
+        return add_known_ranges([plan.predicted for plan in self.plans], self.partition.crossings_us)
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The model's outputs by name."""

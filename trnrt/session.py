@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from trnrt.errors import Blocker, DeviceError, InputError, OptionError, Unsuppor
 from trnrt.feeds import as_array, check_array, draw, shape_text
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.nki.machine.timing import Range, add_ranges
 from trnrt.no_rows import outputs_of_no_rows
 from trnrt.plan_files import save_plan
 from trnrt.planner import Plan, make_plan
@@ -31,7 +32,7 @@ from trnrt.planner.naming import identifier
 from trnrt.planner.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
 from trnrt.planner.search import EFFORTS
 from trnrt.planner.sizes import default_shapes
-from trnrt.running import LoadedPartition
+from trnrt.running import LoadedPartition, add_known_ranges
 
 Array = NDArray[Any]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -130,9 +131,12 @@ class InferenceSession:
         With a fallback it is that of the parts on the device and of the round trips between them; the CPU's own time is
         not in it. None before the first run.
         """
-        times = [loaded.predicted_us for loaded in self._ran]
-        known = [time for time in times if time is not None]
-        return sum(known) if known and len(known) == len(times) else None
+        return None if self.predicted_range is None else self.predicted_range.us
+
+    @property
+    def predicted_range(self) -> Range | None:
+        """``predicted_us`` with the least and the most that it may be: the sums of those of the parts and slices."""
+        return add_known_ranges([loaded.predicted for loaded in self._ran])
 
     @property
     def crossings_us(self) -> float:
@@ -204,15 +208,19 @@ class InferenceSession:
 
     def predicted_for(self, batch: int) -> float:
         """The predicted latency of a batch on the device, microseconds; nothing is run."""
+        return self.predicted_range_for(batch).us
+
+    def predicted_range_for(self, batch: int) -> Range:
+        """``predicted_for`` with the least and the most that it may be."""
         values = {name: array for name, array in self.random_inputs(1).items() if name in self.model.parameters}
         return self._timed(self.shapes_for(batch), values)[1]
 
-    def predicted(self, partition: Partition) -> float:
-        """The predicted latency of these parts on the device, microseconds; nothing is run."""
-        from trnrt.profiler import predicted_us_of
+    def predicted(self, partition: Partition) -> Range:
+        """The predicted latency of these parts on the device, with its range; nothing is run."""
+        from trnrt.profiler import predicted_range_of
 
-        on_device = sum(predicted_us_of(plan, self._cache.directory) for plan in partition.plans)
-        return on_device + partition.crossings_us
+        on_device = [predicted_range_of(plan, self._cache.directory) for plan in partition.plans]
+        return add_ranges(on_device, partition.crossings_us)
 
     def shapes_for(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
         """The inputs' shapes for ``batch`` rows; InputError where one is open and the session was not told it."""
@@ -226,8 +234,8 @@ class InferenceSession:
         """``partition_for``, from the cache if it is there."""
         return self._cached(self.shapes_for(batch), {})[0]
 
-    def timed_for(self, batch: int = 1) -> tuple[Partition, float]:
-        """``planned_for``, and its predicted latency on the device, microseconds; from the cache if they are there."""
+    def timed_for(self, batch: int = 1) -> tuple[Partition, Range]:
+        """``planned_for``, and its predicted latency on the device; from the cache if they are there."""
         return self._timed(self.shapes_for(batch), {})
 
     def random_inputs(self, batch: int | None = None, seed: int = 0) -> dict[str, Array]:
@@ -424,9 +432,10 @@ class InferenceSession:
         """The parts from the cache, or made now; and why they were made."""
         return self._cache.partition(self._request(shapes, values), lambda: self._partition(shapes, values))
 
-    def _timed(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[Partition, float]:
+    def _timed(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> tuple[Partition, Range]:
         partition, _ = self._cached(shapes, values)
-        return partition, self._cache.time(self._request(shapes, values), lambda: self.predicted(partition))
+        kept = self._cache.time(self._request(shapes, values), lambda: astuple(self.predicted(partition)))
+        return partition, Range(*kept)
 
     def _request(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]) -> dict[str, Any]:
         options: Any = {"target": self.target, "dtype": self.dtype, "choices": self.choices, "effort": self.effort}

@@ -45,7 +45,7 @@ export function detailsOf(model) {
         ...row("Inputs", "inputs", ...model.inputs.map(tensor)),
         ...row("Outputs", "outputs", ...model.outputs.map(tensor)),
         ...(model.labels ? row("Classes", "labels", labelsText(model.labels)) : [])),
-      ...latencies(model.predicted_us)),
+      ...latencies(model)),
   ];
 }
 
@@ -67,14 +67,16 @@ function labelsText(labels) {
 }
 
 // The predicted time of each size that is compiled, with bars on one scale.
-function latencies(predicted) {
-  const times = Object.entries(predicted).map(([rows, time]) => [Number(rows), time]).sort((a, b) => a[0] - b[0]);
+function latencies({predicted_us, low_us = {}, high_us = {}}) {
+  const times = Object.entries(predicted_us).map(([rows, time]) => [Number(rows), time]).sort((a, b) => a[0] - b[0]);
   if (times.length === 0) return [];
   const longest = Math.max(...times.map(([, time]) => time));
   const lines = times.map(([rows, time]) => {
     const bar = element("span", {class: "bar", "aria-hidden": "true"}, element("span"));
     bar.firstChild.style.width = `${100 * time / longest}%`;
-    return element("li", {}, element("span", {class: "name"}, counted(rows, "row")), bar, element("span", {class: "number"}, microseconds(time)));
+    const [low, high] = [low_us[rows], high_us[rows]];
+    const range = low === undefined ? null : `${microseconds(low)} to ${microseconds(high)}`;
+    return element("li", {title: range}, element("span", {class: "name"}, counted(rows, "row")), bar, element("span", {class: "number"}, microseconds(time)));
   });
   return [element("div", {}, element("h3", {id: "latency-title"}, "Predicted time on the device"),
     element("ul", {class: "classes", id: "latency", "aria-labelledby": "latency-title"}, ...lines))];

@@ -28,6 +28,7 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.app import make_app
 from trnrt.serve.logs import request_id
 from trnrt.serve.models import Inference, ServedModel, TensorMeta
@@ -61,7 +62,7 @@ class MadeUpModel:
         self.labels: list[str] | None = json.loads(self.metadata.get("labels", "null"))
         self.state, self.reason = "ready", cast("str | None", None)
         self.retry_after: int | None = None
-        self.predicted_us = {1: 12.5}
+        self.predictions = {1: Range(11.0, 12.5, 14.0)}
         self.waiting = self.answered = self.cancelled = self.on_their_way = 0
         self.error: Exception | None = None
         self.go: asyncio.Event | None = None

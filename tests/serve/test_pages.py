@@ -90,7 +90,7 @@ def test_what_the_page_shows_of_models_in_each_state() -> None:
     found = response.json()["models"]
     assert [(each["name"], each["state"], each["reason"]) for each in found] == [(s, s, r) for s, r in states.items()]
     assert found[0]["inputs"] == [{"name": "x", "dtype": "float32", "shape": [-1, 4]}]
-    assert found[0]["predicted_us"] == {"1": 12.5}
+    assert [found[0][key] for key in ("low_us", "predicted_us", "high_us")] == [{"1": 11.0}, {"1": 12.5}, {"1": 14.0}]
     assert all(each["inputs"] == [] and each["form"] is None for each in found[1:])
 
 

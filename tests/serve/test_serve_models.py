@@ -74,8 +74,8 @@ def test_it_tells_of_itself_what_the_file_says(tmp_path: Path) -> None:
         assert model.inputs == (TensorMeta("x", "float32", (-1, 4)),)
         assert model.outputs == (TensorMeta("y", "float32", (-1, 4)),)
         assert model.labels == ["a", "b"] and model.metadata == {"labels": '["a", "b"]'}
-        assert model.buckets == tuple(model.predicted_us) == (1, 2, 4, 6)
-        assert all(microseconds > 0 for microseconds in model.predicted_us.values())
+        assert model.buckets == tuple(model.predictions) == (1, 2, 4, 6)
+        assert all(0 < found.least_us < found.us < found.most_us for found in model.predictions.values())
 
     run(work())
 

@@ -34,6 +34,8 @@ class _Writer:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.instructions: list[Record] = [instruction("Tensor", "NOTIFY", 5, 10, "hint=2", name="")]
+        if run.events[0].start > run.first:  # gpsimd makes descriptors, which no profiler shows
+            self.instructions.append(instruction("Sync", "EVENT_SEMAPHORE", run.first, 1, "setter=0", name="I-first"))
         self.packets: list[Record] = []
         self.updates: list[Record] = [update("3", 0, 1)]
         self.sets: dict[int, tuple[int, int]] = {}  # event -> its semaphore and the value it brings it to

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
-from trnrt.nki.machine.timing import Timeline
+from trnrt.nki.machine.timing import Cause, Prediction, Range, Timeline
+from trnrt.nki.machine.timing.issues import Issues
+from trnrt.nki.machine.timing.simulation import Schedule
 from trnrt.nki.profiling import EngineUse, Profile, Roofline, StepUse
 
 LANES = ("tensor", "vector", "scalar", "gpsimd", "sync", "queue sync")
@@ -30,7 +33,46 @@ ENGINES = {
 def timeline(target: str = "trn2") -> Timeline:
     """A timeline in which nothing happens."""
     program = Program("digits", get_target(target))
-    return Timeline(program, LANES, [], [], [], [], [], [], dict.fromkeys(LANES, 0), 32_000_000)
+    timing = program.target.timing
+    return Timeline(program, LANES, [], [], [], [], [], [], dict.fromkeys(LANES, 0), 32_000_000, timing=timing)
+
+
+CAUSES = (
+    Cause("order of instructions", Range(40.0, 40.0, 48.0), "the compiler may reorder, or not", "nl.no_reorder()"),
+    Cause("DMA starts", Range(37.0, 40.0, 41.0), "public traces", ""),
+)
+
+
+@dataclass(frozen=True)
+class MadePrediction(Prediction):
+    """A prediction whose ranges and causes are made by hand."""
+
+    made: tuple[Range, Range]
+    made_causes: tuple[Cause, ...] = CAUSES
+
+    @property
+    def benchmark(self) -> Range:
+        return self.made[0]
+
+    @property
+    def profiler(self) -> Range:
+        return self.made[1]
+
+    @cached_property
+    def causes(self) -> tuple[Cause, ...]:
+        return self.made_causes
+
+
+def made_prediction(benchmark: Range, profiler: Range, causes: tuple[Cause, ...] = CAUSES) -> Prediction:
+    """A prediction with these ranges."""
+    line = timeline()
+    issues = Issues(line.program)
+    return MadePrediction(issues, issues, Schedule, line, line, line, (benchmark, profiler), causes)
+
+
+def around(us: float) -> Range:
+    """A range that is wide enough to be seen: 36 to 50 around 40."""
+    return Range(0.9 * us, us, 1.25 * us)
 
 
 def made_profile(**changes: Any) -> Profile:
@@ -58,6 +100,10 @@ def made_profile(**changes: Any) -> Profile:
         psum_peak_bytes=4_096,
         roofline=Roofline(629.1, 19.7, 79.0, 368.0),
         cores=(timeline(),),
+        predictions=(),
         notes=(),
     )
-    return replace(profile, **changes)
+    profile = replace(profile, **changes)
+    if profile.predictions:
+        return profile
+    return replace(profile, predictions=(made_prediction(around(profile.benchmark_us), around(profile.profiler_us)),))

@@ -8,7 +8,9 @@ from typing import Any
 
 from trnrt.nki import Spec, nisa, nki, nl, trace
 from trnrt.nki.machine.program import Engine, Program
-from trnrt.nki.machine.timing import PS_PER_US, Timeline, Transfer
+from trnrt.nki.machine.timing import PS_PER_US, Prediction, Timeline, Transfer
+from trnrt.nki.machine.timing.issues import Issues
+from trnrt.nki.machine.timing.simulation import Schedule
 from trnrt.nki.profiling import EngineUse, Profile, Roofline, StepUse
 
 LANES = ("tensor", "vector", "scalar", "gpsimd", "sync", "queue sync", "queue scalar")
@@ -54,8 +56,9 @@ def paced(program: Program, *, overlap: int = 150_300, pace: int = 100_700) -> T
     busy = dict.fromkeys(LANES, 0)
     for number in lane:
         busy[LANES[number]] += pace
+    waited_for, timing = [k - 1 for k in range(count)], program.target.timing
     return Timeline(
-        program, LANES, list(range(count)), lane, start, end, [k - 1 for k in range(count)], transfers, busy, end[-1]
+        program, LANES, list(range(count)), lane, start, end, waited_for, transfers, busy, end[-1], timing=timing
     )
 
 
@@ -72,8 +75,15 @@ def profile_of(*cores: Timeline, steps: Sequence[StepUse] | None = None, **chang
         steps=tuple(line_steps(timeline) if steps is None else steps),
         sbuf_peak_bytes=2560, psum_peak_bytes=2048,
         roofline=Roofline(28.4, 3.2, 22.8, 2_900.0), cores=cores,
+        predictions=tuple(prediction_of(core) for core in cores),
     )  # fmt: skip
     return replace(made, **changes)
+
+
+def prediction_of(core: Timeline) -> Prediction:
+    """The prediction whose three timelines are this one."""
+    issues = Issues(core.program)
+    return Prediction(issues, issues, Schedule, core, core, core)
 
 
 def line_steps(timeline: Timeline) -> list[StepUse]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cache_writing import LARGE, REQUEST, request, weights, write_often
 
-from trnrt.cache.entries import Entries, key_of
+from trnrt.cache.entries import Entries, Times, key_of
 from trnrt.cache.plans import PlanCache
 
 
@@ -196,24 +196,25 @@ def test_entries_are_json(tmp_path: Path) -> None:
 
 def test_predicted_times_are_kept_with_their_request_and_checked(tmp_path: Path) -> None:
     cache = PlanCache(tmp_path / "cache")
-    asked: list[float] = []
+    asked: list[Times] = []
+    times = (11.0, 12.5, 14.0)
 
-    def predict() -> float:
-        asked.append(12.5)
-        return 12.5
+    def predict() -> Times:
+        asked.append(times)
+        return times
 
     for version in "112":
-        assert cache.time({"name": "m", "version": version}, predict) == 12.5
+        assert cache.time({"name": "m", "version": version}, predict) == times
     assert len(asked) == 2
     assert cache.entries.entries() == []
     (one, other) = (tmp_path / "cache" / "times").glob("*.json")
     one.write_text(one.read_text().replace("12.5", "1.25"))
-    other.write_text("{")
+    other.write_text('{"digest": "0", "predicted_us": 12.5}')  # as it was without a range
     for version in "12":
-        assert cache.time({"name": "m", "version": version}, predict) == 12.5
+        assert cache.time({"name": "m", "version": version}, predict) == times
     assert len(asked) == 4
     assert cache.entries.clear() > 0
     assert cache.entries.size() == 0
     off = PlanCache(tmp_path / "off", enabled=False)
-    assert (off.time({}, predict), len(asked)) == (12.5, 5)
+    assert (off.time({}, predict), len(asked)) == (times, 5)
     assert not (tmp_path / "off").exists()

@@ -20,6 +20,7 @@ from PIL import Image
 from trnrt import __version__, errors
 from trnrt.commands import run as run_verb
 from trnrt.nki.machine.targets import target_names
+from trnrt.nki.machine.timing import Range
 from trnrt.session import InferenceSession
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -229,7 +230,7 @@ def test_run_prints_outputs_top_and_the_last_line() -> None:
     assert lines[-3] == "and 440 more rows; --json has all"
     last = (
         r"simulator, target trn2, float32: 450 rows in [\d,.]+ ms on this machine, compiling included; "
-        r"predicted for the device: [\d,]+\.\d us"
+        r"predicted for the device: [\d,]+ us \([\d,]+ to [\d,]+\)"
     )
     assert re.fullmatch(last, lines[-1])
     assert "left alone: 'pixels', 'label'" in outcome.err
@@ -376,14 +377,16 @@ def test_json_out_is_the_document(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["run", "validate"])
 def test_a_predicted_latency_is_shown_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    monkeypatch.setattr(InferenceSession, "predicted_us", 1234.56)
-    assert trnrt(verb, CNN).out.splitlines()[-1].endswith("; predicted for the device: 1,234.6 us")
-    assert trnrt(verb, CNN, "--json").document["predicted_us"] == 1234.56
-    doubt = "us (trn3's model was never compared with a measurement)"
+    monkeypatch.setattr(InferenceSession, "predicted_range", Range(1100.4, 1234.56, 1300.0))
+    assert trnrt(verb, CNN).out.splitlines()[-1].endswith("; predicted for the device: 1,235 us (1,100 to 1,300)")
+    document = trnrt(verb, CNN, "--json").document
+    assert [document[key] for key in ("predicted_us", "low_us", "high_us")] == [1234.56, 1100.4, 1300.0]
+    doubt = "to 1,300) (trn3's model was never compared with a measurement)"
     assert trnrt(verb, CNN, "--target", "trn3").out.splitlines()[-1].endswith(doubt)
-    monkeypatch.setattr(InferenceSession, "predicted_us", None)
+    monkeypatch.setattr(InferenceSession, "predicted_range", None)
     assert "predicted" not in trnrt(verb, CNN).out
-    assert trnrt(verb, CNN, "--json").document["predicted_us"] is None
+    document = trnrt(verb, CNN, "--json").document
+    assert [document[key] for key in ("predicted_us", "low_us", "high_us")] == [None] * 3
 
 
 def test_random_inputs_that_do_not_fit_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,8 +147,10 @@ def test_profile_adds_the_parts_and_the_round_trips(model: str, tmp_path: Path) 
     outcome = trnrt("profile", model, *FALLBACK, "--json", "--json-out", baseline)
     document = outcome.document
     device = [part for part in document["parts"] if part["place"] == "core"]
-    times = sum(part["predicted_us"]["benchmark"] for part in device)
-    assert document["predicted_us"]["benchmark"] == pytest.approx(times + document["crossings_us"])
+    for key in ("low_us", "predicted_us", "high_us"):
+        for clock in ("benchmark", "profiler"):
+            times = sum(part[key][clock] for part in device)
+            assert document[key][clock] == pytest.approx(times + document["crossings_us"])
     assert [step["name"] for step in document["steps"]][1] == "round trip of middle_part2"
     assert trnrt("profile", model, *FALLBACK, "--baseline", baseline).code == 0
     faster = json.loads(baseline.read_text())
@@ -156,7 +158,10 @@ def test_profile_adds_the_parts_and_the_round_trips(model: str, tmp_path: Path) 
     baseline.write_text(json.dumps(faster))
     assert trnrt("profile", model, *FALLBACK, "--baseline", baseline).code == 1
     text = trnrt("profile", model, *FALLBACK, "--html", tmp_path / "r.html")
-    assert text.out.startswith(f"all parts: {document['predicted_us']['benchmark']:,.1f} us predicted, 40.0 us of it")
+    low, us, high = (document[key]["benchmark"] for key in ("low_us", "predicted_us", "high_us"))
+    assert low < us < high
+    assert text.out.startswith(f"all parts: {us:,.1f} us ({low:,.1f} to {high:,.1f}) predicted, 40.0 us of it")
+    assert "the range's ends are the sums of the parts' ends" in text.out
     assert "2 parts: wrote" in text.err
     assert sorted(path.name for path in tmp_path.glob("*.html")) == ["r-1.html", "r-2.html"]
 

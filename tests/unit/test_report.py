@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 
 from trnrt.errors import Blocker, OptionError
 from trnrt.importer import TensorInfo, import_model
+from trnrt.nki.machine.timing import Range
 from trnrt.planner.plan import NodeReport
 from trnrt.report.console import complain, note, render, working
 from trnrt.report.documents import SMALL, as_text, run_document, unsupported_document, validate_document
@@ -44,7 +45,7 @@ class Session:
     """As much of a session as the documents read."""
 
     name, backend, target, dtype = "net", "simulator", "trn2", "float32"
-    predicted_us: float | None = None
+    predicted_range: Range | None = None
     last_partition = None
 
 
@@ -128,7 +129,7 @@ def test_tables_are_wide_where_nobody_can_widen_them(monkeypatch: pytest.MonkeyP
 
 def test_run_document_has_the_keys_of_its_contract() -> None:
     loaded = document({"y": np.zeros((2, 3), np.float32)})
-    assert list(loaded)[:10] == [
+    assert list(loaded)[:12] == [
         "schema_version",
         "model",
         "backend",
@@ -136,12 +137,14 @@ def test_run_document_has_the_keys_of_its_contract() -> None:
         "dtype",
         "wall_ms",
         "predicted_us",
+        "low_us",
+        "high_us",
         "parts",
         "outputs",
         "top",
     ]
     assert loaded["schema_version"] == 1
-    assert loaded["predicted_us"] is None
+    assert (loaded["predicted_us"], loaded["low_us"], loaded["high_us"]) == (None, None, None)
     assert loaded["top"] is None
     assert loaded["outputs"] == {"y": {"shape": [2, 3], "dtype": "float32", "data": [[0.0] * 3] * 2}}
 

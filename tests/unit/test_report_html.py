@@ -134,7 +134,7 @@ def test_the_numbers_are_readable_without_the_script() -> None:
         "576.0 KiB",
         "batch 8",
         "DMA latency",
-        "node_25",
+        profile.steps[0].nodes[0],
     ):
         assert text in words, text
     assert "no table loads were modelled" in words
@@ -149,7 +149,7 @@ def test_a_target_that_was_never_compared_is_marked(compared: bool) -> None:
 def test_a_profile_of_nothing_is_a_page() -> None:
     program = matmul_program()
     program.instructions.clear()
-    nothing = Timeline(program, LANES, [], [], [], [], [], [], dict.fromkeys(LANES, 0), 0)
+    nothing = Timeline(program, LANES, [], [], [], [], [], [], dict.fromkeys(LANES, 0), 0, timing=program.target.timing)
     profile = profile_of(nothing, steps=(), mfu=float("nan"), roofline=Roofline(float("inf"), 0.0, 22.8, 2900.0))
     page = Page(report_html(profile, "nothing"))
     assert page.data["roofline"]["intensity"] is None and "Timeline" in page.words

@@ -61,7 +61,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_kernel_is_run_and_every_case_passes(called: set[tuple[str, str]]) -> None:
     results = {name: running.run_case(case, "simulator", "trn2") for name, case in CASES.items()}
     assert [name for name, result in results.items() if not result.passed] == []
-    assert [name for name, result in results.items() if not result.predicted_us or result.predicted_us <= 0] == []
+    for result in results.values():
+        assert result.low_us and result.predicted_us and result.high_us
+        assert 0 < result.low_us <= result.predicted_us < result.high_us
     assert len(documented_kernels()) > 40
     assert documented_kernels() - called == set()
 
@@ -239,7 +241,7 @@ def outcome(name: str, state: str, measured: float | None = None) -> Outcome:
     document: dict[str, Any] = {"state": state, "summary": "" if state == "passed" else "why\nmore", "max_abs": 1e-7}
     if measured is not None:
         document["wall_us"] = {"least": measured - 1, "median": measured, "most": measured + 1, "runs": 3.0}
-    return Outcome(name, document, {"state": "passed", "predicted_us": 10.0}, 2e-7)
+    return Outcome(name, document, {"state": "passed", "predicted_us": 10.0, "low_us": 9.0, "high_us": 12.0}, 2e-7)
 
 
 def test_report_of_a_device() -> None:
@@ -254,6 +256,7 @@ def test_report_of_a_device() -> None:
     assert document["text"] == text.splitlines()
     first = document["cases"][0]
     assert (first["predicted_us"], first["measured_us"], first["ratio"]) == (10.0, 25.0, 2.5)
+    assert (first["low_us"], first["high_us"]) == (9.0, 12.0)
     assert document["cases"][1]["ratio"] is None
     assert json.loads(json.dumps(document))["schema_version"] == 1
 

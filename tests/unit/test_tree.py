@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.importer": ("trnrt.errors",),
     "trnrt.planner": ("trnrt.errors", "trnrt.importer", "trnrt.kernels", "trnrt.nki"),
     "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.planner"),
-    "trnrt.capacity": ("trnrt.buckets", "trnrt.errors", "trnrt.planner"),
+    "trnrt.capacity": ("trnrt.buckets", "trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.bench": ("trnrt.capacity", "trnrt.errors", "trnrt.kernels", "trnrt.nki", "trnrt.planner", "trnrt.session"),
     "trnrt.report": (
         "trnrt.bench",

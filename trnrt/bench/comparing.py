@@ -13,7 +13,7 @@ from typing import Literal
 
 Kind = Literal["measured kernel", "less host", "end to end", "throughput", "course limit", "own target"]
 Clock = Literal["benchmark", "profiler", "host"]
-Verdict = Literal["pass", "missed", "depends on model"]
+Verdict = Literal["pass", "missed"]
 
 RATIO_KINDS: frozenset[Kind] = frozenset({"measured kernel", "less host"})
 """The kinds that a ratio may be formed with: the device's time of the same work."""
@@ -36,16 +36,13 @@ def ratio(predicted_us: float, figure: Figure | None) -> float | None:
     return predicted_us / figure.us
 
 
-def verdict(as_shipped: bool, documented: bool, gapped: bool) -> Verdict:
-    """A bar's verdict, from whether it is reached with the model's numbers, at the documented bandwidth, and with the
-    measured gap between products, too (``trnrt.bench.documented``)."""
-    if not (as_shipped and documented):
-        return "missed"
-    return "pass" if gapped else "depends on model"
+def verdict(reached: bool) -> Verdict:
+    """A bar's verdict, from whether the headline of the prediction reaches it."""
+    return "pass" if reached else "missed"
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The verdict of several bars together; None where there is none."""
     found = set(verdicts)
-    order: tuple[Verdict, ...] = ("missed", "depends on model", "pass")
+    order: tuple[Verdict, ...] = ("missed", "pass")
     return next((one for one in order if one in found), None)

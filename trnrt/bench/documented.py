@@ -1,16 +1,12 @@
-"""The rates that AWS documents, for physical bounds, and the timing model with no more than they allow.
+"""The rates that AWS documents, for physical bounds.
 
-The model's own numbers are in the targets' data files. trn1's move 320 GB/s, where AWS documents 272, and separate two
-products by 3 ns, where a published kernel needs 30. So a bar on trn1 is judged three times: as the model is shipped, at
-the documented bandwidth, and with the gap, too.
+The timing model's own numbers are in the targets' data files; its headline has no more bandwidth than is documented.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trnrt.nki.machine.pace import Timing
-from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 
 GUIDE = "nki/deep-dives/nki-dma-bandwidth-guide.rst"
@@ -21,9 +17,6 @@ OVERVIEW = "nki/get-started/about/nki-dma-overview.rst"
 # get out of HBM; the fastest published kernel reached 263 GB/s of the guide's 272.
 _ENGINE_GBPS = {"trn1": (17.0, GUIDE), "trn2": (27.2, OVERVIEW), "trn3": (38.4, OVERVIEW)}
 _ENGINES = 16  # of a core: both documents
-
-# measurements.json, matmul-best-trn1: 6,970 us for 32,768 products of 512 columns, which alone take 183 ns each.
-_GAP_NS = {"trn1": 30.0}
 
 
 @dataclass(frozen=True)
@@ -64,31 +57,3 @@ def bound(target: str, dtype: str, flops: float, moved_bytes: float) -> Bound:
     """The bound of so many FLOP of products in ``dtype`` (at the guides' peak) and bytes in and out of HBM."""
     peak = get_target(target).timing.tensor.peak(dtype)
     return Bound(moved_bytes / (rates(target).gbps * 1e3), flops / (peak * 1e6))
-
-
-def at_documented_rates(target: str) -> Timing:
-    """The target's timing with no more bandwidth than is documented."""
-    timing, most = get_target(target).timing, rates(target)
-    dma = replace(
-        timing.dma,
-        engine_gbps=min(timing.dma.engine_gbps, most.engine_gbps),
-        total_gbps=min(timing.dma.total_gbps, most.gbps),
-    )
-    return replace(timing, dma=dma)
-
-
-def with_measured_gap(target: str) -> Timing:
-    """``at_documented_rates``, and between products no less than a published kernel needs."""
-    timing, name = at_documented_rates(target), get_target(target).name
-    gap = max(timing.tensor.gap_ns, _GAP_NS.get(name, 0.0))
-    return replace(timing, tensor=replace(timing.tensor, gap_ns=gap))
-
-
-def judged_timings(target: str) -> tuple[Timing, Timing, Timing]:
-    """What a bar is judged with: as shipped, at the documented bandwidth, with the measured gap."""
-    return get_target(target).timing, at_documented_rates(target), with_measured_gap(target)
-
-
-def under(program: Program, timing: Timing) -> Program:
-    """The same program on a target of other timing."""
-    return replace(program, target=replace(program.target, timing=timing))

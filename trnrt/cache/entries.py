@@ -3,7 +3,7 @@
     plans/<key>.json     what was asked for (the key is its digest, after one of the model's name, so that a miss reads
                          only entries of that name), the saved plan, and the digests of its arrays
     arrays/<digest>.npy  weights, by content: the same for every batch
-    times/<key>.json     its predicted latency, microseconds, for whoever asks for nothing else
+    times/<key>.json     its predicted latency with its range, microseconds, for whoever asks for nothing else
     kernels/...          kernel modules, by content
     neuron/...           what AWS's compiler made of them: see ``trnrt.backends.artefacts``
 
@@ -30,10 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Times = tuple[float, float, float]
+"""A predicted latency, microseconds: the least that it may be, the headline, and the most."""
 
 SCHEMA_VERSION = 1
 COMPILED = "neuron"
 NEW_MODEL = "this model is not in the cache"
+_TIMES = ("low_us", "predicted_us", "high_us")
 # Files that no entry names yet are left alone for so long: another process may be about to write the entry.
 _GRACE_SECONDS = 600.0
 # To say why a request missed, it is compared with so many entries of its model: those used last.
@@ -131,23 +134,24 @@ class Entries:
             return f"not cached: {error.strerror} ({self.directory})"
         return ""
 
-    def time(self, request: Mapping[str, Any]) -> float | None:
+    def time(self, request: Mapping[str, Any]) -> Times | None:
         """The latency kept for a request; None where there is none, or it is damaged."""
         path = self._times / f"{key_of(request)}.json"
         try:
             kept = json.loads(path.read_bytes())
-            if kept["digest"] != _digest(_canonical([key_of(request), kept["predicted_us"]])):
+            least, headline, most = (float(kept[name]) for name in _TIMES)
+            if kept["digest"] != _digest(_canonical([key_of(request), least, headline, most])):
                 return None
-            return float(kept["predicted_us"])
+            return least, headline, most
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def put_time(self, request: Mapping[str, Any], predicted_us: float) -> None:
+    def put_time(self, request: Mapping[str, Any], predicted: Times) -> None:
         """Keep a latency; one that can't be kept is predicted again, in seconds."""
         from trnrt.cache import write_whole
 
-        digest = _digest(_canonical([key_of(request), predicted_us]))
-        document = {"schema_version": SCHEMA_VERSION, "digest": digest, "predicted_us": predicted_us}
+        digest = _digest(_canonical([key_of(request), *predicted]))
+        document = {"schema_version": SCHEMA_VERSION, "digest": digest, **dict(zip(_TIMES, predicted, strict=True))}
         with contextlib.suppress(OSError):
             self._times.mkdir(mode=0o700, exist_ok=True)
             write_whole(self._times / f"{key_of(request)}.json", json.dumps(document).encode("utf-8"))

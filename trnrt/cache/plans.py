@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trnrt.cache import KernelCache
 from trnrt.cache.code import PLANS, code_version
-from trnrt.cache.entries import COMPILED, Entries
+from trnrt.cache.entries import COMPILED, Entries, Times
 from trnrt.errors import OptionError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class PlanCache(KernelCache):
         """The saved plans."""
         return Entries(self.directory, self.limit)
 
-    def time(self, request: Mapping[str, Any], predict: Callable[[], float]) -> float:
+    def time(self, request: Mapping[str, Any], predict: Callable[[], Times]) -> Times:
         """The predicted latency that is kept for a request, else what ``predict`` gives, which is kept."""
         if not self._enabled:
             return predict()

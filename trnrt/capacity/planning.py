@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from trnrt.capacity.assumptions import Host
 from trnrt.capacity.choosing import Candidate, Demand, best, candidates, curve
 from trnrt.capacity.instances import Fleet, Instance, fleets
 from trnrt.capacity.queueing import Waiting
 from trnrt.capacity.workers import Served
+from trnrt.nki.machine.timing import Range
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class Question:
     """What is asked for, of which model, and what is known and assumed.
 
     ``serve`` are the words of the command line that serves the model so, all but those for the workers and the batch.
+    ``ranges`` are those of the latencies by bucket: ``served`` has their headlines. Empty where they are not known.
     """
 
     model: str
@@ -26,13 +29,25 @@ class Question:
     demand: Demand
     host: Host
     served: Served
+    ranges: Mapping[int, Range] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class End:
+    """What would be chosen if the device took an end of every range: its ``chosen`` and ``fleets`` are as in Answer."""
+
+    name: Literal["low", "high"]
+    predicted_us: Mapping[int, float]
+    chosen: Candidate | None
+    fleets: Sequence[Fleet]
 
 
 @dataclass(frozen=True)
 class Answer:
     """``chosen`` is None where no request can be answered in time. ``fleets``: the best is the first.
 
-    ``curve`` has what requests see of one core with the chosen limit, by rate.
+    ``curve`` has what requests see of one core with the chosen limit, by rate. ``ends`` are those of the predicted
+    latencies' ranges, the low one first; empty where no range is known.
     """
 
     question: Question
@@ -40,6 +55,7 @@ class Answer:
     chosen: Candidate | None
     fleets: Sequence[Fleet]
     curve: Sequence[tuple[float, Waiting]]
+    ends: Sequence[End] = ()
 
     @property
     def least_us(self) -> float:
@@ -49,11 +65,38 @@ class Answer:
 
 def answer(question: Question, limits: Iterable[int], known: Iterable[Instance]) -> Answer:
     """Weigh the limits of a batch, and count the instances of these types."""
-    demand = question.demand
-    found = candidates(question.served, limits, demand, question.host)
+    sizes, types = list(limits), list(known)
+    found = candidates(question.served, sizes, question.demand, question.host)
     chosen = best(found)
+    shape = [] if chosen is None else curve(chosen.worker, question.demand.burst)
+    return Answer(question, found, chosen, _fleets(question, chosen, types), shape, _ends(question, sizes, types))
+
+
+def _ends(question: Question, limits: Sequence[int], known: Sequence[Instance]) -> list[End]:
+    """The same question with the least and with the most that the device may take."""
+    if not question.ranges:
+        return []
+    low = {size: found.least_us for size, found in question.ranges.items()}
+    high = {size: found.most_us for size, found in question.ranges.items()}
+    return [_end(question, "low", low, limits, known), _end(question, "high", high, limits, known)]
+
+
+def _end(
+    question: Question,
+    name: Literal["low", "high"],
+    predicted_us: Mapping[int, float],
+    limits: Sequence[int],
+    known: Sequence[Instance],
+) -> End:
+    served = replace(question.served, predicted_us=predicted_us)
+    chosen = best(candidates(served, limits, question.demand, question.host))
+    return End(name, predicted_us, chosen, _fleets(question, chosen, known))
+
+
+def _fleets(question: Question, chosen: Candidate | None, known: Sequence[Instance]) -> list[Fleet]:
+    """The instances that hold the chosen cores, the best first."""
     if chosen is None or chosen.waiting is None:
-        return Answer(question, found, None, [], [])
+        return []
+    demand = question.demand
     cpu_s = demand.rps * question.served.cpu_us(demand.rows, chosen.waiting.batch, question.host) / 1e6
-    counted = fleets(known, chosen.cores, cpu_s, demand.utilisation)
-    return Answer(question, found, chosen, counted, curve(chosen.worker, demand.burst))
+    return fleets(known, chosen.cores, cpu_s, demand.utilisation)

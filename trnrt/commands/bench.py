@@ -116,7 +116,7 @@ def bench_labs(reporting: Reporting, *, check: bool) -> bool:
     say(text if reporting.as_json else render(labs_parts(rows, checked if check else None)))
     if reporting.json_out is not None:
         write_text(reporting.json_out, text)
-    return document["passed"] is not False
+    return bool(document["passed"])
 
 
 def bench_kernels(reporting: Reporting, *, target: str, trials: int) -> None:
@@ -148,7 +148,7 @@ def bench_models(reporting: Reporting, *, target: str, only: list[str]) -> bool:
     say(text if reporting.as_json else render(models_parts(rows)))
     if reporting.json_out is not None:
         write_text(reporting.json_out, text)
-    return document["passed"] is not False
+    return bool(document["passed"])
 
 
 def _warn_if_busy() -> None:

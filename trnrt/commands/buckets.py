@@ -10,9 +10,10 @@ from typing import Any
 from trnrt.buckets import cover, parse_distribution
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
+from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render, say, working
 from trnrt.report.files import write_text
-from trnrt.report.text import shown
+from trnrt.report.text import range_text, shown
 
 
 def choose(model: Path, options: SessionOptions, expected: str, most: int, reporting: Reporting) -> None:
@@ -21,7 +22,7 @@ def choose(model: Path, options: SessionOptions, expected: str, most: int, repor
     session = open_session(model, options)
     with working("planning and timing each batch"):
         buckets = session.choose_buckets(weights, most)
-        latency = {size: session.predicted_for(size) for size in sorted({*weights, *buckets})}
+        latency = {size: session.predicted_range_for(size) for size in sorted({*weights, *buckets})}
     document = {
         "schema_version": 1,
         "model": session.name,
@@ -35,7 +36,7 @@ def choose(model: Path, options: SessionOptions, expected: str, most: int, repor
         write_text(reporting.json_out, text)
 
 
-def _weighed(weights: Mapping[int, float], buckets: tuple[int, ...], latency: Mapping[int, float]) -> dict[str, Any]:
+def _weighed(weights: Mapping[int, float], buckets: tuple[int, ...], latency: Mapping[int, Range]) -> dict[str, Any]:
     """Each batch in its bucket, and what a batch costs on average."""
     total = sum(weights.values())
     rows = []
@@ -45,14 +46,16 @@ def _weighed(weights: Mapping[int, float], buckets: tuple[int, ...], latency: Ma
             {
                 "batch": size,
                 "weight": weights[size] / total,
-                "predicted_us": latency[size],
+                "predicted_us": latency[size].us,
+                "low_us": latency[size].least_us,
+                "high_us": latency[size].most_us,
                 "bucket": bucket,
-                "bucket_us": latency[bucket],
+                "bucket_us": latency[bucket].us,
                 "padding": bucket - size,
             }
         )
     mean = sum(row["weight"] * row["bucket_us"] for row in rows)
-    return {"buckets": list(buckets), "expected_us": mean, "one_bucket_us": latency[buckets[-1]], "batches": rows}
+    return {"buckets": list(buckets), "expected_us": mean, "one_bucket_us": latency[buckets[-1]].us, "batches": rows}
 
 
 def _text(document: Mapping[str, Any]) -> str:
@@ -65,7 +68,7 @@ def _text(document: Mapping[str, Any]) -> str:
         table.add_row(
             str(row["batch"]),
             f"{100 * row['weight']:.0f} %",
-            f"{row['predicted_us']:,.1f}",
+            range_text(Range(row["low_us"], row["predicted_us"], row["high_us"]), ""),
             str(row["bucket"]),
             f"{row['bucket_us']:,.1f}",
             str(row["padding"]) if row["padding"] else "",

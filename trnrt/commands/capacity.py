@@ -19,6 +19,7 @@ from trnrt.report.files import check_writable, write_text
 if TYPE_CHECKING:
     from trnrt.capacity.assumptions import Host
     from trnrt.capacity.workers import Served
+    from trnrt.nki.machine.timing import Range
     from trnrt.planner.partition import Partition
     from trnrt.session import InferenceSession
 
@@ -68,10 +69,10 @@ def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest
     session = open_session(model, options)
     known = offered(session.target, request.instance)
     assumed = host(session.target, request.host_us)
-    served, limits = _served(session, request, assumed, demand.p99_us)
+    served, ranges, limits = _served(session, request, assumed, demand.p99_us)
     with working("playing through the queue"):
         command = serve_command(model, options)
-        question = Question(session.name, session.target, session.dtype, command, demand, assumed, served)
+        question = Question(session.name, session.target, session.dtype, command, demand, assumed, served, ranges)
         found = answer(question, limits, known)
     document = as_text(capacity_document(found))
     say(document if request.reporting.as_json else render(capacity_parts(found)))
@@ -97,8 +98,10 @@ def serve_command(model: Path, options: SessionOptions) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _served(session: InferenceSession, request: CapacityRequest, host: Host, p99_us: float) -> tuple[Served, list[int]]:
-    """What the timing model says of each bucket, and the limits of a batch that are worth a look."""
+def _served(
+    session: InferenceSession, request: CapacityRequest, host: Host, p99_us: float
+) -> tuple[Served, dict[int, Range], list[int]]:
+    """What the timing model says of each bucket, with the ranges, and the limits of a batch that are worth a look."""
     from trnrt.capacity.workers import Served
     from trnrt.planner.partition import fallback_notes
 
@@ -107,19 +110,20 @@ def _served(session: InferenceSession, request: CapacityRequest, host: Host, p99
         raise OptionError(f"--rows {rows}: the model has no batch, so that a request has one row", hint="leave it out")
     sizes = _sizes(session, request)
     mergeable = sizes is not None
-    predicted: dict[int, float] = {}
+    predicted: dict[int, Range] = {}
     notes: list[str] = []
     for size in sizes or [rows]:
         with working(f"predicting a batch of {size}"):
             partition, took = session.timed_for(size)
             notes += [text for text in fallback_notes(partition) if not predicted]
             predicted[size] = took
-        served = Served(predicted, row_sent(session, size), *row_bytes(partition, size), mergeable)
+        headlines = {one: found.us for one, found in predicted.items()}
+        served = Served(headlines, row_sent(session, size), *row_bytes(partition, size), mergeable)
         if size >= rows and served.device_us(size, size, host) + host.batch_us + host.request_us > p99_us:
             break  # a batch of that many would be late by itself: larger ones are none the better
     for text in notes:
         note(text)
-    return served, [size for size in predicted if size >= min(rows, max(predicted))]
+    return served, predicted, [size for size in predicted if size >= min(rows, max(predicted))]
 
 
 def _sizes(session: InferenceSession, request: CapacityRequest) -> list[int] | None:

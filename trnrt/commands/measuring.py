@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.errors import OptionError
 from trnrt.report.console import note, working
-from trnrt.report.text import counted, error_text, escaped, quoted, shown
+from trnrt.report.text import counted, error_text, escaped, quoted, range_text, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trnrt.backends.measured import Measured
     from trnrt.captured import Attribution
+    from trnrt.nki.machine.timing import Range
     from trnrt.nki.profiling import Profile
     from trnrt.planner.partition import Partition
     from trnrt.report.documents import Document
@@ -97,16 +98,16 @@ def beside_captured(
         return attribute(read_profile(folder), [(stepwise, profile_plan(stepwise)), (plan, predicted)], name)
 
 
-def measured_text(measured: Mapping[str, Measured], predicted_us: Mapping[str, float]) -> str:
+def measured_text(measured: Mapping[str, Measured], predicted: Mapping[str, Range]) -> str:
     """Measured beside predicted, a line for each part."""
     lines = []
     for name, times in measured.items():
-        predicted = predicted_us[name]
+        device = predicted[name]
         lines.append(
             f"{shown(name)} measured: {times.median_us:,.1f} us median, {times.least_us:,.1f} least, "
             f"{times.p99_us:,.1f} 99th percentile of {counted(times.runs, 'run')} on the host's clock, with transfers; "
-            f"predicted for the device alone: {predicted:,.1f} us, "
-            f"of which that is {times.median_us / predicted:,.2f} times"
+            f"predicted for the device alone: {range_text(device)}, "
+            f"of which that is {times.median_us / device.us:,.2f} times"
         )
     return "\n".join(["", *lines, ""])
 

@@ -15,7 +15,7 @@ from trnrt.errors import InputError, OptionError
 from trnrt.images import ImageOptions
 from trnrt.inputs import LARGEST_INPUT, Inputs, read_inputs
 from trnrt.report.console import note, working
-from trnrt.report.text import counted, escaped, quoted, shape_text, size_text
+from trnrt.report.text import counted, escaped, quoted, range_text, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -142,7 +142,8 @@ def batch_text(session: InferenceSession, rows: int) -> str:
 
 def prediction_text(session: InferenceSession) -> str:
     """What the last run would take on the device, as the end of a line; nothing where there is no prediction."""
-    if session.predicted_us is None:
+    predicted = session.predicted_range
+    if predicted is None:
         return ""
     from trnrt.nki.machine.targets import get_target
 
@@ -150,7 +151,7 @@ def prediction_text(session: InferenceSession) -> str:
     doubt = "" if compared else f" ({session.target}'s model was never compared with a measurement)"
     crossings = session.crossings_us
     cpu = f", {crossings:,.1f} us of it round trips to the CPU, whose own time is not in it" if crossings else ""
-    return f"; predicted for the device: {session.predicted_us:,.1f} us{cpu}{doubt}"
+    return f"; predicted for the device: {range_text(predicted)}{cpu}{doubt}"
 
 
 @contextmanager

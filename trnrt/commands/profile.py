@@ -18,7 +18,7 @@ from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
 from trnrt.report.files import check_writable, write_or_keep
-from trnrt.report.text import counted, quoted
+from trnrt.report.text import counted, quoted, range_text
 
 if TYPE_CHECKING:
     from trnrt.backends.measured import Measured
@@ -67,7 +67,7 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     files.write_views(request, profiles, "part")
     page = _overview(partition, document) + as_page(profiles, comparisons, baseline)
     if measured:
-        predicted = {plan.name: found.benchmark_us for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
+        predicted = {plan.name: found.benchmark for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
     if captured is not None:
         page += render(["", *attribution_parts(captured)])
@@ -113,13 +113,17 @@ def _overview(partition: Partition, document: Document) -> str:
     """What all parts of a model cost together; nothing for a model of one part."""
     from rich.text import Text
 
+    from trnrt.nki.machine.timing import Range
+    from trnrt.report.profiles import wide_text
     from trnrt.report.tables import parts_table
 
     if not partition.cpu_parts:
         return ""
-    whole, crossings = document["predicted_us"]["benchmark"], partition.crossings_us
-    total = f"all parts: {whole:,.1f} us predicted, {crossings:,.1f} us of it round trips to the CPU"
-    return render([Text(total, "bold"), parts_table(partition), Text()])
+    whole = Range(*(document[key]["benchmark"] for key in ("low_us", "predicted_us", "high_us")))
+    crossings = f"{partition.crossings_us:,.1f} us of it round trips to the CPU"
+    total = f"all parts: {range_text(whole)} predicted, {crossings}; the range's ends are the sums of the parts' ends"
+    wide = [Text(wide_text(whole), "bold yellow")] if whole.too_wide else []
+    return render([Text(total, "bold"), *wide, parts_table(partition), Text()])
 
 
 def prepare(request: ProfileRequest, kind: str) -> Baseline | None:

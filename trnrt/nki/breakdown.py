@@ -38,7 +38,7 @@ class Breakdown(Named):
 
 def breakdown_of(timeline: Timeline, segments: Iterable[Segment], floor: Program | None) -> Breakdown:
     """The breakdown of a benchmark's figure for ``timeline``, whose critical path the segments are."""
-    launch = round(timeline.program.target.timing.benchmark_ns * 1000)
+    launch = round(timeline.timing.benchmark_ns * 1000)
     spent = _spent(launch, segments)
     least = None if floor is None else _spent(launch, critical_path(schedule(floor)))
     parts = tuple(

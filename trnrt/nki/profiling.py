@@ -12,7 +12,18 @@ from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
-from trnrt.nki.machine.timing import PS_PER_US, Timeline, schedule
+from trnrt.nki.machine.timing import (
+    PS_PER_US,
+    Cause,
+    Prediction,
+    Range,
+    Timeline,
+    benchmark_us,
+    largest_range,
+    predict,
+    schedule,
+    schedule_freely,
+)
 from trnrt.nki.machine.timing.path import critical_path
 from trnrt.nki.machine.timing.steps import Named, Step, StepUse, attribute
 from trnrt.nki.machine.timing.tensor_engine import work_of
@@ -72,11 +83,13 @@ class Profile(Named):
     """What a kernel would cost on the device. Microseconds and bytes.
 
     ``benchmark_us`` is what a benchmark of many runs would measure, ``profiler_us`` (``total_time``) what a profiler
-    would report: it includes the program's fixed start and end. ``compared`` says whether this target's model was ever
-    compared with a measurement. Over the benchmark's time, ``mfu`` is the share of the tensor engine's peak (of each
-    product's own dtype; transposes are no FLOP), ``mbu`` that of the core's part of the device's HBM bandwidth.
-    ``engines`` are busy for a share of the time between the first and the last instruction. ``cores`` are the
-    timelines of a kernel's physical cores. ``breakdown`` is the benchmark's figure by what its time is spent on.
+    would report: it includes the program's fixed start and end. Both lie in a range (``benchmark``, ``profiler``), and
+    ``causes`` say what makes it wide (a few more runs of the model, when they are asked for). ``compared`` says whether
+    this target's model was ever compared with a measurement. Over the benchmark's time, ``mfu`` is the share of the
+    tensor engine's peak (of each product's own dtype; transposes are no FLOP), ``mbu`` that of the core's part of the
+    device's HBM bandwidth. ``engines`` are busy for a share of the time between the first and the last instruction.
+    ``cores`` are the timelines of a kernel's physical cores, ``predictions`` theirs. ``breakdown`` is the benchmark's
+    figure by what its time is spent on.
     ``fits`` is False where tiles take more SBUF or PSUM than the device has (``capacity=False``): the times then
     leave out the spills that it would need.
     """
@@ -103,6 +116,7 @@ class Profile(Named):
     psum_peak_bytes: int
     roofline: Roofline
     cores: tuple[Timeline, ...]
+    predictions: tuple[Prediction, ...]
     notes: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=lambda: Breakdown(()))
     fits: bool = True
@@ -116,6 +130,31 @@ class Profile(Named):
     def predicted_us(self) -> Predicted:
         """Both figures."""
         return Predicted(self.benchmark_us, self.profiler_us)
+
+    @property
+    def low_us(self) -> Predicted:
+        """The least that both figures may be."""
+        return Predicted(self.benchmark.least_us, self.profiler.least_us)
+
+    @property
+    def high_us(self) -> Predicted:
+        """The most that both figures may be."""
+        return Predicted(self.benchmark.most_us, self.profiler.most_us)
+
+    @property
+    def benchmark(self) -> Range:
+        """The range of ``benchmark_us``: each end is that of the core which then is the slowest."""
+        return largest_range(prediction.benchmark for prediction in self.predictions)
+
+    @property
+    def profiler(self) -> Range:
+        """The range of ``profiler_us``."""
+        return largest_range(prediction.profiler for prediction in self.predictions)
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """What makes the range of ``benchmark_us`` wide, the widest first; of several cores, that of the slowest."""
+        return _slowest(self.predictions).causes
 
     @property
     def timeline(self) -> Timeline:
@@ -144,7 +183,12 @@ def profile(
 
 def predicted_us(program: Program) -> float:
     """``Profile.benchmark_us`` of a program on one core, without the rest of the profile."""
-    return _benchmark_us(schedule(program))
+    return benchmark_us(schedule_freely(program))
+
+
+def in_order_us(program: Program) -> float:
+    """The same where the compiler reorders nothing: the planner compares this, as no compiler has a part in it."""
+    return benchmark_us(schedule(program))
 
 
 def profile_programs(
@@ -160,16 +204,17 @@ def profile_programs(
     ``dtype``: what is reported as such; None takes that of most of the multiplications. ``floor``: what the breakdown
     is laid beside, the program that only loads the inputs and stores the outputs.
     """
-    timelines = tuple(schedule(program) for program in programs)
-    slowest = max(timelines, key=lambda timeline: timeline.duration)
+    predictions = tuple(predict(program) for program in programs)
+    timelines = tuple(prediction.timeline for prediction in predictions)
+    prediction = _slowest(predictions)
+    slowest = prediction.timeline
     path = critical_path(slowest)
     program, timing = slowest.program, slowest.program.target.timing
-    traffic = [_traffic(timeline) for timeline in timelines]
-    read, written = sum(r for r, _ in traffic), sum(w for _, w in traffic)
+    read, written = map(sum, zip(*map(_traffic, timelines), strict=True))
     flops = sum((_flops(timeline) for timeline in timelines), Counter[str]())
     ideal_us = sum(count / timing.tensor.peak(name) / 1e6 for name, count in flops.items()) / len(programs)
     kind = dtype or (max(flops, key=lambda name: (flops[name], name)) if flops else _widest_dtype(program))
-    time_us = _benchmark_us(slowest)
+    time_us = prediction.benchmark.us
     return Profile(
         kernel=program.kernel,
         target=program.target.name,
@@ -177,7 +222,7 @@ def profile_programs(
         batch=batch,
         compared=timing.compared,
         benchmark_us=time_us,
-        profiler_us=(slowest.duration / 1000 + timing.head_ns + timing.tail_ns) / 1000,
+        profiler_us=prediction.profiler.us,
         mfu=ideal_us / time_us,
         mbu=(read + written) / (timing.dma.hbm_gbps * 1000 * len(programs) * time_us),
         flops=flops.total(),
@@ -189,19 +234,26 @@ def profile_programs(
         instructions=sum(len(timeline.instruction) for timeline in timelines),
         engines=_engines(slowest),
         steps=attribute(slowest, steps, path),
-        sbuf_peak_bytes=max(p.memory.sbuf_peak_bytes if p.memory else 0 for p in programs),
-        psum_peak_bytes=max(p.memory.psum_peak_bytes if p.memory else 0 for p in programs),
+        **_memory(programs),
         roofline=_roofline(timing, kind, flops.total(), read + written, time_us, len(programs)),
         cores=timelines,
+        predictions=predictions,
         notes=_notes(timelines),
         breakdown=breakdown_of(slowest, path, floor),
-        fits=all(p.memory is None or p.memory.fits for p in programs),
     )
 
 
-def _benchmark_us(timeline: Timeline) -> float:
-    """What a benchmark of many runs would measure."""
-    return (timeline.duration / 1000 + timeline.program.target.timing.benchmark_ns) / 1000
+def _memory(programs: Sequence[Program]) -> dict[str, Any]:
+    known = [program.memory for program in programs if program.memory]
+    return {
+        "sbuf_peak_bytes": max((memory.sbuf_peak_bytes for memory in known), default=0),
+        "psum_peak_bytes": max((memory.psum_peak_bytes for memory in known), default=0),
+        "fits": all(memory.fits for memory in known),
+    }
+
+
+def _slowest(predictions: Sequence[Prediction]) -> Prediction:
+    return max(predictions, key=lambda prediction: prediction.timeline.duration)
 
 
 def _roofline(timing: Timing, dtype: str, flops: int, hbm_bytes: int, time_us: float, cores: int) -> Roofline:

@@ -11,7 +11,7 @@ from trnrt.nki import Spec
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
-from trnrt.nki.profiling import predicted_us
+from trnrt.nki.profiling import in_order_us
 from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.placing import Placed, place, rooms_of
 from trnrt.planner.plan import Array, DeviceTensor
@@ -178,7 +178,7 @@ class _Sweeping:
         program = fitted.program or _traced(self._material, fitted.module)
         self._cost = self._cost or len(program.instructions)
         self._left -= max(1, fitted.tries) * len(program.instructions)
-        return predicted_us(program)
+        return in_order_us(program)
 
 
 def _traced(material: Material, module: KernelModule) -> Program:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from trnrt.bench.timing.table import BARS, LEFT_OUT_BARS, Bars, summary
+from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
 
@@ -51,6 +52,7 @@ def _timing_rows(rows: Sequence[Row]) -> Document:
         "median_error": found.median_error,
         "worst_error": found.worst_error,
         "inside": found.inside,
+        "median_width": found.median_width,
     }
 
 
@@ -90,15 +92,22 @@ def timing_parts(found: Calibration) -> list[RenderableType]:
 
 def timing_table(rows: Iterable[Row]) -> Table:
     """A line for each published time of a whole kernel, with its prediction."""
-    head = ("measurement", "figure", "author", "target", "mode", "clock", "measured us", "predicted us", "error")
-    return plain_table((*head, "inside"), [_line(row) for row in rows], right=(6, 7, 8))
+    head = ("measurement", "figure", "author", "target", "mode", "clock", "measured us", "predicted us")
+    last = ("low", "high", "error", "inside")
+    return plain_table((*head, *last), [_line(row) for row in rows], right=(6, 7, 8, 9, 10))
 
 
 def _line(row: Row) -> tuple[str, ...]:
     facts = row.case.facts
     said = (row.case.id, facts["figure"] or "-", row.case.author, row.case.target, facts["mode"], row.case.clock)
     measured = " to ".join(f"{value:,.1f}" for value in row.case.values_us)
-    return (*said, measured, f"{row.predicted_us:,.1f}", _percent(row.error), "yes" if row.inside else "no")
+    times = (f"{value:,.1f}" for value in (row.predicted_us, row.low_us, row.high_us))
+    return (*said, measured, *times, _percent(row.error), _inside_text(row))
+
+
+def _inside_text(row: Row) -> str:
+    """Whether the range has what was measured; one that is too wide counts as if it had not."""
+    return "too wide" if row.ratio > WIDEST else "yes" if row.inside else "no"
 
 
 def instructions_table(rows: Iterable[InstructionRow]) -> Table:
@@ -113,10 +122,15 @@ def instructions_table(rows: Iterable[InstructionRow]) -> Table:
 def fitted_table(values: Iterable[Fitted]) -> Table:
     """A line for each free parameter."""
     lines = [
-        (fitted.parameter.name, ", ".join(fitted.parameter.targets), f"{fitted.before:,.1f}", f"{fitted.after:,.1f}")
+        (fitted.parameter.name, ", ".join(fitted.parameter.targets), _value(fitted.before), _value(fitted.after))
         for fitted in values
     ]
     return plain_table(("parameter", "target", "now", "fitted"), lines, right=(2, 3))
+
+
+def _value(value: Any) -> str:
+    """A number, or what was chosen, in words."""
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _percent(share: float) -> str:
@@ -129,6 +143,7 @@ def _verdict(rows: Sequence[Row], bars: Bars = BARS) -> str:
     return (
         f"median {found.median_error * 100:.1f} % (at most {bars.median_error * 100:g}), "
         f"worst {found.worst_error * 100:.1f} % (at most {bars.worst_error * 100:g}), "
-        f"{found.inside * 100:.0f} % inside their range (at least {bars.inside * 100:g}): "
+        f"{found.inside * 100:.0f} % inside their range (at least {bars.inside * 100:g}), "
+        f"median width {found.median_width:.2f} (at most {bars.width:g}): "
         f"{'pass' if found.passed(bars) else 'MISS'}\n"
     )

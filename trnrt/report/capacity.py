@@ -12,9 +12,10 @@ from rich.text import Text
 
 from trnrt.capacity.assumptions import WORKERS, assumptions
 from trnrt.capacity.queueing import FINAL_SAMPLES
+from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import counted, escaped, shown
+from trnrt.report.text import counted, escaped, listed, range_text, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from trnrt.capacity.assumptions import Host
     from trnrt.capacity.choosing import Candidate
     from trnrt.capacity.instances import Fleet
-    from trnrt.capacity.planning import Answer
+    from trnrt.capacity.planning import Answer, End
     from trnrt.capacity.queueing import Waiting
 
 _BAR = 36
-MEDIAN_ERROR, WORST_ERROR = 21.0, 231.3
+MEDIAN_ERROR, WORST_ERROR = 2.6, 74.0
 """Percent: the errors of the timing model over all published figures that docs/timing.md lists."""
 MEASURED_P50, MEASURED_P99 = (0.9, 1.2), (1.0, 2.9)
 """Least and most of measured by expected, of a server with a stand-in for the device: the table in docs/scale.md."""
@@ -46,10 +47,13 @@ def capacity_document(answer: Answer) -> Document:
         "dtype": question.dtype,
         "asked": asdict(question.demand),
         "predicted_us": {str(size): time for size, time in question.served.predicted_us.items()},
+        "low_us": {str(size): found.least_us for size, found in question.ranges.items()},
+        "high_us": {str(size): found.most_us for size, found in question.ranges.items()},
         "least_us": answer.least_us,
         "candidates": [_candidate(candidate, question.demand.rps) for candidate in answer.candidates],
         "chosen": None if chosen is None else _candidate(chosen, question.demand.rps),
         "instances": [_fleet(fleet) for fleet in answer.fleets],
+        "ends": {end.name: _end(end, question.demand.rps) for end in answer.ends},
         "curve": [{"rate": rate} | _waiting(waiting) for rate, waiting in answer.curve],
         "assumed": asdict(question.host) | {"samples": FINAL_SAMPLES},
         "sources": {name: source for name, (_, source) in assumptions().items()},
@@ -71,6 +75,12 @@ def _candidate(candidate: Candidate, rps: float) -> Document:
     }
 
 
+def _end(end: End, rps: float) -> Document:
+    """What would be chosen if the device took this end of its ranges."""
+    chosen = None if end.chosen is None else _candidate(end.chosen, rps)
+    return {"chosen": chosen, "instances": [_fleet(fleet) for fleet in end.fleets]}
+
+
 def _waiting(waiting: Waiting) -> Document:
     return {name: value if math.isfinite(value) else None for name, value in asdict(waiting).items()}
 
@@ -90,7 +100,7 @@ def capacity_parts(answer: Answer) -> list[RenderableType]:
     asked = f"{shown(question.model)} in {question.dtype} on {question.target}: {rate_text(demand.rps)} requests/s of "
     asked += f"{counted(demand.rows, 'row')}, 99 % answered within {time_text(demand.p99_us)}"
     parts: list[RenderableType] = [Text(asked, "bold"), Text(verdict(answer)), *server_line(answer)]
-    parts += [*uncertain_lines(answer), "", candidates_table(answer), ""]
+    parts += [*end_lines(answer), *uncertain_lines(answer), "", candidates_table(answer), ""]
     if answer.chosen is not None:
         parts += [instances_table(answer.fleets), "", *curve_lines(answer), ""]
     return [*parts, "Assumed:", *(Text(f"  {line}") for line in assumed_lines(answer))]
@@ -129,6 +139,25 @@ def server_line(answer: Answer) -> list[RenderableType]:
     sizes = ("--workers", str(workers), "--max-batch", str(chosen.max_batch))
     command = escaped(shlex.join((*answer.question.serve, *sizes)))
     return [Group(Text(f"    {command}", no_wrap=True, overflow="ignore"))]  # print() itself would wrap a bare text
+
+
+def end_lines(answer: Answer) -> list[Text]:
+    """What the ends of the predicted latencies' ranges would need: the answer is for their headlines."""
+    names = {"low": "least", "high": "most"}
+    lines = []
+    for end in answer.ends:
+        needs = "not possible"
+        if end.chosen is not None:
+            fleet = f"{end.fleets[0].count:,} x {end.fleets[0].instance.name}"
+            needs = f"{counted(end.chosen.cores, 'core')}, batches of {end.chosen.max_batch} at most, {fleet}"
+        lines.append(Text(f"if the device takes the {names[end.name]} of its range: {needs}"))
+    wide = [str(size) for size, found in answer.question.ranges.items() if found.too_wide]
+    if wide:
+        told = (
+            f"the range of batch {listed(wide)} is too wide to plan with (its most is above {WIDEST:g} times its least)"
+        )
+        lines.append(Text(f"Uncertain: {told}"))
+    return lines
 
 
 def uncertain_lines(answer: Answer) -> list[Text]:
@@ -209,8 +238,8 @@ def assumed_lines(answer: Answer) -> list[str]:
         "many; an uneven spread is not in it",
         "a worker a core, with the server's rules: whatever waits goes as a batch once the core is free, up to the "
         "limit, padded to the next bucket. Clients' bodies come in one piece: --max-delay-ms makes nobody wait",
-        f"the device: predicted. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} us each way, assumed "
-        "(trnrt/planner/host_link.toml)",
+        f"the device: predicted{_predicted_line(answer)}. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} "
+        "us each way, assumed (trnrt/planner/host_link.toml)",
         told,
         f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
         f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
@@ -219,6 +248,14 @@ def assumed_lines(answer: Answer) -> list[str]:
         f"{FINAL_SAMPLES:,} simulated arrivals, hence the standard error of p99 (+-); no network, TLS or proxies",
         *fleet,
     ]
+
+
+def _predicted_line(answer: Answer) -> str:
+    """The latency of the chosen batch, with its range."""
+    chosen, ranges = answer.chosen, answer.question.ranges
+    if chosen is None or chosen.max_batch not in ranges:
+        return ""
+    return f", a batch of {chosen.max_batch} {range_text(ranges[chosen.max_batch])}; the plan is made for the headline"
 
 
 def _host_line(host: Host) -> str:

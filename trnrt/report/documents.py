@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trnrt.errors import Blocker
     from trnrt.importer import TensorInfo
     from trnrt.nki.checking import CheckedCall, Report
+    from trnrt.nki.machine.timing import Cause
     from trnrt.nki.profiling import Profile
     from trnrt.nki.tiles import StepTiles
     from trnrt.planner.partition import Part, Partition
@@ -67,7 +68,7 @@ def run_document(
     """
     return header(session) | {
         "wall_ms": wall_ms,
-        "predicted_us": session.predicted_us,
+        **_predicted(session),
         "parts": parts_of(session),
         "outputs": {name: _output(array, full) for name, array in outputs.items()},
         "top": None if top is None else [[_choice(choice) for choice in row] for row in top.rows],
@@ -89,8 +90,16 @@ def validate_document(
     compared = asdict(replace(report, steps=None, notes=())) | {"outputs": outputs}
     del compared["steps"]
     compared["passed"] = report.passed and (layers is None or layers.passed)
-    rest = {"predicted_us": session.predicted_us, "parts": parts_of(session), "notes": list(notes)}
+    rest = _predicted(session) | {"parts": parts_of(session), "notes": list(notes)}
     return header(session) | compared | {"layers": None if layers is None else layers_document(layers)} | rest
+
+
+def _predicted(session: InferenceSession) -> Document:
+    """The predicted latency of the last run with its range; null where there is none."""
+    found = session.predicted_range
+    if found is None:
+        return dict.fromkeys(("predicted_us", "low_us", "high_us"))
+    return {"predicted_us": found.us, "low_us": found.least_us, "high_us": found.most_us}
 
 
 def layers_document(report: LayersReport) -> Document:
@@ -160,7 +169,9 @@ def parts_profile_document(
     partition: Partition, profiles: Mapping[str, Profile], notes: Iterable[str], *, version: str
 ) -> Document:
     """``profile`` of a model in parts: its times are those of the parts on the device (``profiles``, by part) and of
-    the round trips, which are steps, too; ``parts`` have the rest."""
+    the round trips, which are steps, too; ``parts`` have the rest. The ends of the range are the sums of theirs."""
+    from trnrt.nki.machine.timing import add_ranges
+
     parts, steps = [], list[Document]()
     for part in partition.parts:
         document = part_document(part)
@@ -171,6 +182,8 @@ def parts_profile_document(
             steps.append({"name": f"round trip of {part.name}", "time_us": document["crossing_us"]})
         parts.append(document)
     crossings = partition.crossings_us
+    benchmark = add_ranges((profile.benchmark for profile in profiles.values()), crossings)
+    profiler = add_ranges((profile.profiler for profile in profiles.values()), crossings)
     return {
         "schema_version": SCHEMA_VERSION,
         "trnrt_version": version,
@@ -179,9 +192,11 @@ def parts_profile_document(
         "dtype": partition.dtype,
         "batch": partition.batch,
         "predicted_us": {
-            "benchmark": sum(profile.benchmark_us for profile in profiles.values()) + crossings,
-            "profiler": sum(profile.profiler_us for profile in profiles.values()) + crossings,
+            "benchmark": benchmark.us,
+            "profiler": profiler.us,
         },
+        "low_us": {"benchmark": benchmark.least_us, "profiler": profiler.least_us},
+        "high_us": {"benchmark": benchmark.most_us, "profiler": profiler.most_us},
         "crossings_us": crossings,
         "steps": steps,
         "parts": parts,
@@ -218,6 +233,9 @@ def _prediction(profile: Profile) -> Document:
         "cores": len(profile.cores),
         "compared": profile.compared,
         "predicted_us": asdict(profile.predicted_us),
+        "low_us": asdict(profile.low_us),
+        "high_us": asdict(profile.high_us),
+        "causes": [_cause(cause) for cause in profile.causes],
         "mfu": profile.mfu,
         "mbu": profile.mbu,
         "flops": profile.flops,
@@ -237,6 +255,12 @@ def _prediction(profile: Profile) -> Document:
         "summary": summary_of(profile),
         "notes": list(profile.notes),
     }
+
+
+def _cause(cause: Cause) -> Document:
+    """The benchmark's figure if this alone were otherwise."""
+    ends = {"low_us": cause.range.least_us, "high_us": cause.range.most_us}
+    return {"name": cause.name, **ends, "source": cause.source, "pin": cause.pin or None}
 
 
 def bench_document(benchmark: str, rows: Iterable[Row], *, quick: bool) -> Document:

@@ -9,13 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.summary import summary_of
 from trnrt.report.tables import plain_table
-from trnrt.report.text import counted, listed, shown
+from trnrt.report.text import counted, ends_text, listed, range_text, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from trnrt.nki.machine.timing import Cause, Range
     from trnrt.nki.profiling import Profile, StepUse
     from trnrt.report.comparing import Change, Comparison
 
@@ -23,6 +25,9 @@ STEPS_SHOWN = 20
 """Steps of a profile that its table has; of more, those that take longest."""
 
 CHANGES_SHOWN = 8
+CAUSES_SHOWN = 4
+"""Causes of a wide range that the page has: the widest. JSON and the HTML page have all."""
+
 _NODES_SHOWN = 6
 _NEGLIGIBLE_US = 0.005  # what two decimals show as nothing
 
@@ -37,6 +42,7 @@ def heading(profile: Profile, name: str) -> Text:
 def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
     """All that is shown of a profile, from top to bottom."""
     parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile), ""]
+    parts += range_lines(profile.benchmark, profile.causes)
     if profile.steps:
         parts += [step_uses_table(profile), *_rest(profile.steps), ""]
     parts += breakdown_parts(profile)
@@ -59,6 +65,27 @@ def comparison_parts(comparisons: Iterable[Comparison], baseline: str) -> list[R
             "",
         ]
     return parts[:-1]
+
+
+def range_lines(found: Range, causes: Sequence[Cause]) -> list[Text]:
+    """What makes a prediction's range wide, the widest causes; nothing where nothing does."""
+    lines = [Text(wide_text(found), "bold yellow")] if found.too_wide else []
+    if causes:
+        lines.append(Text("What makes the first range wide, each cause alone:"))
+    for cause in causes[:CAUSES_SHOWN]:
+        lines.append(Text(f"  {shown(cause.name)}: {ends_text(cause.range)} us"))
+        if cause.pin:
+            lines.append(Text(f"    to pin it, write in the kernel: {cause.pin}"))
+    rest = len(causes) - CAUSES_SHOWN
+    if rest > 0:
+        lines.append(Text(f"  and {counted(rest, 'narrower cause')}; --json has all, with their sources"))
+    return [*lines, Text()] if lines else []
+
+
+def wide_text(found: Range) -> str:
+    """A warning about a range that is too wide."""
+    times = f"its most is {found.ratio:.2f} times its least, where {WIDEST:g} is the limit"
+    return f"The range is too wide to plan with: {times}"
 
 
 def step_uses_table(profile: Profile) -> Table:
@@ -120,8 +147,8 @@ def changes_table(comparison: Comparison) -> Table:
 def _latency(profile: Profile) -> Table:
     of = "" if profile.fits else f", of a kernel that does not fit {profile.target}"
     rows = [
-        (f"{profile.benchmark_us:,.1f} us", f"predicted, as a benchmark of repeated runs would measure it{of}"),
-        (f"{profile.profiler_us:,.1f} us", "total_time of a profiler, with the program's fixed start and end"),
+        (range_text(profile.benchmark), f"predicted, as a benchmark of repeated runs measures it{of}"),
+        (range_text(profile.profiler), "a profiler's total_time, with program start and end"),
     ]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True, style="bold")

@@ -21,8 +21,9 @@ _STYLES = {"passed": "green", "skipped": "dim"}
 def selftest_document(suite: Suite, doctor: dict[str, Any], text: str, *, version: str) -> dict[str, Any]:
     """``doctor --self-test``: ``text`` is what the terminal shows, line by line; ``doctor`` the diagnosis before it.
 
-    Of a case, ``predicted_us`` is the device's latency by the timing model, ``measured_us`` the median of the calls on
-    the device, null where none was tested; ``ratio`` is measured over predicted.
+    Of a case, ``predicted_us`` is the device's latency by the timing model (``low_us`` to ``high_us``),
+    ``measured_us`` the median of the calls on the device, null where none was tested; ``ratio`` is measured over
+    predicted.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -45,6 +46,8 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "name": outcome.name,
         "state": outcome.state,
         "predicted_us": outcome.predicted_us,
+        "low_us": outcome.ends_us[0],
+        "high_us": outcome.ends_us[1],
         "measured_us": outcome.measured_us,
         "ratio": _ratio(outcome),
         "off_simulator": outcome.off_simulator,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
 
 _LONGEST_NAME = 120
 
@@ -54,6 +58,18 @@ def aligned_number(value: float) -> str:
     return f"{value:.6f}" if value == 0 or 1e-6 <= abs(value) < 1e9 else f"{value:.3e}"
 
 
+def range_text(found: Range, unit: str = " us") -> str:
+    """A prediction and its range: ``251 us (230 to 290)``; with a decimal below 100 us."""
+    digits = _digits(found)
+    return f"{found.us:,.{digits}f}{unit} ({ends_text(found)})"
+
+
+def ends_text(found: Range) -> str:
+    """The ends of a range alone: ``230 to 290``."""
+    digits = _digits(found)
+    return f"{found.least_us:,.{digits}f} to {found.most_us:,.{digits}f}"
+
+
 def error_text(value: float) -> str:
     """An error or a tolerance in a table: two digits and a power of ten, 0 as it is."""
     return "0" if value == 0 else f"{value:.1e}"
@@ -67,6 +83,11 @@ def size_text(size: int) -> str:
             return f"{amount:.1f} {unit}" if unit != "bytes" else f"{size} bytes"
         amount /= 1024
     return f"{amount:.1f} TiB"
+
+
+def _digits(found: Range) -> int:
+    """Decimals of a range's three figures: more would pretend to know more."""
+    return 1 if found.us < 99.95 else 0
 
 
 def _escape(char: str) -> str:

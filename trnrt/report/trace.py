@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,9 @@ def trace_document(profile: Profile) -> dict[str, Any]:
             "kernel": shown(profile.kernel),
             "target": profile.target,
             "dtype": profile.dtype,
-            "predicted_us": {"benchmark": profile.benchmark_us, "profiler": profile.profiler_us},
+            "predicted_us": asdict(profile.predicted_us),
+            "low_us": asdict(profile.low_us),
+            "high_us": asdict(profile.high_us),
             "compared_with_measurements": profile.compared,
         },
     }

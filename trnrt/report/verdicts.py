@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from trnrt.bench.comparing import worst
 from trnrt.report.text import counted
 
 if TYPE_CHECKING:
     from trnrt.bench.comparing import Verdict
 
-_STYLES = {"pass": "green", "missed": "bold red", "depends on model": "yellow"}
+_STYLES = {"pass": "green", "missed": "bold red"}
 
 
 def verdict_text(verdict: Verdict | None) -> Text:
@@ -24,19 +23,17 @@ def verdict_text(verdict: Verdict | None) -> Text:
 
 
 def passed(verdict: Verdict | None) -> bool | None:
-    """Whether all bars are reached; None where there is none, or where that depends on the timing model."""
-    return {"pass": True, "missed": False}.get(verdict or "")
+    """Whether all bars are reached; None where there is none."""
+    return None if verdict is None else verdict == "pass"
 
 
-def all_passed(verdicts: Sequence[Verdict | None]) -> bool | None:
-    """Whether no row misses a bar; None where none does, but some depend on the timing model."""
-    return passed(worst(one for one in verdicts if one is not None) or "pass")
+def all_passed(verdicts: Sequence[Verdict | None]) -> bool:
+    """Whether no row misses a bar."""
+    return "missed" not in verdicts
 
 
 def bars_text(verdicts: Sequence[Verdict | None], what: str) -> str:
     """How many rows are held to a bar, and how many of them miss it."""
     held = [one for one in verdicts if one is not None]
-    missed, open_ = held.count("missed"), held.count("depends on model")
-    if not missed and not open_:
-        return f"{counted(len(held), what)} with a bar, all reached"
-    return f"{counted(len(held), what)} with a bar, {missed} missed, {open_} that depend on the timing model"
+    missed = held.count("missed")
+    return f"{counted(len(held), what)} with a bar, {f'{missed} missed' if missed else 'all reached'}"

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trnrt.selftest.cases import Array, Case, Direct, Sample, Small
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
 
 RUNS, SECONDS = 50, 1.0
 """A case is repeated so often, or for so long, whichever ends first."""
@@ -21,8 +24,8 @@ RUNS, SECONDS = 50, 1.0
 class Result:
     """What a case gave. ``passed`` within ``rtol`` and ``atol`` of the reference; ``max_abs`` the largest difference.
 
-    ``predicted_us`` is the simulator's, of the device; ``wall_us`` was measured around the call, host included: least,
-    median, most, and how often. ``compile_s`` is the first call.
+    ``predicted_us`` is the simulator's, of the device, from ``low_us`` to ``high_us``; ``wall_us`` was measured around
+    the call, host included: least, median, most, and how often. ``compile_s`` is the first call.
     """
 
     passed: bool
@@ -30,6 +33,8 @@ class Result:
     rtol: float
     atol: float
     predicted_us: float | None
+    low_us: float | None
+    high_us: float | None
     compile_s: float
     wall_us: dict[str, float]
     detail: str = ""
@@ -52,13 +57,18 @@ def _model(case: Small | Sample, backend: str, target: str) -> Result:
     start = time.perf_counter()
     outputs = session.run(None, feeds)
     compile_s = time.perf_counter() - start
-    predicted = session.predicted_us if backend == "simulator" else None
+    predicted = _figures(session.predicted_range if backend == "simulator" else None)
     report = validate(session, feeds)
     off = [output.max_abs for output in report.outputs]
     detail = "" if not report.changed_decisions else f"{report.changed_decisions} decisions changed"
     wall = timed(lambda: session.run(None, feeds))
     worst = max(off, default=0.0)
-    return Result(report.passed, worst, report.rtol, report.atol, predicted, compile_s, wall, detail, outputs)
+    return Result(report.passed, worst, report.rtol, report.atol, *predicted, compile_s, wall, detail, outputs)
+
+
+def _figures(found: Range | None) -> tuple[float | None, float | None, float | None]:
+    """The headline and the ends of a prediction."""
+    return (None, None, None) if found is None else (found.us, found.least_us, found.most_us)
 
 
 def _direct(case: Direct, backend: str, target: str) -> Result:
@@ -68,7 +78,7 @@ def _direct(case: Direct, backend: str, target: str) -> Result:
         from trnrt.nki import profile, simulate
 
         call = simulate(kernel, target)
-        predicted = profile(kernel, *arrays, target=target).benchmark_us
+        predicted = profile(kernel, *arrays, target=target).benchmark
     start = time.perf_counter()
     got = np.asarray(call(*arrays))
     compile_s = time.perf_counter() - start
@@ -79,7 +89,9 @@ def _direct(case: Direct, backend: str, target: str) -> Result:
     off = np.abs(got.astype(np.float64) - expected)
     passed = bool((off <= atol + case.rtol * np.abs(expected)).all())  # NaN is no number that passes
     wall = timed(lambda: call(*arrays))
-    return Result(passed, float(off.max(initial=0.0)), case.rtol, atol, predicted, compile_s, wall, "", [got])
+    return Result(
+        passed, float(off.max(initial=0.0)), case.rtol, atol, *_figures(predicted), compile_s, wall, "", [got]
+    )
 
 
 def _on_device(kernel: Any, target: str) -> Callable[..., Array]:

@@ -54,8 +54,16 @@ class Outcome:
     @property
     def predicted_us(self) -> float | None:
         """The device's latency as the timing model has it."""
+        return self._predicted("predicted_us")
+
+    @property
+    def ends_us(self) -> tuple[float | None, float | None]:
+        """The least and the most that it may be."""
+        return self._predicted("low_us"), self._predicted("high_us")
+
+    def _predicted(self, key: str) -> float | None:
         source = self.document if self.simulated is None else self.simulated
-        return source.get("predicted_us")
+        return source.get(key)
 
     @property
     def measured_us(self) -> float | None:

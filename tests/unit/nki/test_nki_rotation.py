@@ -9,9 +9,11 @@ from simulating import tile, traced
 from trnrt.nki import nisa, nl, trace
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion, Source, Storage
-from trnrt.nki.machine.rotation import DEPTH, rotate
+from trnrt.nki.machine.rotation import rotate
+from trnrt.nki.machine.targets import get_target
 
 USABLE = 208 * 1024
+DEPTH = get_target("trn2").timing.places
 
 
 def touched(*tiles: nl.NkiTensor) -> None:
@@ -172,7 +174,7 @@ def test_many_pools_that_fill_the_memory_are_divided_quickly() -> None:
         for i in range(8000)
     ]
     began = process_time()
-    assert rotate(tiles, {i: (2 * i, 2 * i + 3) for i in range(8000)}, USABLE)
+    assert rotate(tiles, {i: (2 * i, 2 * i + 3) for i in range(8000)}, USABLE, DEPTH)
     assert process_time() - began < 15  # it took 26 s when each was compared with all before it
 
 
@@ -183,10 +185,10 @@ def test_pools_take_places_in_another_order_where_gaps_are_too_small() -> None:
         Storage(i, (128, 80 * size), float32, MemoryRegion.sbuf, "", Source("kernel.py", i, "kernel"), line=i)
         for i, size in enumerate(sizes)
     ]
-    assert rotate(tiles, spans, 100 * 320)
+    assert rotate(tiles, spans, 100 * 320, DEPTH)
     places = [tile.address[1] // 320 if tile.address else -1 for tile in tiles]
     assert places == [0, 60, 0]
-    assert not rotate(tiles, spans, 79 * 320)
+    assert not rotate(tiles, spans, 79 * 320, DEPTH)
 
 
 def test_of_many_pools_each_has_second_places() -> None:
@@ -196,7 +198,7 @@ def test_of_many_pools_each_has_second_places() -> None:
         Storage(i, (128, 80 * 50), float32, MemoryRegion.sbuf, "", Source("kernel.py", i // 4, "kernel"), line=i // 4)
         for i in range(4 * pools)
     ]
-    assert rotate(tiles, {i: (i, i) for i in range(4 * pools)}, capacity)
+    assert rotate(tiles, {i: (i, i) for i in range(4 * pools)}, capacity, DEPTH)
     for pool in range(pools):
         assert len({tile.address for tile in tiles[4 * pool : 4 * pool + 4]}) == 2
 

@@ -50,7 +50,7 @@ def waits(body: Callable[[], None]) -> list[dict[int, int]]:
 
     program = trace(kernel)
     hazards = Hazards(program)
-    return [hazards.issue(instruction, instruction.engine.value) for instruction in program.instructions]
+    return [hazards.issue(instruction, instruction.engine.value).last for instruction in program.instructions]
 
 
 VECTOR, GPSIMD = nisa.engine.vector.value, nisa.engine.gpsimd.value
@@ -106,7 +106,7 @@ def test_an_instruction_that_writes_a_tile_twice_does_not_wait_for_itself() -> N
         x, y = zeros(128, 8), zeros(128, 8)
         nisa.activation_reduce(x, nl.copy, y, nl.add, x[:, 0:1])
 
-    assert waits(body)[2] == {VECTOR: 1}
+    assert waits(body)[2] == {GPSIMD: 1}
 
 
 def test_what_a_kernel_asks_for_is_waited_for() -> None:
@@ -187,13 +187,13 @@ def test_a_new_function_loads_its_table_once() -> None:
 @pytest.mark.parametrize(("target", "waits_for_the_port"), [("trn1", True), ("trn2", False)])
 def test_trn1_engines_take_turns_on_psum(target: str, waits_for_the_port: bool) -> None:
     def body() -> None:
-        source, bias = zeros(128, 512), zeros(128, 1)
+        source, bias = tile(128, 512), tile(128, 1)  # that nothing writes: no engine is busy before
         x, y = tile(128, 512, buffer=nl.psum), tile(128, 512, buffer=nl.psum)
         nisa.memset(dst=x, value=0.0, engine=nisa.engine.vector)
         nisa.activation(dst=y, op=nl.copy, data=source, bias=bias)
 
     timeline = timed(body, target=target)
-    memset, (activation,) = issues_of(timeline, "memset")[-1], issues_of(timeline, "activation")
+    (memset,), (activation,) = issues_of(timeline, "memset"), issues_of(timeline, "activation")
     streamed = round(512 / get_target(target).timing.vector.clock_ghz * 1000)
     assert (timeline.start[activation] >= timeline.start[memset] + streamed) is waits_for_the_port
 
@@ -235,7 +235,9 @@ def test_a_product_s_own_latency(target: str, columns: int, least: float, most: 
 
 
 def test_few_columns_cost_64_cycles() -> None:
-    assert products(nl.bfloat16, 1)[-1] / 1000 == pytest.approx(64 / 2.4, rel=0.2)
+    tensor = TRN2.tensor
+    warm = products(nl.bfloat16, 1, count=600)[-1]
+    assert warm / 1000 == pytest.approx(64 / tensor.clock_ghz + tensor.gap_ns, abs=0.002)
 
 
 def test_trn1_has_no_ramp() -> None:
@@ -246,7 +248,9 @@ def test_trn1_has_no_ramp() -> None:
 
     timeline = timed(body, target="trn1")
     second, third = issues_of(timeline, "nc_matmul")[1:3]
-    assert (timeline.start[third] - timeline.start[second]) / 1000 < 200
+    tensor = get_target("trn1").timing.tensor
+    full = 512 / tensor.clock_ghz + tensor.gap_ns
+    assert (timeline.start[third] - timeline.start[second]) / 1000 == pytest.approx(full, abs=0.002)
 
 
 # DMA.
@@ -279,7 +283,12 @@ def test_the_published_32_kib_on_one_engine() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "until"),
-    [(nisa.dge_mode.hwdge, 1250), (nisa.dge_mode.swdge, 807), (nisa.dge_mode.none, 900), (None, 1250)],
+    [
+        (nisa.dge_mode.hwdge, TRN2.dma.start_hardware_ns + TRN2.dma.load_start_ns),
+        (nisa.dge_mode.swdge, TRN2.dma.prepare_software_ns + TRN2.dma.start_software_ns + TRN2.dma.load_start_ns),
+        (nisa.dge_mode.none, TRN2.dma.start_static_ns),
+        (None, TRN2.dma.start_hardware_ns + TRN2.dma.load_start_ns),
+    ],
 )
 def test_descriptors_decide_when_data_flows(mode: Any, until: float) -> None:
     timeline = moved((128, 512), mode)
@@ -401,6 +410,8 @@ def test_a_loop_that_is_too_long_is_refused() -> None:
 @pytest.mark.parametrize("name", ["trn1", "trn2", "trn3"])
 def test_every_number_names_its_source(name: str) -> None:
     text = (files("trnrt.nki.machine") / f"{name}.toml").read_text(encoding="utf-8")
-    numbers = [line for line in text.partition("[timing]")[2].splitlines() if " = " in line]
-    assert len(numbers) > 50
-    assert [line for line in numbers if not line.partition("#")[2].strip()] == []
+    numbers, _, uncertain = text.partition("[timing]")[2].partition("[[timing.uncertain]]")
+    lines = [line for line in numbers.splitlines() if " = " in line]
+    assert len(lines) > 50
+    assert [line for line in lines if not line.partition("#")[2].strip()] == []
+    assert " = " in uncertain  # those have a source as a value (test_timing_range.py)

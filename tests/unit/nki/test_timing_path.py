@@ -16,7 +16,7 @@ from simulating import tile
 from trnrt.nki import Spec, nisa, nl, profile, trace
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
-from trnrt.nki.machine.timing import Timeline, schedule
+from trnrt.nki.machine.timing import Timeline, predict, schedule
 from trnrt.nki.machine.timing.path import PARTS, critical_path
 
 
@@ -61,10 +61,11 @@ def step(target: str = "trn2") -> Timeline:
 def test_each_part_is_what_the_data_file_says(target: str, cycles_each: int) -> None:
     found, timing = spent(step(target)), get_target(target).timing
     dma, vector = timing.dma, timing.vector
-    start = dma.start_static_ns if target == "trn1" else dma.start_hardware_ns
-    store_wait = (timing.sync if target == "trn1" else timing.scalar).wait_ns
+    static = target == "trn1"
+    starts = 2 * dma.start_static_ns if static else 2 * dma.start_hardware_ns + dma.load_start_ns
+    store_wait = getattr(timing, dma.static_stores if static else "scalar").wait_ns
     nanoseconds = {
-        "DMA starts": 2 * start,
+        "DMA starts": starts,
         "DMA data": 2 * (dma.packet_ns + 2048 / dma.engine_gbps),
         "DMA completions": 2 * dma.completion_ns + dma.read_ns,
         "semaphores": vector.wait_ns + vector.signal_ns + store_wait,
@@ -82,7 +83,7 @@ def test_triggers_of_one_engine_wait_for_each_other() -> None:
     found = spent(schedule(programmed(body, Spec((1, 16), "float32"))))
     timing = get_target("trn2").timing.dma
     assert found["DMA triggers"] == 2 * timing.trigger_hardware_ns * 1000
-    assert found["DMA starts"] == timing.start_hardware_ns * 1000
+    assert found["DMA starts"] == (timing.start_hardware_ns + timing.load_start_ns) * 1000
 
 
 def test_a_table_is_its_own_part() -> None:
@@ -128,8 +129,10 @@ def test_an_engine_that_waits_for_another_one_s_port_is_held_up_by_it(target: st
 
 @settings(max_examples=150, phases=[Phase.generate])
 @given(ACTIONS, st.sampled_from(["trn1", "trn2"]))
-def test_it_adds_up_for_any_program(actions: list[Any], target: str) -> None:
-    spent(schedule(programmed(lambda: run(actions, target), target=target)))
+def test_it_adds_up_for_any_program_at_both_ends_of_its_range(actions: list[Any], target: str) -> None:
+    found = predict(programmed(lambda: run(actions, target), target=target))
+    for line in (found.timeline, found.least, found.most):
+        spent(line)
 
 
 def products(target: str, dtype: str, count: int, columns: int) -> Program:
@@ -159,8 +162,10 @@ def products(target: str, dtype: str, count: int, columns: int) -> Program:
     st.integers(1, 24),
     st.integers(1, 64),
 )
-def test_it_adds_up_for_products(target: str, dtype: str, count: int, columns: int) -> None:
-    assert spent(schedule(products(target, dtype, count, columns)))["compute"]
+def test_it_adds_up_for_products_at_both_ends_of_their_range(target: str, dtype: str, count: int, columns: int) -> None:
+    found = predict(products(target, dtype, count, columns))
+    for line in (found.timeline, found.least, found.most):
+        assert spent(line)["compute"]
 
 
 def test_a_longer_semaphore_makes_the_program_as_much_longer_as_the_path_has_of_them() -> None:
@@ -188,3 +193,12 @@ def test_a_kernel_s_profile_has_the_parts_and_no_floor() -> None:
     assert sum(part.time_us for part in found.breakdown.parts) == pytest.approx(found.benchmark_us, rel=1e-12)
     assert (found.breakdown.floor_us, found.breakdown.ratio) == (None, None)
     assert all(part.floor_us is None for part in found.breakdown.parts)
+
+
+def test_it_adds_up_where_nothing_tells_why_an_issue_began_late() -> None:
+    """A stream that chooses may let another have its turn first."""
+    timeline = step()
+    late = [timeline.start[0], timeline.start[1] + 7, timeline.start[2]]
+    found = critical_path(replace(timeline, start=late))
+    assert [one.end for one in found[:-1]] == [one.start for one in found[1:]]
+    assert (found[0].start, found[-1].end) == (0, timeline.duration)

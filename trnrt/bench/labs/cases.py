@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.bench.comparing import Clock, Figure, Verdict, ratio, verdict
-from trnrt.bench.documented import judged_timings, rates, under
+from trnrt.bench.documented import rates
 from trnrt.bench.timing.cases import Clock as DeviceClock
 from trnrt.bench.timing.cases import figure_us
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.pace import Timing
-from trnrt.nki.machine.program import Program
-from trnrt.nki.machine.timing import schedule
+from trnrt.nki.machine.timing import Prediction, Range, Timeline, predict, schedule_freely
 
 Array = NDArray[Any]
 
@@ -89,8 +88,8 @@ class Row:
     """A case with its prediction. ``bound_us`` is what the tensor engine or HBM would need at documented rates, with
     the fixed cost; ``theirs_us`` what the model predicts for the published kernel, where its structure is known;
     ``target_us`` the lowest of our targets. ``compared`` are the measured kernels, the fastest first.
-    ``documented_us`` and ``gapped_us`` are the same program's time at the documented bandwidth, and with the measured
-    gap between products, too. ``verdict`` is that of the limit and all targets.
+    ``low_us`` and ``high_us`` are the ends of the prediction's range; bars, ratios and shares are of its headline.
+    ``verdict`` is that of the limit and all targets.
     """
 
     case: str
@@ -98,6 +97,8 @@ class Row:
     dtype: str
     clock: DeviceClock
     predicted_us: float
+    low_us: float
+    high_us: float
     compared: tuple[Compared, ...]
     limit_us: float | None
     target_us: float | None
@@ -105,8 +106,6 @@ class Row:
     peak_share: float
     share_target: float | None
     theirs_us: float | None
-    documented_us: float
-    gapped_us: float
     verdict: Verdict
 
     @property
@@ -122,9 +121,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Times:
-    """A case and the kernel that it is to be ahead of under one timing; ``share`` is the share of peak."""
+    """A case and the kernel that it is to be ahead of; ``share`` is the share of peak."""
 
-    ours_us: float
+    ours: Range
     theirs_us: float | None
     bound_us: float
     share: float
@@ -136,7 +135,7 @@ class Times:
 
     def reach(self, case: Case) -> bool:
         """Whether the limit and every target is reached."""
-        fast = all(one is None or self.ours_us <= one for one in (case.limit_us, self.target_us(case)))
+        fast = all(one is None or self.ours.us <= one for one in (case.limit_us, self.target_us(case)))
         return fast and (case.share_target is None or self.share >= case.share_target)
 
 
@@ -150,43 +149,43 @@ def row(case: Case) -> Row:
     """Predict a case."""
     program = trace(case.kernel, *case.specs(), target=case.target, **case.options)
     theirs = None if case.against is None else trace(case.against, *case.specs(), target=case.target)
-    timings = judged_timings(case.target)
-    found = {timing: _times(case, program, theirs, timing) for timing in dict.fromkeys(timings)}
-    shipped, documented, gapped = (found[timing] for timing in timings)
+    found = predict(program)
+    times = _times(case, found, None if theirs is None else schedule_freely(theirs))
     return Row(
         case=case.name,
         target=case.target,
         dtype=case.dtype,
         clock=case.clock,
-        predicted_us=shipped.ours_us,
-        compared=_compared(case, program),
+        predicted_us=times.ours.us,
+        low_us=times.ours.least_us,
+        high_us=times.ours.most_us,
+        compared=_compared(case, found),
         limit_us=case.limit_us,
-        target_us=shipped.target_us(case),
-        bound_us=shipped.bound_us,
-        peak_share=shipped.share,
+        target_us=times.target_us(case),
+        bound_us=times.bound_us,
+        peak_share=times.share,
         share_target=case.share_target,
-        theirs_us=shipped.theirs_us,
-        documented_us=documented.ours_us,
-        gapped_us=gapped.ours_us,
-        verdict=verdict(*(times.reach(case) for times in (shipped, documented, gapped))),
+        theirs_us=times.theirs_us,
+        verdict=verdict(times.reach(case)),
     )
 
 
-def _times(case: Case, program: Program, theirs: Program | None, timing: Timing) -> Times:
-    ours_us = figure_us(case.clock, schedule(under(program, timing)))
-    theirs_us = None if theirs is None else figure_us(case.clock, schedule(under(theirs, timing)))
+def _times(case: Case, found: Prediction, theirs: Timeline | None) -> Times:
+    timing = found.timing
+    ours = found.benchmark if case.clock == "benchmark" else found.profiler
+    theirs_us = None if theirs is None else figure_us(case.clock, theirs)
     fixed = (timing.benchmark_ns if case.clock == "benchmark" else timing.head_ns + timing.tail_ns) / 1000
     tensor, memory = tensor_us(case, timing), case.hbm_bytes / rates(case.target).gbps / 1000
-    share = (tensor if case.flops else memory) / ours_us
-    return Times(ours_us, theirs_us, max(tensor, memory) + fixed, share)
+    share = (tensor if case.flops else memory) / ours.us
+    return Times(ours, theirs_us, max(tensor, memory) + fixed, share)
 
 
-def _compared(case: Case, program: Program) -> tuple[Compared, ...]:
+def _compared(case: Case, prediction: Prediction) -> tuple[Compared, ...]:
     """The case's measured kernels, the one first that ours is the least ahead of."""
-    timeline, found = schedule(program), []
+    found = []
     for figure in case.measured:
         if figure.clock == "host":
             raise ValueError(f"{case.name}: a kernel's time by the host's clock is no device time")
-        predicted = figure_us(figure.clock, timeline)
+        predicted = figure_us(figure.clock, prediction.timeline)
         found.append(Compared(figure, predicted, ratio(predicted, figure)))
     return tuple(sorted(found, key=lambda one: -(one.ratio or 0)))

@@ -10,16 +10,13 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from trnrt.bench.comparing import Figure, Verdict, ratio, verdict, worst
-from trnrt.bench.documented import Bound, judged_timings, under
+from trnrt.bench.documented import Bound
 from trnrt.bench.models.bounds import Outline, Work, outline, work_of
 from trnrt.bench.models.host_part import HostFit, Latency, fit_host
 from trnrt.bench.models.networks import NETWORKS, Network, light_networks
 from trnrt.errors import OptionError
-from trnrt.nki import Spec
-from trnrt.nki.profiling import predicted_us
+from trnrt.nki.machine.timing import Range
 from trnrt.planner.choices import DEFAULT, Choices
-from trnrt.planner.partition import Partition
-from trnrt.planner.trial import traced
 from trnrt.session import InferenceSession
 
 LIGHT_DTYPES = ("float32", "bfloat16")
@@ -52,15 +49,6 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The same program's time as the model is shipped, at the documented bandwidth, and with the measured gap, too."""
-
-    predicted_us: float
-    documented_us: float
-    gapped_us: float
-
-
-@dataclass(frozen=True)
 class Row:
     """One prediction. ``published`` is None where nothing is; then there is no bar, either. ``choices`` are what the
     planner's search has found."""
@@ -69,15 +57,15 @@ class Row:
     target: str
     dtype: str
     batch: int
-    times: Judged
+    predicted: Range
     work: Work
     published: Published | None
     choices: Choices = DEFAULT
 
     @property
     def predicted_us(self) -> float:
-        """By the model as it is shipped."""
-        return self.times.predicted_us
+        """The headline, which bars and ratios are of."""
+        return self.predicted.us
 
     @property
     def bound(self) -> Bound:
@@ -110,9 +98,7 @@ class Row:
         return self.work.inputs * ELEMENT_BYTES, self.work.outputs * ELEMENT_BYTES
 
     def _bar(self, kind: Literal["bound", "own target"], most_us: float) -> Bar:
-        times = self.times
-        reached = (one <= most_us for one in (times.predicted_us, times.documented_us, times.gapped_us))
-        return Bar(kind, most_us, verdict(*reached))
+        return Bar(kind, most_us, verdict(self.predicted_us <= most_us))
 
 
 @cache
@@ -188,13 +174,10 @@ class Model:
         self._outline: Outline = outline(model)
         self._content: bytes = model.SerializeToString()
 
-    def rows(
-        self, target: str, found: Mapping[tuple[str, int], Choices] | None = None, *, judge: bool = True
-    ) -> Iterator[Row]:
+    def rows(self, target: str, found: Mapping[tuple[str, int], Choices] | None = None) -> Iterator[Row]:
         """The network's rows on a target. Raises what a session raises for a model that can't be planned.
 
         ``found``: by dtype and batch what a search has found before; where it is given nothing is searched for.
-        ``judge``: whether the program is timed at documented rates, too; else those times are the shipped model's.
         """
         name = self.network.name
         session = InferenceSession(self._content, target=target, backend="simulator", cache=False, effort=1)
@@ -205,18 +188,5 @@ class Model:
             partition = one.planned_for(batch)
             known = published().get((name, target, dtype, batch))
             work = work_of(self._outline, batch)
-            times = judged(partition, target) if judge else Judged(*[one.predicted(partition)] * 3)
-            yield Row(name, target, dtype, batch, times, work, known, partition.choices)
-
-
-def judged(partition: Partition, target: str) -> Judged:
-    """The three times of a plan: the same program, traced once."""
-    timings = judged_timings(target)
-    programs = []
-    for plan in partition.plans:
-        weights = [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
-        programs.append(traced(plan.source, plan.entry, plan.inputs, weights, target))
-    times = {
-        timing: sum(predicted_us(under(program, timing)) for program in programs) for timing in dict.fromkeys(timings)
-    }
-    return Judged(*(times[timing] + partition.crossings_us for timing in timings))
+            predicted = one.predicted(partition)
+            yield Row(name, target, dtype, batch, predicted, work, known, partition.choices)

@@ -7,7 +7,7 @@ durations of the parts were published; their sum is compared with the sum of the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -15,9 +15,19 @@ from math import log
 from typing import Any, Literal
 
 from trnrt.nki import nisa, trace
+from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
-from trnrt.nki.machine.timing import PS_PER_US, Timeline, schedule
+from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import (
+    PS_PER_US,
+    Range,
+    Timeline,
+    benchmark_us,
+    predict,
+    profiler_us,
+    schedule_freely,
+)
 
 Clock = Literal["benchmark", "profiler", "parts"]
 Length = tuple[int, ...]
@@ -93,45 +103,71 @@ class Case:
         """The published figure that a prediction is nearest to."""
         return min(self.values_us, key=lambda value: abs(log(predicted_us / value)))
 
-    def trace(self, length: Length) -> Program:
-        """The program for numbers of units, with the published mode of descriptors."""
+    def trace(self, length: Length, places: int | None = None) -> Program:
+        """The program for numbers of units, with the published mode of descriptors.
+
+        ``places``: other than the target's.
+        """
         options = {**self.options, self.mode_argument: MODES[self.facts["mode"]]}
-        return trace(self.kernel, *self.arguments(*length), target=self.target, **options)
+        traced = trace(self.kernel, *self.arguments(*length), target=self.target, **options)
+        if places is not None and places != traced.target.timing.places:
+            traced = _retarget(traced, replace(traced.target.timing, places=places))
+            allocate(traced)
+        return traced
 
 
 @cache
-def _program(case_id: str, length: Length) -> Program:
+def _program(case_id: str, length: Length, places: int) -> Program:
     from trnrt.bench.timing.published import CASES
 
-    return next(case for case in CASES if case.id == case_id).trace(length)
+    return next(case for case in CASES if case.id == case_id).trace(length, places)
 
 
-def program(case: Case, length: Length) -> Program:
-    """The traced program of a case for numbers of units; traced once in a process."""
-    return _program(case.id, length)
+def program(case: Case, length: Length, timing: Timing | None = None) -> Program:
+    """The traced program of a case for numbers of units, with the target's own numbers or with ``timing``.
+
+    Traced once in a process for each number of places; a fit keeps about 1 GB of them.
+    """
+    places = (timing or get_target(case.target).timing).places
+    return _retarget(_program(case.id, length, places), timing)
 
 
 def timeline(case: Case, length: Length, timing: Timing | None = None) -> Timeline:
     """The case's timeline, with the target's own numbers or with ``timing``."""
-    traced = program(case, length)
-    if timing is None:
-        return schedule(traced)
-    return schedule(replace(traced, target=replace(traced.target, timing=timing)))
+    return schedule_freely(program(case, length, timing))
+
+
+def _retarget(traced: Program, timing: Timing | None) -> Program:
+    return traced if timing is None else replace(traced, target=replace(traced.target, timing=timing))
 
 
 def predicted_us(case: Case, timing: Timing | None = None, *, short: bool = False) -> float:
     """What the model predicts for the case. ``short``: from shorter kernels where the case has such."""
-    weights = case.short if short and case.short else {case.length: 1.0}
-    return sum(weight * figure_us(case.clock, timeline(case, length, timing)) for length, weight in weights.items())
+    return sum(
+        weight * figure_us(case.clock, timeline(case, length, timing)) for length, weight in lengths(case, short)
+    )
+
+
+def predicted_range(case: Case, timing: Timing | None = None, *, short: bool = False) -> Range:
+    """The same with its range."""
+    least = us = most = 0.0
+    for length, weight in lengths(case, short):
+        found = predict(program(case, length, timing))
+        at = [figure_us(case.clock, line) for line in (found.least, found.timeline, found.most)]
+        least, us, most = least + weight * at[0], us + weight * at[1], most + weight * at[2]
+    return Range(min(least, us), us, max(most, us))
+
+
+def lengths(case: Case, short: bool) -> Iterable[tuple[Length, float]]:
+    """The lengths that are timed, and how much each one's time counts."""
+    return (case.short if short and case.short else {case.length: 1.0}).items()
 
 
 def figure_us(clock: Clock, line: Timeline) -> float:
     """The figure of a timeline that a published one is compared with, microseconds."""
-    timing = line.program.target.timing
     if clock == "parts":
         return sum(parts_us(line).values())
-    fixed_ns = timing.benchmark_ns if clock == "benchmark" else timing.head_ns + timing.tail_ns
-    return line.duration / PS_PER_US + fixed_ns / 1000
+    return benchmark_us(line) if clock == "benchmark" else profiler_us(line)
 
 
 def parts_us(line: Timeline) -> dict[str, float]:
@@ -141,5 +177,5 @@ def parts_us(line: Timeline) -> dict[str, float]:
     """
     spans = [(line.end[n] - line.start[n]) / PS_PER_US for n in range(len(line.start))]
     load, activation, store = spans
-    table = line.program.target.timing.table_load_ns / 1000
+    table = line.timing.table_load_ns / 1000
     return {"load": load, "table load": table, "activation": activation, "store": store}

@@ -1,31 +1,38 @@
-"""The fit: free parameters of the timing model to the published whole kernels, and each author left out in turn.
+"""The fit: free numbers and choices of the timing model to the published whole kernels, and each author left out.
 
-A search by coordinates on a lattice of each parameter's range: from the priors, steps of both signs are tried for each
-parameter in turn, and halved when none helps. So a parameter that nothing decides keeps its prior, also where all
-measurements that would decide it are one author's, and left out. What was predicted at a point of the lattice is kept;
-the searches share most of their ways. The error is a logarithm; large ones count linearly, so that one measurement
-cannot pull all the others away.
+A search by coordinates: from the priors, steps of both signs are tried for each number in turn (on a lattice of its
+range), and halved when none helps; of a choice all values are tried. So what nothing decides keeps its prior, also
+where all measurements that would decide it are one author's, and left out. What was predicted is kept; the searches
+share most of their ways, and a number that a case cannot depend on does not count there. The error is a logarithm;
+the larger it is, the less does more of it count, so that kernels that nothing explains do not pull all the others away.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from trnrt.bench.timing.cases import Case, predicted_us
+from trnrt.bench.timing import convolutions
+from trnrt.bench.timing.cases import Case, predicted_range, predicted_us
 from trnrt.bench.timing.published import CASES
 from trnrt.bench.timing.table import Row, row
-from trnrt.nki.machine.pace import Timing
+from trnrt.nki.machine.pace import Timing, value_of, with_value
 from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import Range
 
-LATTICE = 256  # points of a parameter's range
+LATTICE = 256  # points of a number's range
 FIRST_STEP = 32
-LINEAR_FROM = 0.05  # errors above count linearly
+USUAL = 0.05  # from about twice such an error on, more of it counts less
 
-Point = tuple[int, ...]  # steps from the prior of each parameter
+Point = tuple[int, ...]  # steps from the prior of each parameter, or the place among its values
 Predictor = Callable[[Case, Timing], float]
+Ranger = Callable[[Case, Timing], Range]
+
+
+def _any(_case: Case) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Parameter:
     """A number of the timing model that the whole kernels decide: the same for all of ``targets``.
 
     ``name`` is its place in ``Timing`` ("dma.packet_ns"); ``prior`` what is known of it otherwise; ``low`` and
-    ``high`` are what is physically plausible. All three are above 0.
+    ``high`` are what is physically plausible. All three are above 0. ``matters``: to which cases.
     """
 
     targets: tuple[str, ...]
@@ -41,118 +48,163 @@ class Parameter:
     low: float
     high: float
     prior: float
+    matters: Callable[[Case], bool] = _any
+
+    def at(self, steps: int) -> float:
+        """The value so many steps of the lattice from the prior, within the bounds."""
+        moved = self.prior * math.exp(math.log(self.high / self.low) * steps / LATTICE)
+        return min(max(moved, self.low), self.high)
+
+    def neighbours(self, steps: int, step: int) -> Iterator[int]:
+        """Where to look from ``steps``: as far as that leads to another value."""
+        for moved in (steps + step, steps - step):
+            if self.at(moved) != self.at(steps):
+                yield moved
 
 
-FREE: tuple[Parameter, ...] = (
-    Parameter(("trn1",), "dma.packet_ns", 4, 150, prior=8),  # as trn2's, which was measured
-    # As a hardware trigger of trn2, 517 to 613 ns at 1.2 GHz: no static one was published.
-    Parameter(("trn1", "trn2"), "dma.trigger_static_cycles", 64, 2000, prior=678),
-    Parameter(("trn2",), "dma.trigger_hardware_ns", 517, 613, prior=565),  # what was published of it
-    Parameter(("trn2",), "dma.total_gbps", 150, 435, prior=368),  # nki-dma-bandwidth-guide.rst: 16 engines of 23 GB/s
+@dataclass(frozen=True)
+class Choice:
+    """What the compiler is taken to do, one of ``values``; the first is what would be assumed without measurements."""
+
+    targets: tuple[str, ...]
+    name: str
+    values: tuple[Any, ...]
+    matters: Callable[[Case], bool] = _any
+
+    @property
+    def prior(self) -> Any:
+        """What is assumed where nothing decides."""
+        return self.values[0]
+
+    def at(self, steps: int) -> Any:
+        """The value in a place."""
+        return self.values[steps]
+
+    def neighbours(self, steps: int, step: int) -> Iterator[int]:
+        """All other places."""
+        return (other for other in range(len(self.values)) if other != steps)
+
+
+def _reads_strided_weights(case: Case) -> bool:
+    return case.kernel is convolutions.convolve_rows and "fp32" in case.id
+
+
+def _has_descriptors(mode: str) -> Callable[[Case], bool]:
+    return lambda case: bool(case.facts["mode"] == mode)
+
+
+_BOTH = ("trn1", "trn2")
+FREE: tuple[Parameter | Choice, ...] = (
+    Choice(_BOTH, "order", ("program", "free")),
+    Choice(_BOTH, "places", (2, 3, 4, 6, 8, 12)),
+    Choice(_BOTH, "dma.static_stores", ("gpsimd", "sync", "scalar"), _has_descriptors("static")),
+    Choice(("trn2",), "tensor.hidden_stride_bytes", (1 << 30, 16), _reads_strided_weights),
+    Parameter(("trn1",), "tensor.gap_ns", 2, 45, prior=23),  # trainium_inferentia2_arch.rst: 64 cycles to start
+    Parameter(("trn2",), "dma.total_gbps", 200, 435, prior=368),  # nki-dma-bandwidth-guide.rst: 16 engines of 23 GB/s
+    # A program's transfers of one row, of 583 ns for 128.
+    Parameter(("trn2",), "dma.row_software_ns", 0.05, 4, prior=0.1, matters=_has_descriptors("software")),
+    Parameter(
+        ("trn2",), "tensor.strided_load_ns", 20, 107, prior=53.3, matters=_reads_strided_weights
+    ),  # a cycle a column
 )
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A free parameter, the value in the data files and the fitted one."""
+    """A free parameter or choice, the value in the data files and the fitted one."""
 
-    parameter: Parameter
-    before: float
-    after: float
+    parameter: Parameter | Choice
+    before: Any
+    after: Any
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The fitted values, the table with them, and the table in which each row comes from a fit without its author."""
+    """The fitted values, the table with them, and the table in which each row comes from a fit without its author.
+
+    ``without``: author -> the values of that fit.
+    """
 
     values: tuple[Fitted, ...]
     rows: tuple[Row, ...]
     left_out: tuple[Row, ...]
-
-
-def value_of(timing: Timing, name: str) -> float:
-    """A number of the model by its name."""
-    found: Any = timing
-    for part in name.split("."):
-        found = getattr(found, part)
-    return float(found)
-
-
-def with_value(timing: Any, name: str, value: float) -> Any:
-    """``timing`` (or a part of it) with another number in the place that ``name`` says."""
-    head, _, rest = name.partition(".")
-    return replace(timing, **{head: with_value(getattr(timing, head), rest, value) if rest else value})
-
-
-def value_at(parameter: Parameter, steps: int) -> float:
-    """The value so many steps of the lattice from the prior, within the bounds."""
-    moved = parameter.prior * math.exp(math.log(parameter.high / parameter.low) * steps / LATTICE)
-    return min(max(moved, parameter.low), parameter.high)
+    without: Mapping[str, tuple[Fitted, ...]] = field(default_factory=dict)
 
 
 def _short_us(case: Case, timing: Timing) -> float:
     return predicted_us(case, timing, short=True)
 
 
+def _short_range(case: Case, timing: Timing) -> Range:
+    return predicted_range(case, timing, short=True)
+
+
 @dataclass
 class Model:
-    """Predictions at points of the lattice; a point is computed once for each target."""
+    """Predictions at points of the lattice; each is computed once."""
 
-    parameters: Sequence[Parameter] = FREE
+    parameters: Sequence[Parameter | Choice] = FREE
     cases: Sequence[Case] = CASES
     predict: Predictor = _short_us
+    range: Ranger = _short_range
     timings: Mapping[str, Timing] = field(default_factory=dict)
-    _known: dict[tuple[str, Point], dict[str, float]] = field(default_factory=dict)
+    _known: dict[tuple[str, tuple[Any, ...]], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = {case.target for case in self.cases}
         self.timings = {name: self.timings.get(name) or get_target(name).timing for name in sorted(names)}
 
-    def fitted(self, parameter: Parameter, steps: int) -> Fitted:
-        """The parameter in the data files, and so many steps from its prior."""
+    def fitted_value(self, parameter: Parameter | Choice, steps: int) -> Fitted:
+        """The parameter in the data files, and at a place of the lattice."""
         present = value_of(get_target(parameter.targets[0]).timing, parameter.name)
-        return Fitted(parameter, present, value_at(parameter, steps))
+        return Fitted(parameter, present, parameter.at(steps))
 
     def timing(self, target: str, point: Point) -> Timing:
         """The target's numbers at a point."""
         timing = self.timings[target]
         for parameter, steps in zip(self.parameters, point, strict=True):
             if target in parameter.targets:
-                timing = with_value(timing, parameter.name, value_at(parameter, steps))
+                timing = with_value(timing, parameter.name, parameter.at(steps))
         return timing
 
-    def predictions(self, point: Point) -> dict[str, float]:
-        """Case id -> microseconds."""
-        found: dict[str, float] = {}
-        for target in self.timings:
-            mine = tuple(n if target in p.targets else 0 for p, n in zip(self.parameters, point, strict=True))
-            if (target, mine) not in self._known:
-                timing = self.timing(target, mine)
-                cases = [case for case in self.cases if case.target == target]
-                self._known[target, mine] = {case.id: self.predict(case, timing) for case in cases}
-            found |= self._known[target, mine]
+    def predicted(self, case: Case, point: Point) -> float:
+        """Microseconds."""
+        mine = tuple(
+            p.at(n) if case.target in p.targets and p.matters(case) else None
+            for p, n in zip(self.parameters, point, strict=True)
+        )
+        found = self._known.get((case.id, mine))
+        if found is None:
+            found = self._known[case.id, mine] = self.predict(case, self.timing(case.target, point))
         return found
+
+    def row(self, case: Case, point: Point) -> Row:
+        """The case's line of a table at a point, with its range."""
+        return row(case, self.range(case, self.timing(case.target, point)))
 
     def loss(self, point: Point, without: str | None = None) -> float:
         """What the errors of all cases but one author's amount to."""
-        predicted = self.predictions(point)
-        kept = [(case, predicted[case.id]) for case in self.cases if case.author != without]
+        kept = [(case, self.predicted(case, point)) for case in self.cases if case.author != without]
         errors = [math.log(found / case.nearest_us(found)) for case, found in kept]
-        return sum(math.sqrt(1 + (error / LINEAR_FROM) ** 2) - 1 for error in errors)
+        return sum(math.log1p((error / USUAL) ** 2) for error in errors)
+
+    def best(self, without: str | None = None) -> Point:
+        """The point where the errors are least, of all cases but one author's."""
+        return search(self.parameters, lambda point: self.loss(point, without))
 
 
-def search(loss: Callable[[Point], float], start: Point) -> Point:
-    """The best point of the lattice that steps along the coordinates lead to."""
-    point, least, step = start, loss(start), FIRST_STEP
+def search(parameters: Sequence[Parameter | Choice], loss: Callable[[Point], float]) -> Point:
+    """The best point that steps along the coordinates lead to from the priors."""
+    point: Point = (0,) * len(parameters)
+    least, step = loss(point), FIRST_STEP
     while step:
         moved = False
-        for index in range(len(point)):
-            for steps in (step, -step):
-                near = (*point[:index], point[index] + steps, *point[index + 1 :])
+        for index, parameter in enumerate(parameters):
+            for place in tuple(parameter.neighbours(point[index], step)):
+                near = (*point[:index], place, *point[index + 1 :])
                 found = loss(near)
                 if found < least:
                     point, least, moved = near, found, True
-                    break
         if not moved:
             step //= 2
     return point
@@ -160,15 +212,12 @@ def search(loss: Callable[[Point], float], start: Point) -> Point:
 
 def fit(model: Model) -> Fit:
     """Fit all, then all but one author's in turn; each from the priors."""
-    start = (0,) * len(model.parameters)
-    best = search(model.loss, start)
-    fitted = model.predictions(best)
-    rows = tuple(row(case, fitted[case.id]) for case in model.cases)
-    without = {author: _without(model, author, start) for author in sorted({case.author for case in model.cases})}
-    left_out = tuple(row(case, without[case.author][case.id]) for case in model.cases)
-    return Fit(tuple(map(model.fitted, model.parameters, best)), rows, left_out)
+    best = model.best()
+    rows = tuple(model.row(case, best) for case in model.cases)
+    without = {author: model.best(author) for author in sorted({case.author for case in model.cases})}
+    left_out = tuple(model.row(case, without[case.author]) for case in model.cases)
 
+    def values(point: Point) -> tuple[Fitted, ...]:
+        return tuple(map(model.fitted_value, model.parameters, point))
 
-def _without(model: Model, author: str, start: Point) -> dict[str, float]:
-    """The predictions from the fit to what all others measured."""
-    return model.predictions(search(lambda near: model.loss(near, without=author), start))
+    return Fit(values(best), rows, left_out, {author: values(point) for author, point in without.items()})

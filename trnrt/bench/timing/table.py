@@ -6,18 +6,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from trnrt.bench.timing.cases import Case, predicted_us
+from trnrt.bench.timing.cases import Case, predicted_range
 from trnrt.bench.timing.published import CASES
 from trnrt.nki.machine.pace import Timing
+from trnrt.nki.machine.timing import WIDEST, Range
+
+WIDTH_BAR = 1.2
 
 
 @dataclass(frozen=True)
 class Bars:
-    """How far off a table may be, and how much of it is to lie within the predicted range."""
+    """How far off a table may be, how much of it is to lie within the predicted range, and how wide the median range
+    may be: the most over the least.
+    """
 
     median_error: float
     worst_error: float
     inside: float = 0.80
+    width: float = WIDTH_BAR
 
 
 BARS = Bars(0.05, 0.20)
@@ -46,34 +52,44 @@ class Row:
 
     @property
     def inside(self) -> bool:
-        """Whether the range has the nearest published figure."""
-        return self.low_us <= self.measured_us <= self.high_us
+        """Whether the range has one of the published figures, and is no wider than what counts as one."""
+        within = any(self.low_us <= value <= self.high_us for value in self.case.values_us)
+        return within and self.ratio <= WIDEST
+
+    @property
+    def ratio(self) -> float:
+        """The most over the least."""
+        return self.high_us / self.low_us
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The median and the worst absolute error of a table, and the share of rows that lie within their range."""
+    """The median and the worst absolute error of a table, the share of rows that lie within their range, and the
+    median range's width: its most over its least.
+    """
 
     median_error: float
     worst_error: float
     inside: float
+    median_width: float
 
     def passed(self, bars: Bars = BARS) -> bool:
-        """Whether all three are within the bars."""
+        """Whether all four are within the bars."""
         near = self.median_error <= bars.median_error and self.worst_error <= bars.worst_error
-        return near and self.inside >= bars.inside
+        return near and self.inside >= bars.inside and self.median_width <= bars.width
 
 
 def summary(rows: Iterable[Row]) -> Summary:
     """The errors of a table together."""
     table = list(rows)
     errors = [abs(row.error) for row in table]
-    return Summary(median(errors), max(errors), sum(row.inside for row in table) / len(table))
+    inside = sum(row.inside for row in table) / len(table)
+    return Summary(median(errors), max(errors), inside, median(row.ratio for row in table))
 
 
-def row(case: Case, predicted: float) -> Row:
-    """The case's line of a table. The model gives one time so far, which is both ends of the range."""
-    return Row(case, predicted, predicted, predicted)
+def row(case: Case, predicted: Range) -> Row:
+    """The case's line of a table."""
+    return Row(case, predicted.us, predicted.least_us, predicted.most_us)
 
 
 def compare(
@@ -81,4 +97,4 @@ def compare(
 ) -> list[Row]:
     """A row for each case, with the targets' own numbers or with those of ``timing`` (by target)."""
     given = timing or {}
-    return [row(case, predicted_us(case, given.get(case.target), short=short)) for case in cases]
+    return [row(case, predicted_range(case, given.get(case.target), short=short)) for case in cases]

@@ -56,11 +56,13 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A memory's size and how tiles are aligned in it; ``bank`` is None where there are none."""
+    """A memory's size and how tiles are aligned in it; ``bank`` is None where there are none,
+    ``places`` how many times what they need the tiles of a loop may take."""
 
     region: MemoryRegion
     capacity: int
     bank: int | None
+    places: int
 
     def align(self, address: int, size: int) -> int:
         """The first legal start of ``size`` bytes at or after ``address``."""
@@ -205,7 +207,7 @@ def _place_tiles(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) 
 
 def _rotated(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
     """Whether the tiles have addresses that rotate: not where a kernel gives some itself, or there is no room."""
-    return not any(tile.pinned for tile in tiles) and rotate(tiles, spans, layout.capacity)
+    return not any(tile.pinned for tile in tiles) and rotate(tiles, spans, layout.capacity, layout.places)
 
 
 def _most_held(tiles: list[Storage], spans: dict[int, Span]) -> int:
@@ -225,7 +227,7 @@ def _most_held(tiles: list[Storage], spans: dict[int, Span]) -> int:
 
 def _layout(region: MemoryRegion, target: Target) -> _Layout:
     bank = target.psum_bank_bytes if region is MemoryRegion.psum else None
-    return _Layout(region, capacity(region, target), bank)
+    return _Layout(region, capacity(region, target), bank, target.timing.places)
 
 
 def _walk(tiles: list[Storage], spans: dict[int, Span], layout: _Layout, *, packed: bool = False) -> int:

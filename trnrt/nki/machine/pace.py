@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+End = Literal["least", "most"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +23,21 @@ class EngineTiming:
     interval_cycles: int
     signal_ns: float
     wait_ns: float
+    second_wait_ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class TensorTiming:
     """The tensor engine: weights are loaded (``load``), then columns stream through (``multiply``).
 
-    ``latency_ns`` is from a multiplication's start to its first column in PSUM; ``gap_ns`` what separates two
-    multiplications; ``load_latency_ns`` a weight load that nothing hides, ``load_interval_cycles`` what it keeps the
-    engine from starting the next one at least. ``ramp_window_ns``: the clock's rate is looked at once in
-    each such window; it is halved while the last window was busy for less than ``ramp_share`` (0: it never is).
+    ``latency_ns`` is from a multiplication's start to its first column in PSUM; ``gap_ns`` what separates two passes at
+    full clock; ``load_latency_ns`` a weight load that nothing hides, ``load_interval_cycles`` what it keeps the engine
+    from starting the next one at least. Float32 weights whose columns are more than ``hidden_stride_bytes`` apart are
+    loaded after the product before, not during it, 128 columns in ``strided_load_ns``.
+
+    ``ramp_window_ns``: the clock's rate is looked at once in each such window; it is halved while the last window was
+    busy for less than ``ramp_share`` (0: it never is), and every instruction then takes ``slow_latency_ns`` more. The
+    windows have a grid of their own: the first product comes when ``ramp_offset`` of one is over.
     """
 
     clock_ghz: float
@@ -41,8 +48,13 @@ class TensorTiming:
     load_interval_cycles: int
     signal_ns: float
     wait_ns: float
+    second_wait_ns: float
+    hidden_stride_bytes: int
+    strided_load_ns: float
     ramp_window_ns: float
     ramp_share: float
+    ramp_offset: float
+    slow_latency_ns: float
     peak_tflops: tuple[tuple[str, float], ...]
 
     def peak(self, dtype: str) -> float:
@@ -54,7 +66,13 @@ class TensorTiming:
 @dataclass(frozen=True, slots=True)
 class DmaTiming:
     """The DMA engines and who starts them. ``*_hardware``, ``*_software`` and ``*_static`` are where descriptors come
-    from: ``trigger`` keeps the issuing engine busy, ``start`` is from the trigger to the first data.
+    from: ``trigger`` keeps the issuing engine from issuing anything else, ``start`` is from the trigger to the first
+    data; ``load_start_ns`` is what that takes longer for a load whose descriptors the device makes.
+
+    With software descriptors ``prepare_software_ns`` go by before the trigger, and gpsimd is occupied for
+    ``trigger_software_ns`` where all SBUF partitions take part, and ``row_software_ns`` less for each that does not.
+    The last of the engines that carry a transfer begins ``load_skew_ns`` or ``store_skew_ns`` after the first,
+    ``static_skew_ns`` with static descriptors.
 
     A packet of contiguous bytes takes ``packet_ns`` plus its bytes over ``engine_gbps``; all engines together move no
     more than ``total_gbps``. ``read_ns``: what a transfer out of HBM takes longer, whatever its size.
@@ -69,9 +87,16 @@ class DmaTiming:
     read_ns: float
     completion_ns: float
     default_mode: str
+    static_stores: str
     trigger_hardware_ns: float
     trigger_software_ns: float
-    trigger_static_cycles: int
+    trigger_static_ns: float
+    row_software_ns: float
+    prepare_software_ns: float
+    load_start_ns: float
+    load_skew_ns: float
+    store_skew_ns: float
+    static_skew_ns: float
     start_hardware_ns: float
     start_software_ns: float
     start_static_ns: float
@@ -81,14 +106,32 @@ class DmaTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncertain:
+    """Numbers that may be others: ``least`` and ``most`` are (name, value) pairs, those with which a kernel takes the
+    least and the most time. ``cause`` says in a few words what they are of, ``source`` where the interval comes from,
+    ``pin`` what to write in a kernel so that it doesn't matter, "" where nothing does.
+    """
+
+    cause: str
+    least: tuple[tuple[str, float | str], ...]
+    most: tuple[tuple[str, float | str], ...]
+    source: str
+    pin: str
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """A target's timing. ``compared``: whether its predictions were compared with measurements.
 
+    ``order``: how the compiler is taken to issue the headline's instructions, "program" or "free" (list scheduling);
+    ``places``: how many times the places that they need the tiles of a loop take turns on.
     ``head_ns`` and ``tail_ns``: what a profiler's total has before the first and after the last instruction;
     ``benchmark_ns``: how much of them a benchmark of many runs still sees.
     """
 
     compared: bool
+    order: str
+    places: int
     head_ns: float
     tail_ns: float
     benchmark_ns: float
@@ -104,6 +147,30 @@ class Timing:
     sync: EngineTiming
     tensor: TensorTiming
     dma: DmaTiming
+    uncertain: tuple[Uncertain, ...]
+
+    def move_to(self, end: End, causes: Collection[str] | None = None) -> Timing:
+        """The same with its uncertain numbers at one end of their intervals: those of ``causes``, or all."""
+        timing = self
+        for one in self.uncertain:
+            if causes is None or one.cause in causes:
+                for name, value in one.least if end == "least" else one.most:
+                    timing = with_value(timing, name, value)
+        return timing
+
+
+def value_of(timing: Timing, name: str) -> Any:
+    """A number of the model by its name ("dma.packet_ns")."""
+    found: Any = timing
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def with_value(timing: Any, name: str, value: float | str) -> Any:
+    """``timing`` (or a part of it) with another number in the place that ``name`` says."""
+    head, _, rest = name.partition(".")
+    return replace(timing, **{head: with_value(getattr(timing, head), rest, value) if rest else value})
 
 
 _PARTS: dict[str, Any] = {
@@ -119,6 +186,7 @@ _PARTS: dict[str, Any] = {
 def read_timing(table: Mapping[str, Any]) -> Timing:
     """The ``[timing]`` table of a target's data file."""
     values = {name: _PARTS[name](**_frozen(value)) if name in _PARTS else value for name, value in table.items()}
+    values["uncertain"] = tuple(Uncertain(**_frozen(one)) for one in values["uncertain"])
     missing = {field.name for field in fields(Timing)} - values.keys()
     if missing:
         raise ValueError(f"the target's data file says nothing of timing.{', timing.'.join(sorted(missing))}")

@@ -280,7 +280,7 @@ class Instruction:
 
     ``operands`` are the tensors it touches with the names of their arguments, destinations first; ``extra`` what it
     touches besides: run-time indices, and the engine's own registers (read and written). ``after`` are instructions
-    that the kernel wants done before, whatever memory they touch.
+    that the kernel wants done before, whatever memory they touch. ``in_order``: it stands in a ``nl.no_reorder`` block.
     """
 
     operation: Operation
@@ -290,6 +290,7 @@ class Instruction:
     line: int
     name: str | None = None
     after: tuple[Instruction, ...] = ()
+    in_order: bool = False
     operands: list[tuple[str, View]] = field(init=False)
     extra: tuple[View, ...] = field(init=False)
 

@@ -2,8 +2,8 @@
 
 Policy (AWS's compiler is free here; this is ours, in one place): the tiles of one shape that one line of a kernel
 allocates are a pool (a line of a function that several lines of the kernel call: one for each of these). A pool has
-``DEPTH`` times as many places as it holds tiles at once, and a new tile takes the place that has been free for
-longest. So a loop may load its next tiles while the last ones are in use, ``DEPTH`` iterations at most at a time. A
+``timing.places`` times as many places as it holds tiles at once, and a new tile takes the place that has been free for
+longest. So a loop may load its next tiles while the last ones are in use, that many iterations at most at a time. A
 pool keeps its places from its first tile to its last. Where memory is too small for every pool to have addresses of its
 own, pools that do not live at the same time share them, each at the lowest address that is free for its whole life:
 they take their places in the order of their first tiles, or, where the gaps of that are too small, in another order.
@@ -25,7 +25,6 @@ from heapq import heappop, heappush
 
 from trnrt.nki.machine.program import Storage
 
-DEPTH = 8  # more than any measurement needs; docs/timing.md
 # Layouts of the memory that are looked at: for one pool after the other, and for halves of all.
 _MOST_TRIES, _MOST_HALVINGS = 500, 300
 _LARGE = 4 * 1024  # bytes
@@ -55,15 +54,15 @@ class _Pool:
 _Fitting = Callable[[Sequence[_Pool], int, Sequence[int]], bool]
 
 
-def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> bool:
+def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, depth: int) -> bool:
     """Give each tile its address; False where the memory can't hold every pool even once.
 
     ``tiles`` come in the order of their first use and have no fixed address; ``spans`` is the first and the last
-    instruction that touch each.
+    instruction that touch each; ``depth`` how many times the places that it needs a pool gets at most.
     """
-    pools = _placed(tiles, spans, capacity)
+    pools = _placed(tiles, spans, capacity, depth)
     if _depth(pools) < 2 * len(tiles) and len(rounds := _rounds(tiles, spans)) > 1:
-        of_rounds = [_placed(one, spans, capacity) for one in rounds]
+        of_rounds = [_placed(one, spans, capacity, depth) for one in rounds]
         if all(of_rounds) and sum(map(_depth, of_rounds)) > _depth(pools):
             pools = [pool for one in of_rounds for pool in one]
     for pool in pools:
@@ -72,7 +71,7 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> b
     return bool(pools) or not tiles
 
 
-def _placed(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> list[_Pool]:
+def _placed(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, depth: int) -> list[_Pool]:
     """The pools of these tiles with their places, none where the memory can't hold each even once."""
     pools = _pools(tiles, spans)
     fits = _way_to_fit(pools, capacity)
@@ -82,9 +81,9 @@ def _placed(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int) -> 
     if fits is None:
         return []
     places = [pool.held for pool in pools]
-    if not fits(pools, capacity, [pool.held * DEPTH for pool in pools]):
-        one_by_one = _divided(pools, capacity, list(places), _MOST_TRIES) if fits is _fits else None
-        places = one_by_one or _Divided(pools, capacity, places, fits).places
+    if not fits(pools, capacity, [pool.held * depth for pool in pools]):
+        one_by_one = _divided(pools, capacity, list(places), depth, _MOST_TRIES) if fits is _fits else None
+        places = one_by_one or _Divided(pools, capacity, places, depth, fits).places
         fits(pools, capacity, places)
     _spread(pools, capacity)
     return pools
@@ -236,13 +235,13 @@ def _spread(pools: Sequence[_Pool], capacity: int) -> None:
             start += pool.bytes
 
 
-def _divided(pools: Sequence[_Pool], capacity: int, places: list[int], tries: int) -> list[int] | None:
+def _divided(pools: Sequence[_Pool], capacity: int, places: list[int], most: int, tries: int) -> list[int] | None:
     """The places of each pool where not all can have as many as they want, one after the other, small ones first.
 
     None where that takes more than so many tries.
     """
     small_first = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
-    for depth in range(2, DEPTH + 1):
+    for depth in range(2, most + 1):
         for number in small_first:
             fits, wanted = places[number], min(pools[number].held * depth, len(pools[number].tiles))
             while fits < wanted:
@@ -264,11 +263,11 @@ class _Divided:
     The small ones come first.
     """
 
-    def __init__(self, pools: Sequence[_Pool], capacity: int, places: list[int], fits: _Fitting) -> None:
+    def __init__(self, pools: Sequence[_Pool], capacity: int, places: list[int], most: int, fits: _Fitting) -> None:
         self.places = places
         self._pools, self._capacity, self._fits, self._tries = pools, capacity, fits, _MOST_HALVINGS
         growing = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
-        for depth in range(2, DEPTH + 1):
+        for depth in range(2, most + 1):
             growing = self._deepened([n for n in growing if places[n] < len(pools[n].tiles)], depth)
 
     def _deepened(self, numbers: list[int], depth: int) -> list[int]:

@@ -127,7 +127,7 @@ class Tracer:
         """Append an instruction after checking every rule that binds it. Called by a `nisa` function only."""
         self._check_arguments(operation, args)
         source, line = self._where(sys._getframe(2))
-        instruction = Instruction(operation, self._engine(operation, engine), args, source, line, name)
+        instruction = Instruction(operation, self._engine(operation, engine, args), args, source, line, name)
         for rule in operation.rules:
             complaint = rule.check(instruction, self.target)
             if complaint is not None:
@@ -150,9 +150,13 @@ class Tracer:
         self.program.storages.append(storage)
         return NkiTensor(storage, storage.shape, storage.strides, 0)
 
-    def _engine(self, operation: Operation, engine: Engine) -> Engine:
+    def _engine(self, operation: Operation, engine: Engine, args: dict[str, Any]) -> Engine:
+        """The engine that runs an instruction: of one that names none, the first that has access to what it writes."""
         if engine is Engine.unknown:
-            return operation.engines[0]
+            far = any(
+                isinstance(args.get(arg), View) and args[arg].buffer is MemoryRegion.psum for arg in operation.writes
+            )
+            return next((e for e in operation.engines if not (far and e is Engine.gpsimd)), operation.engines[0])
         if engine not in operation.engines:
             choices = ", ".join(e.name for e in operation.engines)
             shown = engine.name if isinstance(engine, Engine) else repr(engine)

@@ -16,7 +16,16 @@ from string import Template
 
 from trnrt.nki.profiling import Profile
 from trnrt.report.page.columns import report_data
-from trnrt.report.page.parts import breakdown_table, engine_table, facts, headline, marks, notes, step_table
+from trnrt.report.page.parts import (
+    breakdown_table,
+    causes_table,
+    engine_table,
+    facts,
+    headline,
+    marks,
+    notes,
+    step_table,
+)
 from trnrt.report.text import shown
 
 # In the order in which they build on each other; one script, so that none of their names is the page's.
@@ -41,6 +50,7 @@ def report_html(profile: Profile, title: str) -> str:
         facts=facts(profile),
         steps=step_table(profile),
         breakdown=breakdown_table(profile),
+        causes=causes_table(profile),
         engines=engine_table(profile),
         notes=notes(profile),
     )

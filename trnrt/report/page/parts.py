@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from trnrt.nki.machine.timing import Range
 from trnrt.nki.profiling import Profile, StepUse
+from trnrt.report.profiles import wide_text
 from trnrt.report.text import counted, escaped, shown, size_text
 
 _NODES_SHOWN = 4
@@ -22,6 +24,11 @@ def headline(profile: Profile) -> str:
 
 def marks(profile: Profile) -> str:
     """How far the numbers are to be trusted."""
+    wide = f'<p class="mark warning" id="too-wide"><strong>{_text(wide_text(profile.benchmark))}.</strong></p>'
+    return _compared_mark(profile) + (wide if profile.benchmark.too_wide else "")
+
+
+def _compared_mark(profile: Profile) -> str:
     if profile.compared:
         return '<p class="mark">Predicted by a model that was compared with measurements of this target.</p>'
     return (
@@ -36,12 +43,13 @@ def facts(profile: Profile) -> str:
         (
             "Latency, benchmark",
             time_text(profile.benchmark_us),
-            f"predicted; what a benchmark of many runs measures{'' if profile.fits else '; the kernel does not fit'}",
+            f"{_ends(profile.benchmark)}; predicted; what a benchmark of many runs measures"
+            f"{'' if profile.fits else '; the kernel does not fit'}",
         ),
         (
             "Latency, profiler",
             time_text(profile.profiler_us),
-            "predicted; its total_time, with the program's start and end",
+            f"{_ends(profile.profiler)}; predicted; its total_time, with the program's start and end",
         ),
         ("MFU", share_text(profile.mfu), "of the tensor engine's peak"),
         ("MBU", share_text(profile.mbu), "of the HBM bandwidth"),
@@ -92,6 +100,27 @@ def breakdown_table(profile: Profile) -> str:
     return _table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + told
 
 
+def causes_table(profile: Profile) -> str:
+    """A row a cause of a wide range: what the benchmark's figure is with it alone, what pins it, and what says so."""
+    rows = [
+        [
+            _text(cause.name),
+            _text(time_text(cause.range.least_us)),
+            _text(time_text(cause.range.most_us)),
+            f"<code>{_text(cause.pin)}</code>" if cause.pin else "-",
+            _text(cause.source),
+        ]
+        for cause in profile.causes
+    ]
+    if not rows:
+        return "<p>Nothing that is uncertain changes this prediction.</p>"
+    heads = ("Cause, alone", "Least", "Most", "To pin it, write in the kernel", "What the interval comes from")
+    whole = (
+        f"The benchmark's figure is {time_text(profile.benchmark_us)}, and {_ends(profile.benchmark)} with all together"
+    )
+    return f"<p>{_text(whole)}.</p>" + _table("What makes the range wide", heads, rows, numeric=(1, 2))
+
+
 def notes(profile: Profile) -> str:
     """What the model had to assume."""
     found = list(dict.fromkeys([*profile.notes, *(note for core in profile.cores for note in core.notes)]))
@@ -108,6 +137,10 @@ def time_text(microseconds: float) -> str:
         if abs(microseconds) < limit:
             return f"{_significant(microseconds * scale)} {unit}"
     return "-"
+
+
+def _ends(found: Range) -> str:
+    return f"{time_text(found.least_us)} to {time_text(found.most_us)}"
 
 
 def share_text(share: float) -> str:

@@ -18,7 +18,7 @@ from trnrt.bench.timing.traces.ours import run_of
 from trnrt.bench.timing.traces.record import HELPERS, Run
 from trnrt.errors import InputError, OptionError
 from trnrt.nki import Spec, trace
-from trnrt.nki.machine.timing import Timeline, schedule
+from trnrt.nki.machine.timing import Timeline, schedule_freely
 
 LEAST_LIKENESS = 0.8
 """Below it a guess is refused. The attention cases have 0.95 to 1.00 with their own traces, else at most 0.78."""
@@ -85,8 +85,8 @@ def _likeness(match: Match) -> float:
 
 @cache
 def timeline(case: TraceCase) -> Timeline:
-    """The case's timeline; computed once in a process."""
-    return schedule(trace(case.kernel, *case.arguments, target=case.target))
+    """The case's timeline, the one that is predicted; computed once in a process."""
+    return schedule_freely(trace(case.kernel, *case.arguments, target=case.target))
 
 
 @cache

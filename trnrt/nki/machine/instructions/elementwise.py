@@ -44,7 +44,7 @@ def _memset(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
 
 MEMSET = Operation(
     name="memset",
-    engines=(Engine.vector, Engine.gpsimd),
+    engines=(Engine.gpsimd, Engine.vector),
     writes=("dst",),
     reads=(),
     rules=access.ENGINE_ACCESS,

@@ -29,6 +29,7 @@ class _Waiting:
     road: int
     chunks: int
     latency: int
+    skew: int
     start: int = -1
     end: int = 0
 
@@ -49,7 +50,7 @@ class DmaEngines:
     def __post_init__(self) -> None:
         self.free = [0] * self.target.timing.dma.engines
 
-    def submit(self, issue: int, name: str, movement: Movement, ready: int) -> None:
+    def submit(self, issue: int, name: str, movement: Movement, ready: int, skew: int) -> None:
         """Put a transfer into a queue; its data can flow from ``ready`` on."""
         queue = self.queues.get(name)
         if queue is None:
@@ -61,7 +62,7 @@ class DmaEngines:
         if chunks > 1:
             loads = tuple(Load(load.engine, load.picoseconds // chunks) for load in loads)
             even = even // chunks
-        waiting = _Waiting(issue, ready, loads, even, road // chunks, chunks, movement.latency)
+        waiting = _Waiting(issue, ready, loads, even, road // chunks, chunks, movement.latency, skew)
         queue.append(waiting)
         if len(queue) == 1:
             possible = self._possible(waiting)
@@ -96,14 +97,22 @@ class DmaEngines:
 
     def _start(self, waiting: _Waiting, now: int) -> None:
         free = self.free
+        late = waiting.skew // (len(free) - 1) if waiting.start < 0 else 0
         if waiting.even >= 0:
-            free[:] = [(time if time > now else now) + waiting.even for time in free]
+            if late:
+                begins = range(now, now + late * len(free), late)
+                free[:] = [
+                    (time if time > begin else begin) + waiting.even for time, begin in zip(free, begins, strict=True)
+                ]
+            else:
+                free[:] = [(time if time > now else now) + waiting.even for time in free]
             end = max(free)
         else:
             end = now
-            for load in waiting.loads:
+            for number, load in enumerate(waiting.loads):
                 begin = free[load.engine]
-                begin = (begin if begin > now else now) + load.picoseconds
+                first = now + late * number
+                begin = (begin if begin > first else first) + load.picoseconds
                 free[load.engine] = begin
                 if begin > end:
                     end = begin

@@ -1,8 +1,9 @@
 """What each instruction has to wait for: the ones before it that touch the same memory.
 
 A read waits for the last writes of what it reads; a write for them and for the reads since. A tile waits for the
-last users of the bytes that it was given (the allocator reuses addresses). Within a lane instructions are issued in
-order, so of several instructions of one lane the last is enough.
+last users of the bytes that it was given (the allocator reuses addresses). Where a lane issues its instructions in the
+order of the program, the last of several of one lane is enough (``Waits.last``). Where it need not, all count
+(``Waits.ends`` and ``Waits.starts``), but for those that others of them wait for.
 """
 
 from __future__ import annotations
@@ -11,33 +12,65 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from trnrt.nki.machine.program import ON_CHIP, Instruction, MemoryRegion, Program, Register, Storage, View
 from trnrt.nki.machine.timing.regions import EVERYTHING, Region, region_of
 
 MOST_PARTITIONS = 128
+WINDOW = 64
+"""An instruction is issued less than this many places of its stream ahead of the oldest one that was not. Nothing that
+is published says how far the compiler looks. From 64 on no calibration kernel changes but matmul-best-trn1, which
+96 would make 8 % shorter, away from its measurement. The bound also limits what is kept here: of the users of a part
+in one lane the last 64 are enough, as an earlier one was issued before the last one was."""
 _REGISTERS = frozenset({"register_move", "register_load", "register_store"})
+
+
+_Key = TypeVar("_Key")
+Run = tuple[int, ...]  # issues of one lane in the order of the program, ``WINDOW`` at most
+
+
+class Waits:
+    """What ``issue`` waits for: ``last`` are the last issues of each lane, which is enough where lanes are in order.
+
+    Under any order within the window: all of ``ends`` must have ended, and all of ``starts``, which are of the issue's
+    own lane, must have been issued.
+    """
+
+    __slots__ = ("ends", "issue", "last", "starts")
+
+    def __init__(self, issue: int) -> None:
+        self.issue = issue
+        self.last: dict[int, int] = {}
+        self.ends: list[Run] = []
+        self.starts: list[Run] = []
+
+    def add(self, lane: int, run: Run) -> None:
+        """Wait until issues of a lane have ended."""
+        if self.last.get(lane, -1) < run[-1]:
+            self.last[lane] = run[-1]
+        self.ends.append(run)
 
 
 @dataclass(slots=True)
 class _Uses:
-    """Which parts of a storage were touched, and by which issue; found by where they lie.
+    """Which parts of a storage were touched, and by which issues; found by where they lie.
 
-    ``whole`` is lane -> issue of those that touched all of it, ``latest`` of those that touched a part. The parts of
+    ``whole`` is lane -> issues of those that touched all of it, ``latest`` of those that touched a part. The parts of
     one size lie in a grid of cells of about that size, each in the cell of its corner.
     """
 
-    whole: dict[int, int] = field(default_factory=dict)
-    latest: dict[int, int] = field(default_factory=dict)
-    grids: dict[tuple[int, ...], dict[tuple[int, ...], dict[tuple[Region, int], int]]] = field(default_factory=dict)
+    whole: dict[int, Run] = field(default_factory=dict)
+    latest: dict[int, Run] = field(default_factory=dict)
+    grids: dict[tuple[int, ...], dict[tuple[int, ...], dict[tuple[Region, int], Run]]] = field(default_factory=dict)
 
     def add(self, region: Region, lane: int, issue: int) -> None:
         if region.whole:
-            self.whole[lane] = issue
+            _append(self.whole, lane, issue)
             return
-        self.latest[lane] = issue
+        _append(self.latest, lane, issue)
         cells = self.grids.setdefault(region.levels, {})
-        cells.setdefault(region.corner, {})[region, lane] = issue
+        _append(cells.setdefault(region.corner, {}), (region, lane), issue)
 
     def remove(self, region: Region, lane: int) -> None:
         cells = self.grids[region.levels]
@@ -53,9 +86,9 @@ class _Uses:
         self.latest.clear()
         self.grids.clear()
 
-    def near(self, region: Region) -> list[tuple[tuple[Region, int], int]]:
+    def near(self, region: Region) -> list[tuple[tuple[Region, int], Run]]:
         """The parts that may overlap ``region``, which is not the whole."""
-        found: list[tuple[tuple[Region, int], int]] = []
+        found: list[tuple[tuple[Region, int], Run]] = []
         for levels, cells in self.grids.items():
             # Corners are two or more along each dimension: few cells are looked through without them.
             corners = region.corners(levels) if len(cells) >= 2 ** len(levels) else None
@@ -73,19 +106,19 @@ class _Uses:
 class _Accesses:
     """The accesses to one storage that a later one may have to wait for.
 
-    ``before`` are the last users of the bytes that the storage was given, before it lived there; ``last`` the last
-    issue of each lane that touched the storage, ``writer`` the last one that wrote to it. ``regions`` are those of
-    views, which it shares with the storages that are like it; ``found`` the waits of the parts that were read since
-    the last write.
+    ``before`` are the last users of the bytes that the storage was given, before it lived there, by their lanes;
+    ``last`` those of each lane that touched the storage since all of it was last written, ``writer`` the last one that
+    wrote to it. ``regions`` are those of views, which it shares with the storages that are like it; ``found`` the
+    waits of the parts that were read since the last write.
     """
 
-    before: tuple[int, ...] = ()
+    before: dict[int, Run] = field(default_factory=dict)
     writer: int = -1
     writes: _Uses = field(default_factory=_Uses)
     reads: _Uses = field(default_factory=_Uses)
-    last: dict[int, int] = field(default_factory=dict)
+    last: dict[int, Run] = field(default_factory=dict)
     regions: dict[tuple[object, ...], Region] = field(default_factory=dict)
-    found: dict[Region, dict[int, int]] = field(default_factory=dict)
+    found: dict[Region, dict[int, Run]] = field(default_factory=dict)
 
 
 class Hazards:
@@ -99,6 +132,7 @@ class Hazards:
         self._heirs = _heirs(program)
         self._lanes: list[int] = []
         self._registers: dict[int, int] = {}  # the last issue that wrote each
+        self._register_users: dict[int, dict[int, Run]] = {}  # and those that read it since, with that one
         self._uses_registers = any(i.operation.name in _REGISTERS for i in program.instructions)
 
     def producer(self, view: View) -> int:
@@ -106,13 +140,14 @@ class Hazards:
         accesses = self._accesses.get(view.storage.index)
         return -1 if accesses is None or accesses.writer < 0 else self._lanes[accesses.writer]
 
-    def issue(self, instruction: Instruction, lane: int, *, one_by_one: bool = True) -> dict[int, int]:
-        """Lane -> the last issue of that lane that the next issue has to wait for.
+    def issue(self, instruction: Instruction, lane: int, *, one_by_one: bool = True) -> Waits:
+        """What the next issue has to wait for.
 
-        ``one_by_one``: the lane reads in order, so that of its own issues only those that write count.
+        ``one_by_one``: the lane reads in the order of issue, so that an issue need not wait for the ends of its own
+        lane's reads.
         """
         number = len(self._lanes)
-        waits: dict[int, int] = {}
+        waits = Waits(number)
         written = instruction.operation.writes
         operands = instruction.operands
         for name, view in operands:
@@ -121,7 +156,7 @@ class Hazards:
         for view in instruction.extra:
             self._read(view, number, lane, waits)
         if self._uses_registers:
-            self._use_registers(instruction, number, waits)
+            self._use_registers(instruction, number, lane, waits)
         targets = [view for name, view in operands if name in written]
         if instruction.operation.registers is not None:
             targets += [view for view in instruction.extra if view.buffer is MemoryRegion.registers]
@@ -130,78 +165,87 @@ class Hazards:
         for accesses, region in parts:
             accesses.writes.add(region, lane, number)
             accesses.found.clear()
-            accesses.last[lane] = accesses.writer = number
+            if region.whole:
+                accesses.last.clear()
+            _append(accesses.last, lane, number)
+            accesses.writer = number
         self._lanes.append(lane)
         return waits
 
-    def _use_registers(self, instruction: Instruction, number: int, waits: dict[int, int]) -> None:
-        """Wait for the scalar registers that are read; that one is overwritten too early is not modelled."""
+    def _use_registers(self, instruction: Instruction, number: int, lane: int, waits: Waits) -> None:
+        """Wait for the scalar registers that are read, and for the users of one that is overwritten."""
         if instruction.operation.name in _REGISTERS:
             used = [instruction.args["src"]]
         else:
             used = [view.dynamic.scalar for _, view in instruction.operands if view.dynamic is not None]
+        used = [register for register in used if isinstance(register, Register)]
         for register in used:
-            if isinstance(register, Register) and register.index in self._registers:
+            if register.index in self._registers:
                 issue = self._registers[register.index]
-                _note(waits, self._lanes[issue], issue)
-        if isinstance(instruction.args.get("dst"), Register):
-            self._registers[instruction["dst"].index] = number
+                waits.add(self._lanes[issue], (issue,))
+        written = instruction.args.get("dst")
+        if isinstance(written, Register):
+            # In program order its users are taken to be early enough: ``last`` has none of these.
+            users = self._register_users.pop(written.index, {})
+            for user, run in users.items():
+                (waits.starts if user == lane else waits.ends).append(run)
+            self._registers[written.index] = number
+            self._register_users[written.index] = {lane: (number,)}
+        for register in used:
+            _append(self._register_users.setdefault(register.index, {}), lane, number)
 
-    def _read(self, view: View, number: int, lane: int, waits: dict[int, int]) -> None:
+    def _read(self, view: View, number: int, lane: int, waits: Waits) -> None:
         storage = view.storage
         if storage.index not in self._written:
             return
         accesses = self._of(storage)
         region = _region(accesses, view)
         writes = accesses.writes
-        for writer, issue in writes.whole.items():
-            _note(waits, writer, issue)
+        for writer, run in writes.whole.items():
+            waits.add(writer, run)
         if region.whole:
-            for writer, issue in writes.latest.items():
-                _note(waits, writer, issue)
+            for writer, run in writes.latest.items():
+                waits.add(writer, run)
         elif writes.grids:
             found = accesses.found.get(region)
             if found is None:
                 found = accesses.found[region] = {}
-                for (other, writer), issue in writes.near(region):
-                    if found.get(writer, -1) < issue and (other is region or region.overlaps(other)):
-                        found[writer] = issue
-            for writer, issue in found.items():
-                _note(waits, writer, issue)
+                for (other, writer), run in writes.near(region):
+                    if other is region or region.overlaps(other):
+                        found[writer] = _merge(found[writer], run) if writer in found else run
+            for writer, run in found.items():
+                waits.add(writer, run)
         accesses.reads.add(region, lane, number)
-        accesses.last[lane] = number
+        _append(accesses.last, lane, number)
 
-    def _overwrite(self, view: View, reader: int, waits: dict[int, int]) -> tuple[_Accesses, Region]:
-        """Wait for the uses of what is overwritten but the reads of lane ``reader``; forget those that it covers.
+    def _overwrite(self, view: View, reader: int, waits: Waits) -> tuple[_Accesses, Region]:
+        """Wait for the uses of what is overwritten, for the reads of lane ``reader`` only until they were issued.
 
-        What is overwritten.
+        Forget those that it covers. What is overwritten.
         """
         accesses = self._of(view.storage)
         region = _region(accesses, view)
-        for issue in accesses.before:
-            _note(waits, self._lanes[issue], issue)
+        for user, run in accesses.before.items():
+            waits.add(user, run)
         for uses, own in ((accesses.writes, -1), (accesses.reads, reader)):
-            for user, issue in uses.whole.items():
-                if user != own:
-                    _note(waits, user, issue)
+            for user, run in uses.whole.items():
+                _wait(waits, user, run, own)
             if region.whole:
-                for user, issue in uses.latest.items():
-                    if user != own:
-                        _note(waits, user, issue)
+                for user, run in uses.latest.items():
+                    _wait(waits, user, run, own)
                 uses.clear()
             elif uses.grids:
                 self._overwrite_parts(uses, region, own, waits)
         return accesses, region
 
-    def _overwrite_parts(self, uses: _Uses, region: Region, own: int, waits: dict[int, int]) -> None:
-        """Wait for the uses of parts that ``region`` overlaps, but for lane ``own``'s; forget those it covers."""
+    def _overwrite_parts(self, uses: _Uses, region: Region, own: int, waits: Waits) -> None:
+        """Wait for the uses of parts that ``region`` overlaps; forget those it covers."""
         gone = []
-        for key, issue in uses.near(region):
+        for key, run in uses.near(region):
             other, user = key
             if other is not region and not region.overlaps(other):
                 continue
-            if user != own:
-                _note(waits, user, issue)
+            _wait(waits, user, run, own)
             if other is region or region.covers(other):
                 gone.append(key)
         for other, user in gone:
@@ -215,22 +259,41 @@ class Hazards:
             self._accesses[storage.index] = found
         return found
 
-    def _inherited(self, storage: Storage) -> tuple[int, ...]:
-        """The last issues, one a lane, that touched what lived at this storage's bytes before."""
-        waits: dict[int, int] = {}
+    def _inherited(self, storage: Storage) -> dict[int, Run]:
+        """The last issues of each lane that touched what lived at this storage's bytes before."""
+        found: dict[int, Run] = {}
         for index in self._heirs.get(storage.index, ()):
             earlier = self._accesses.get(index)
             if earlier is not None:
-                for lane, issue in earlier.last.items():
-                    _note(waits, lane, issue)
-                for issue in earlier.before:
-                    _note(waits, self._lanes[issue], issue)
-        return tuple(waits.values())
+                # What wrote to it has waited for those before.
+                for users in (earlier.last,) if earlier.writer >= 0 else (earlier.last, earlier.before):
+                    for lane, run in users.items():
+                        found[lane] = _merge(found[lane], run) if lane in found else run
+        return found
 
 
-def _note(waits: dict[int, int], lane: int, issue: int) -> None:
-    if waits.get(lane, -1) < issue:
-        waits[lane] = issue
+def _append(runs: dict[_Key, Run], key: _Key, issue: int) -> None:
+    """Add an issue to the end of a run."""
+    run = runs.get(key)
+    if run is None:
+        runs[key] = (issue,)
+    elif run[-1] != issue:
+        runs[key] = (*run, issue) if len(run) < WINDOW else (*run[1:], issue)
+
+
+def _merge(one: Run, other: Run) -> Run:
+    return tuple(sorted({*one, *other})[-WINDOW:])
+
+
+def _wait(waits: Waits, lane: int, run: Run, own: int) -> None:
+    if run[-1] == waits.issue:  # it reads what it overwrites
+        run = run[:-1]
+        if not run:
+            return
+    if lane == own:
+        waits.starts.append(run)
+    else:
+        waits.add(lane, run)
 
 
 def _region(accesses: _Accesses, view: View) -> Region:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, Program
 from trnrt.nki.machine.targets import Target
-from trnrt.nki.machine.timing.hazards import Hazards
+from trnrt.nki.machine.timing.hazards import Hazards, Waits
+from trnrt.nki.machine.timing.tensor_engine import PRODUCTS, Work, work_of
 from trnrt.nki.machine.timing.transfers import Start, Starts
 from trnrt.nki.machine.timing.unrolling import unrolled
 
@@ -23,7 +26,8 @@ class Stream:
     """Instructions that are issued in order: an engine's, or the triggers of an engine's DMA queue.
 
     ``number`` orders streams whose heads may start at the same time; ``lane`` is the engine's place in the timeline's
-    lanes; ``wait`` is from a semaphore to a start, ``signal`` from an end to the semaphore, picoseconds.
+    lanes; ``wait`` is from a semaphore to a start, ``second_wait`` for each further one that it waits for, ``signal``
+    from an end to the semaphore, picoseconds; ``moves``: whether its instructions are DMA transfers.
     """
 
     number: int
@@ -31,7 +35,9 @@ class Stream:
     engine: str
     triggers: bool
     wait: int
+    second_wait: int
     signal: int
+    moves: bool
     issues: list[int] = field(default_factory=list)
     position: int = 0
     free: int = 0
@@ -42,7 +48,8 @@ class Facts(NamedTuple):
     the scalar engine needs a table for, "" where it needs none.
 
     ``order``: issues of one order begin and end in the order of the program. An engine's has the number of its lane;
-    loads and stores have one each, even where they share a queue.
+    loads and stores have one each, even where they share a queue. ``cycles`` are those of an instruction's data path,
+    ``work`` is the tensor engine's.
     """
 
     instruction: Instruction
@@ -52,6 +59,8 @@ class Facts(NamedTuple):
     ports: tuple[str, ...]
     order: int
     function: str
+    cycles: float = 0
+    work: Work | None = None
 
 
 class Issues:
@@ -64,11 +73,40 @@ class Issues:
         self.lanes = list(ENGINES)
         self.streams: list[Stream] = []
         self.facts: list[Facts] = []
-        self.waits: list[dict[int, int]] = []
+        self.waits: list[Waits] = []
         self._by_name: dict[str, Stream] = {}
         self._known: dict[int, Facts] = {}
         self._shared, self._starts = _shared_ports(self.target), Starts(self.target)
+        self._same_work = True
         self._sort()
+
+    def rewind(self) -> None:
+        """Have the streams ready for another run."""
+        for stream in self.streams:
+            stream.position = stream.free = 0
+
+    def retime(self, timing: Timing) -> Issues:
+        """The same issues with other numbers of the target, ready for a run; what waits for what stays as it is."""
+        other = copy(self)
+        other.target = replace(self.target, timing=timing)
+        other.lanes, other.streams, other.facts = list(ENGINES), [], []
+        other._by_name, other._known, other._starts = {}, {}, Starts(other.target)
+        other._same_work = _decides_work(timing) == _decides_work(self.target.timing)
+        for number, index in enumerate(self.order):
+            facts = other._known.get(index)
+            if facts is None:
+                facts = other._known[index] = other._retime(self._known[index])
+            other.facts.append(facts)
+            facts.stream.issues.append(number)
+        return other
+
+    def _retime(self, facts: Facts) -> Facts:
+        """The facts of an instruction that other numbers may change."""
+        if facts.start is not None:
+            return self._of_transfer(facts.instruction)
+        if not self._same_work:
+            return self._facts(facts.instruction)
+        return facts._replace(stream=self._stream(facts.stream.engine, facts.stream.engine, triggers=False))
 
     def _sort(self) -> None:
         hazards = Hazards(self.program)
@@ -77,7 +115,7 @@ class Issues:
         for number, index in enumerate(self.order):
             facts = self._known.get(index)
             if facts is None:
-                facts = self._known[index] = self._facts(instructions[index], hazards)
+                facts = self._known[index] = self._facts(instructions[index])
             self.facts.append(facts)
             facts.stream.issues.append(number)
             self.waits.append(hazards.issue(facts.instruction, facts.order, one_by_one=facts.start is None))
@@ -99,17 +137,22 @@ class Issues:
                 if found is not None:
                     # The last one before it; in a device loop each iteration's. One that only comes later never does.
                     earlier = found[max(0, bisect_left(found, number) - 1)]
-                    order = self.facts[earlier].order
-                    self.waits[number][order] = max(self.waits[number].get(order, -1), earlier)
+                    self.waits[number].add(self.facts[earlier].order, (earlier,))
 
-    def _facts(self, instruction: Instruction, hazards: Hazards) -> Facts:
+    def _facts(self, instruction: Instruction) -> Facts:
         if not _moves(instruction):
             engine = "sync" if instruction.engine is Engine.dma else instruction.engine.name
             stream = self._stream(engine, engine, triggers=False)
             ports = tuple(port for port in self._shared.get(stream.engine, ()) if _uses(instruction, port))
-            return Facts(instruction, stream, stream.lane, None, ports, stream.lane, function_of(instruction))
-        producer = hazards.producer(instruction.operands[-1][1])
-        start = self._starts.of(instruction, ENGINES[producer] if 0 <= producer < len(ENGINES) else "")
+            product = stream.engine == "tensor" and instruction.operation.name in PRODUCTS
+            work = work_of(instruction, self.target) if product else None
+            cycles = 0 if product else instruction.operation.cost(instruction, self.target)
+            function = function_of(instruction)
+            return Facts(instruction, stream, stream.lane, None, ports, stream.lane, function, cycles, work)
+        return self._of_transfer(instruction)
+
+    def _of_transfer(self, instruction: Instruction) -> Facts:
+        start = self._starts.of(instruction)
         stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
         if start.queue not in self.lanes:
             self.lanes.append(start.queue)
@@ -119,11 +162,23 @@ class Issues:
     def _stream(self, name: str, engine: str, *, triggers: bool) -> Stream:
         if name not in self._by_name:
             timing = getattr(self.target.timing, engine)
-            wait, signal = round(timing.wait_ns * 1000), round(timing.signal_ns * 1000)
-            stream = Stream(len(self.streams), ENGINES.index(engine), engine, triggers, wait, signal)
+            wait, second, signal = (
+                round(ns * 1000) for ns in (timing.wait_ns, timing.second_wait_ns, timing.signal_ns)
+            )
+            stream = Stream(
+                len(self.streams), ENGINES.index(engine), engine, triggers, wait, second, signal, moves=engine != name
+            )
             self.streams.append(stream)
             self._by_name[name] = stream
         return self._by_name[name]
+
+
+def _decides_work(timing: Timing) -> tuple[object, ...]:
+    """The numbers that an instruction's cycles and the tensor engine's work depend on."""
+    tensor = timing.tensor
+    loading = tensor.load_latency_ns, tensor.load_interval_cycles, tensor.interval_cycles, tensor.hidden_stride_bytes
+    intervals = timing.vector.interval_cycles, timing.scalar.interval_cycles, timing.gpsimd.interval_cycles
+    return timing.wide_stride_factor, timing.vector_modes, *loading, *intervals
 
 
 def function_of(instruction: Instruction) -> str:

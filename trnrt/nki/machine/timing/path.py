@@ -7,6 +7,7 @@ timeline's duration.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from trnrt.nki.machine.costs import fixed_cycles
@@ -56,12 +57,14 @@ class _Walk:
     moment from which on its engine could do something else."""
 
     def __init__(self, timeline: Timeline) -> None:
-        self.timeline, self.timing = timeline, timeline.program.target.timing
+        self.timeline, self.timing = timeline, timeline.timing
         self.transfers = {transfer.issue: transfer for transfer in timeline.transfers}
         self.completion = round(self.timing.dma.completion_ns * 1000)
         self.until, self.finished = timeline.duration, True
         self.segments: list[Segment] = []
         self._freed: dict[int, list[int]] = {}
+        self._times: list[int] = []
+        self._products: dict[int, int] = {}  # the tensor engine's instructions -> the ones before
 
     def run(self) -> list[Segment]:
         """From the issue that is seen last to the one that nothing held up."""
@@ -88,8 +91,9 @@ class _Walk:
         seen, end = self.timeline.seen, self.timeline.end
         if end[issue] + self.completion == seen[issue]:
             return issue
-        found = [i for i in self.transfers if i < issue and end[i] + self.completion == seen[i] == seen[issue]]
-        return found[-1] if found else issue
+        triggered = {i: transfer.triggered for i, transfer in self.transfers.items()}
+        found = [i for i in self.transfers if end[i] + self.completion == seen[i] == seen[issue]]
+        return max((i for i in found if triggered[i] <= triggered[issue]), key=triggered.__getitem__, default=issue)
 
     def _through_transfer(self, transfer: Transfer) -> None:
         issue = transfer.issue
@@ -130,13 +134,18 @@ class _Walk:
             return self._at_start(issue, table)
         if table and begin == line.freed[earlier] + table:
             return self._switch(issue, earlier, "function tables", line.freed[earlier], finished=False)
-        wait = round(getattr(self.timing, engine).wait_ns * 1000)
-        if begin == line.seen[earlier] + wait:
+        if self._has_waited(engine, begin - line.seen[earlier]):
             return self._switch(issue, earlier, "semaphores", line.seen[earlier], finished=True)
         if engine == "tensor":
             return self._switch(issue, self._previous_product(issue), "instruction latency", begin, finished=False)
-        holder = earlier if begin == line.freed[earlier] else self._holder(begin, issue)
-        return self._switch(issue, holder, "instruction latency", line.freed[holder], finished=False)
+        return self._hold(issue, earlier if begin == line.freed[earlier] else self._holder(begin, issue))
+
+    def _has_waited(self, engine: str, time: int) -> bool:
+        """Whether an engine starts so long after a semaphore that it waited for, with or without further ones."""
+        timing = getattr(self.timing, engine)
+        wait: int = round(timing.wait_ns * 1000)
+        second: int = round(timing.second_wait_ns * 1000)
+        return time == wait or (time > wait and second > 0 and (time - wait) % second == 0)
 
     def _at_start(self, issue: int, table: int) -> int:
         """An issue that waited for no other begins at 0, after its table, or when something shared is free."""
@@ -144,7 +153,12 @@ class _Walk:
         if begin in (0, table):
             self._add(issue, "function tables", 0)
             return -1
-        return self._switch(issue, self._holder(begin, issue), "instruction latency", begin, finished=False)
+        return self._hold(issue, self._holder(begin, issue))
+
+    def _hold(self, issue: int, holder: int) -> int:
+        """Go on with what held an issue up until its engine was free; or with nothing, at the start."""
+        until = self.timeline.freed[holder] if holder >= 0 else 0
+        return self._switch(issue, holder, "instruction latency", until, finished=False)
 
     def _switch(self, issue: int, earlier: int, part: str, until: int, *, finished: bool) -> int:
         self._add(issue, part, until)
@@ -156,16 +170,31 @@ class _Walk:
         return round(self.timing.table_load_ns * 1000) if wanted else 0
 
     def _previous_product(self, issue: int) -> int:
-        lane = self.timeline.lane
-        return next((i for i in range(issue - 1, -1, -1) if lane[i] == lane[issue]), -1)
+        if not self._products:
+            lane, start = self.timeline.lane, self.timeline.start
+            issued = sorted((i for i in range(len(lane)) if lane[i] == lane[issue]), key=start.__getitem__)
+            self._products = dict(zip(issued, [-1, *issued], strict=False))
+        return self._products[issue]
 
     def _holder(self, begin: int, issue: int) -> int:
-        """The issue that used what ``issue`` shares with it until ``begin``."""
+        """The issue that used what ``issue`` shares with it until ``begin``.
+
+        Where streams choose, one may begin a little after that, when another has had its turn: then the last before.
+        """
         if not self._freed:
             for number, freed in enumerate(self.timeline.freed):
                 self._freed.setdefault(freed, []).append(number)
-        moves = issue in self.transfers
-        return [i for i in self._freed.get(begin, ()) if i != issue and (i in self.transfers) == moves][-1]
+            self._times = sorted(self._freed)
+        for place in range(bisect_right(self._times, begin) - 1, -1, -1):
+            for found in reversed(self._freed[self._times[place]]):
+                if found != issue and self._time_of_issue(found) < self._time_of_issue(issue):
+                    return found
+        return -1
+
+    def _time_of_issue(self, issue: int) -> int:
+        """When its engine began with an issue."""
+        transfer = self.transfers.get(issue)
+        return self.timeline.start[issue] if transfer is None else transfer.triggered
 
     def _instruction(self, issue: int) -> Instruction:
         return self.timeline.program.instructions[self.timeline.instruction[issue]]

@@ -15,7 +15,7 @@ from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.dma_engines import DmaEngines
 from trnrt.nki.machine.timing.issues import ENGINES, Facts, Issues, Stream
-from trnrt.nki.machine.timing.tensor_engine import PRODUCTS, TensorEngine, work_of
+from trnrt.nki.machine.timing.tensor_engine import TensorEngine
 from trnrt.nki.machine.timing.timeline import Timeline, Transfer
 from trnrt.nki.machine.timing.transfers import Movements
 
@@ -28,10 +28,10 @@ def schedule(program: Program) -> Timeline:
     Raises KernelError where instructions wait for each other for ever, or where device loops make too many of them.
     """
     with without_collection():
-        return _Schedule(Issues(program)).run()
+        return Schedule(Issues(program)).run()
 
 
-class _Schedule:
+class Schedule:
     """One run of the event loop. ``seen`` is when an issue's semaphore is set, -1 as long as nobody knows."""
 
     def __init__(self, issues: Issues) -> None:
@@ -51,6 +51,7 @@ class _Schedule:
         self.completion = round(self.target.timing.dma.completion_ns * 1000)
         self.ports = {"psum": 0, "sbuf": 0}
         self.triggers = dict.fromkeys(ENGINES, 0)  # when each engine can trigger its next transfer
+        self.engine_free: dict[str, int] = {}
         self.told: dict[int, int] = {}  # when the last transfer of each order is seen: one semaphore, that counts
 
     def run(self) -> Timeline:
@@ -73,17 +74,22 @@ class _Schedule:
             return
         issue = stream.issues[stream.position]
         facts = self.issues.facts[issue]
-        time = self._free(stream, facts)
+        time = free = self._free(stream, facts)
         blame = stream.issues[stream.position - 1] if stream.position else -1
-        for order, other in self.issues.waits[issue].items():
+        semaphores = 0
+        for order, other in self.issues.waits[issue].last.items():
             seen = self.seen[other]
             if seen < 0:
                 self.waiting.setdefault(other, []).append(stream)
                 return
             if order == facts.order == 0:
                 continue  # the tensor engine's products follow each other without waiting for memory
-            if seen + stream.wait > time:
-                time, blame = seen + stream.wait, other
+            if seen + stream.wait > free:
+                semaphores += 1
+                if seen + stream.wait > time:
+                    time, blame = seen + stream.wait, other
+        if semaphores > 1:
+            time += (semaphores - 1) * stream.second_wait
         self.waited_for[issue] = blame
         heappush(self.events, (time, issue))
 
@@ -100,19 +106,19 @@ class _Schedule:
         """Start an instruction, the next one of its stream; or later, if something that it shares is in use."""
         facts = self.issues.facts[issue]
         stream = facts.stream
-        free = 0
+        free = self.triggers[stream.engine]
         if facts.ports:
-            free = max(self.ports[port] for port in facts.ports)
-        elif stream.triggers:
-            free = self.triggers[stream.engine]
+            free = max(free, *[self.ports[port] for port in facts.ports])
+        elif facts.start is not None and facts.start.software:
+            free = max(free, self.engine_free.get(stream.engine, 0))
         if free > now:
             heappush(self.events, (free, issue))
             return
         stream.position += 1
         if facts.start is not None:
             self._trigger(issue, stream, now)
-        elif stream.engine == "tensor" and facts.instruction.operation.name in PRODUCTS:
-            begin, end = self.tensor.run(work_of(facts.instruction, self.target), now)
+        elif facts.work is not None:
+            begin, end = self.tensor.run(facts.work, now)
             self.freed[issue] = begin
             if self.tensor.ramp.slowdown > 1 and self.tensor.ramp.window:
                 self.slowed.add(issue)
@@ -123,16 +129,15 @@ class _Schedule:
 
     def _compute(self, issue: int, stream: Stream, now: int) -> None:
         facts, timing = self.issues.facts[issue], self.target.timing
-        instruction, engine = facts.instruction, getattr(timing, stream.engine)
+        engine, cycles = getattr(timing, stream.engine), facts.cycles
         period = 1000 / engine.clock_ghz
-        cycles = instruction.operation.cost(instruction, self.target)
         latency = engine.latency_ns
         if facts.function:
             latency += timing.function_latency_ns
             self.table = facts.function
         end = now + round(latency * 1000 + cycles * period)
         stream.free = now + round(max(cycles, engine.interval_cycles) * period)
-        self.freed[issue] = stream.free
+        self.freed[issue] = self.engine_free[stream.engine] = stream.free
         for port in facts.ports:
             self.ports[port] = stream.free
         self._occupy(stream.engine, now, end)
@@ -151,11 +156,11 @@ class _Schedule:
         stream.free = self.freed[issue] = now + start.trigger
         self.triggers[stream.engine] = stream.free
         ready = now + start.until_data
-        if stream.engine == "sync" or not stream.triggers:  # the others' triggers run beside their data path
+        if stream.engine == "sync" or start.software:  # the others' triggers run beside their data path
             self._occupy(stream.engine, now, stream.free)
         size = (movement.payload, movement.hbm_bytes, movement.packets, len(movement.loads))
         self.transfers[issue] = Transfer(issue, stream.lane, now, stream.free, *size, ready)
-        self.dma.submit(issue, start.queue, movement, ready)
+        self.dma.submit(issue, start.queue, movement, ready, start.skew)
         self._wake_dma()
 
     def _serve_dma(self, now: int) -> None:
@@ -186,7 +191,7 @@ class _Schedule:
             if stream.position == len(stream.issues):
                 continue
             issue = stream.issues[stream.position]
-            open_ones = [other for other in self.issues.waits[issue].values() if self.seen[other] < 0]
+            open_ones = [other for other in self.issues.waits[issue].last.values() if self.seen[other] < 0]
             facts = self.issues.facts
             for other in open_ones:
                 mine, theirs = facts[issue].instruction, facts[other].instruction
@@ -215,4 +220,5 @@ class _Schedule:
             seen=self.seen,
             freed=self.freed,
             slowed=frozenset(self.slowed),
+            timing=self.target.timing,
         )

@@ -31,6 +31,9 @@ class Work(NamedTuple):
     load_interval: int
     flops: int
     streamed: int = 0
+    loaded: int = 0
+    passes: int = 1
+    exposed: bool = False
 
 
 def work_of(instruction: Instruction, target: Target) -> Work:
@@ -51,32 +54,74 @@ def work_of(instruction: Instruction, target: Target) -> Work:
         moves = bool(instruction["passes_through"])
         flops = 0 if moves else 2 * rows * columns * loaded
     parts, cycles = (1, 2) if wide and moves else (2, 2) if wide else (1, 1)
+    passes = 1 if moves else cycles
     load = timing.load_latency_ns * (2 if wide else 1)
     interval = min(timing.load_interval_cycles, loaded) * (2 if wide else 1)
     least = max(timing.interval_cycles, columns)
-    return Work(parts, least * cycles, load, interval, flops, parts * columns * cycles)
+    exposed = (
+        wide
+        and "stationary" in instruction.args
+        and _stride_bytes(instruction["stationary"]) > timing.hidden_stride_bytes
+    )
+    return Work(
+        parts,
+        least * cycles,
+        load,
+        interval,
+        flops,
+        parts * columns * cycles,
+        loaded * (2 if wide else 1),
+        passes,
+        exposed,
+    )
+
+
+def _stride_bytes(view: View) -> int:
+    """Bytes between two neighbours of the innermost free dimension that has any."""
+    for size, stride in zip(reversed(view.shape[1:]), reversed(view.strides[1:]), strict=True):
+        if size > 1:
+            return abs(stride) * view.dtype.itemsize
+    return 0
 
 
 @dataclass(slots=True)
 class Ramp:
-    """The clock: half rate until a whole window was busy for a share of it, again after one that was not."""
+    """The clock: half rate until a whole window was busy for a share of it, again after one that was not.
+
+    ``busy`` is counted of the window of number ``index``, ``over`` of the one after.
+    """
 
     window: int
     share: float
+    offset: int = 0
     index: int = -1
     busy: int = 0
+    over: int = 0
     slowdown: int = 2
+    origin: int | None = None
 
     def slowdown_at(self, time: int) -> int:
         """By what a cycle is longer at ``time``; times never go back."""
         if not self.window:
             return _FULL_RATE
-        index = time // self.window
+        if self.origin is None:
+            self.origin = time - self.offset
+        index = (time - self.origin) // self.window
         if index != self.index:
-            filled = index == self.index + 1 and self.busy >= self.share * self.window
-            self.slowdown = 1 if filled else 2
-            self.index, self.busy = index, 0
+            follows = index == self.index + 1
+            self.slowdown = 1 if follows and self.busy >= self.share * self.window else 2
+            self.index, self.busy, self.over = index, self.over if follows else 0, 0
         return self.slowdown
+
+    def note(self, begin: int, end: int) -> None:
+        """Count what the engine does between two times; a product may reach into the next window."""
+        if self.origin is None:
+            return
+        edge = self.origin + (self.index + 1) * self.window
+        if end > edge:
+            self.over += end - max(begin, edge)
+            end = edge
+        self.busy += max(0, end - max(begin, edge - self.window))
 
 
 @dataclass(slots=True)
@@ -86,6 +131,9 @@ class TensorEngine:
     target: Target
     ramp: Ramp = field(init=False)
     started: deque[int] = field(init=False)
+    period: float = field(init=False)
+    latency: int = field(init=False)
+    slow_latency: int = field(init=False)
     loaded: int = 0
     next_product: int = 0
     covered: int = 0
@@ -93,8 +141,15 @@ class TensorEngine:
 
     def __post_init__(self) -> None:
         timing = self.target.timing.tensor
-        self.ramp = Ramp(round(timing.ramp_window_ns * 1000), timing.ramp_share)
+        self.ramp = Ramp(
+            round(timing.ramp_window_ns * 1000),
+            timing.ramp_share,
+            round(timing.ramp_window_ns * 1000 * timing.ramp_offset),
+        )
         self.started = deque([0] * _PREFETCH, maxlen=_PREFETCH)
+        self.period = 1000 / timing.clock_ghz
+        self.latency = round(timing.latency_ns * 1000)
+        self.slow_latency = round((timing.latency_ns + timing.slow_latency_ns) * 1000)
 
     def earliest(self) -> int:
         """When the next instruction can be taken in at the earliest."""
@@ -102,28 +157,33 @@ class TensorEngine:
 
     def run(self, work: Work, ready: int) -> tuple[int, int]:
         """Start and end of an instruction whose operands are there at ``ready``; a hidden weight load is before it."""
-        timing = self.target.timing.tensor
-        period = 1000 / timing.clock_ghz
-        first, end = -1, ready
+        timing, ramp, period = self.target.timing.tensor, self.ramp, self.period
+        first = -1
         for _ in range(work.parts):
-            load_start = max(ready, self.loaded, self.started[0])
+            load_start = max(ready, self.loaded, self.started[0], self.next_product if work.exposed else 0)
             self.loaded = load_start + round(work.load_interval * period)
-            start = max(load_start + round(work.load * 1000), self.next_product)
-            slow = self.ramp.slowdown_at(start)
-            columns = round(work.columns * period * slow)
-            self.next_product = start + columns + round(timing.gap_ns * 1000)
+            slow = ramp.slowdown if ramp.window else 1
+            if work.exposed:
+                load = timing.strided_load_ns * 1000 * work.loaded / 256 * slow
+            else:
+                load = work.load * 1000 + (slow - 1) * work.loaded * period
+            start = max(load_start + round(load), self.next_product)
+            slow = ramp.slowdown_at(start)
+            past = start + round(work.columns * period * slow)
+            full = slow == 1
+            self.next_product = past if work.exposed or not full else past + round(timing.gap_ns * work.passes * 1000)
             self.started.append(start)
-            end = start + columns + round(timing.latency_ns * 1000)
+            end = past + (self.latency if full else self.slow_latency)
             # What loads while an earlier product runs is hidden: the instruction shows from then on.
             shown = min(start, max(load_start, self.covered))
             first = shown if first < 0 else first
-            self._note(shown, start + columns)
+            self._note(shown, past)
         return first, end
 
     def _note(self, begin: int, end: int) -> None:
         """Count the time that the engine was busy, each moment once."""
-        fresh = end - max(begin, self.covered)
-        if fresh > 0:
-            self.busy += fresh
-            self.ramp.busy += fresh
+        begin = max(begin, self.covered)
+        if end > begin:
+            self.busy += end - begin
+            self.ramp.note(begin, end)
             self.covered = end

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 
 PS_PER_US = 1_000_000
@@ -43,8 +44,8 @@ class Timeline:
     lane and until its result is there, ``waited_for`` the issue that let it start (its lane's previous one, the
     producer of what it reads, the last user of what it overwrites), -1 where nothing did.
     ``seen`` is when an issue's semaphore is set, ``freed`` when the next of its stream may start; ``slowed`` are the
-    products at half the clock. ``duration`` is when the last of them has ended, ``busy`` how long each lane had
-    something to do, ``notes`` what the model had to assume.
+    products at half the clock, ``timing`` the numbers that it was made with. ``duration`` is when the last of them has
+    ended, ``busy`` how long each lane had something to do, ``notes`` what the model had to assume.
     """
 
     program: Program
@@ -61,3 +62,4 @@ class Timeline:
     seen: list[int] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
     slowed: frozenset[int] = frozenset()
+    timing: Timing = field(kw_only=True)

@@ -4,10 +4,10 @@ Policy (AWS's compiler is free here; this is ours, in one place):
 - a transfer whose descriptors nobody names is made by the target's default (``timing.dma.default_mode``), by software
   where a tile of indices selects its rows;
 - loads are triggered by the sync engine; stores with hardware descriptors by the scalar engine's generator, those with
-  static ones by the scalar engine where it computed what is stored, else by sync; software descriptors occupy the
-  gpsimd engine; a kernel that names an engine gets it;
+  static ones by the gpsimd engine; software descriptors are made by the gpsimd engine, whose one generator serves loads
+  and stores; a kernel that names an engine gets it;
 - loads run ahead of stores (the compiler hoists them as far as their memory is free), each kind in the order of the
-  program; an engine's triggers exclude each other, and do not hold up its compute instructions;
+  program; an engine's triggers exclude each other, and keep it from issuing compute instructions;
 - an SBUF partition belongs to one DMA engine: eight in a row to each of the 16 (nki-dma-overview.rst);
 - a transfer from HBM to HBM is spread over all of them.
 """
@@ -52,7 +52,8 @@ class Movement:
 class Start:
     """Who triggers a transfer, for how long that keeps it busy, and when the first data flows: picoseconds from then.
 
-    Triggers of one ``stream`` are in order.
+    ``mode`` is where its descriptors come from, ``software`` whether gpsimd makes them. Triggers of one ``stream`` are
+    in order; the last DMA engine of all begins ``skew`` after the first.
     """
 
     engine: str
@@ -60,6 +61,9 @@ class Start:
     queue: str
     trigger: int
     until_data: int
+    skew: int
+    mode: str
+    software: bool
 
 
 class Starts:
@@ -67,34 +71,42 @@ class Starts:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: dict[tuple[str, str, bool, bool], Start] = {}
+        self._known: dict[tuple[str, str, bool, int, bool], Start] = {}
 
-    def of(self, instruction: Instruction, producer: str) -> Start:
-        """How a transfer is started. ``producer``: the engine that computed what it moves; "" where none did."""
+    def of(self, instruction: Instruction) -> Start:
+        """How a transfer is started."""
         named = instruction.args.get("engine")
         engine = named.name if isinstance(named, Engine) and named not in (Engine.unknown, Engine.dma) else ""
-        loads = instruction.operands[0][1].storage.on_chip
-        key = (_mode(instruction, self._target), engine, loads, producer == "scalar")
+        dst, src = instruction.operands[0][1], instruction.operands[-1][1]
+        loads, rows = dst.storage.on_chip, max(dst.partitions if dst.storage.on_chip else src.partitions, 1)
+        mode = _mode(instruction)
+        key = (mode or self._target.timing.dma.default_mode, engine, loads, rows, not (mode or engine))
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._start(*key)
         return found
 
-    def _start(self, mode: str, engine: str, loads: bool, by_scalar: bool) -> Start:
+    def _start(self, mode: str, engine: str, loads: bool, rows: int, free: bool) -> Start:
         timing = self._target.timing.dma
+        idle = (self._target.partitions - rows) * timing.row_software_ns
+        trigger, until = {
+            "hardware": (timing.trigger_hardware_ns, timing.start_hardware_ns),
+            "software": (timing.trigger_software_ns - idle, timing.prepare_software_ns + timing.start_software_ns),
+            "static": (timing.trigger_static_ns, timing.start_static_ns),
+        }[mode]
         if mode == "software":
-            trigger, until = _ps(timing.trigger_software_ns), _ps(timing.start_software_ns)
-            return Start("gpsimd", "gpsimd", "queue gpsimd", trigger, until)
-        hardware = mode == "hardware"
-        engine = engine or ("sync" if loads or not (hardware or by_scalar) else "scalar")
-        period = 1 / getattr(self._target.timing, engine).clock_ghz
-        trigger = _ps(timing.trigger_hardware_ns if hardware else timing.trigger_static_cycles * period)
-        until = _ps(timing.start_hardware_ns if hardware else timing.start_static_ns)
-        stream = f"{engine} {'loads' if loads else 'stores'}"
-        return Start(engine, stream, f"queue {engine}", trigger, until)
+            engine = "gpsimd"
+        engine = engine or ("sync" if loads else "scalar" if mode == "hardware" else timing.static_stores)
+        made_here = mode != "static"
+        until += timing.load_start_ns if loads and made_here else 0
+        skew = (timing.load_skew_ns if loads else timing.store_skew_ns) if made_here else timing.static_skew_ns
+        stream = f"{'any' if free else engine} {'loads' if loads else 'stores'}"
+        times = (_ps(trigger), _ps(until), _ps(skew))
+        return Start(engine, stream, f"queue {engine}", *times, mode, mode == "software")
 
 
-def _mode(instruction: Instruction, target: Target) -> str:
+def _mode(instruction: Instruction) -> str:
+    """Where a transfer's descriptors come from; "" where the compiler chooses."""
     asked = instruction.args.get("dge_mode")
     if asked is dge_mode.hwdge:
         return "hardware"
@@ -103,7 +115,7 @@ def _mode(instruction: Instruction, target: Target) -> str:
     if asked is dge_mode.none:
         return "static"
     indirect = any(view.dynamic is not None and view.dynamic.vector is not None for _, view in instruction.operands)
-    return "software" if indirect else target.timing.dma.default_mode
+    return "software" if indirect else ""
 
 
 class Movements:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from trnrt.errors import KernelError
 from trnrt.nki.machine.program import Loop, Program
 
@@ -44,6 +46,22 @@ def _unroll(program: Program, start: int, stop: int, ends: dict[int, int], order
         for _ in range(iterations):
             order.extend(body)
         position = end + 1
+
+
+def loop_rounds(program: Program, order: list[int]) -> list[int]:
+    """Of each issue, how often an iteration of a device loop began or ended before it: a number for each iteration."""
+    edges = [edge for loop in program.loops() for edge in loop]
+    if not edges:
+        return [0] * len(order)
+    passed = [0] * (len(program.instructions) + 1)
+    for edge in edges:
+        passed[edge] = 1
+    passed = list(accumulate(passed))
+    rounds, count = [], 0
+    for before, index in zip([-1, *order], order, strict=False):
+        count += index <= before or passed[before] != passed[index]
+        rounds.append(count)
+    return rounds
 
 
 def _iterations(program: Program, position: int, notes: list[str]) -> int:

@@ -20,7 +20,10 @@ static_range = affine_range
 
 @contextmanager
 def no_reorder() -> Iterator[None]:
-    """A region whose instructions stay in program order. This model never reorders any; device loops are refused."""
+    """A region whose instructions stay in program order, whatever the compiler may do with others (``timing``).
+
+    Device loops are refused.
+    """
     instructions = active_tracer("nl.no_reorder").program.instructions
     start = len(instructions)
     yield
@@ -28,6 +31,8 @@ def no_reorder() -> Iterator[None]:
         raise KernelError(
             "nl.no_reorder: a device loop is in the region, which can't hold one; unroll it, or move it out"
         )
+    for instruction in instructions[start:]:
+        instruction.in_order = True
 
 
 def program_id(axis: int = 0) -> int:

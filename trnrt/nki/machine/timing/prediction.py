@@ -1,0 +1,169 @@
+"""The prediction: a timeline, the ends of the range that the time lies in, and what makes that range wide.
+
+The headline is the program as a compiler may issue it, with fewer copies (``rewriting.py``) and in a list scheduler's
+order, with the numbers of the target's file. The least is the same with all uncertain numbers as favourable as their
+sources allow; the most is the program as it stands, with all of them as unfavourable. So each end has a cause that can
+be named: what the compiler does, or an interval that was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from trnrt.nki.machine.execute import without_collection
+from trnrt.nki.machine.pace import Timing
+from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.timing.issues import Issues
+from trnrt.nki.machine.timing.list_scheduling import ListSchedule
+from trnrt.nki.machine.timing.rewriting import rewrite_copies
+from trnrt.nki.machine.timing.simulation import Schedule
+from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline
+
+ORDER = "order of instructions, and copies"
+
+WIDEST = 1.6
+"""The most over the least. Nothing can be planned with a wider range, and a published figure in it says nothing."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A time and the least and the most that it may be, microseconds."""
+
+    least_us: float
+    us: float
+    most_us: float
+
+    @property
+    def ratio(self) -> float:
+        """The most over the least."""
+        return self.most_us / self.least_us
+
+    @property
+    def too_wide(self) -> bool:
+        """Whether nothing can be planned with it."""
+        return self.ratio > WIDEST
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What the prediction would be if one thing alone were otherwise. ``pin``: what to write in a kernel so that it
+    does not matter, "" where nothing does.
+    """
+
+    name: str
+    range: Range
+    source: str
+    pin: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """When the instructions of a program run: ``timeline`` is the headline's, ``least`` and ``most`` are the ends'.
+
+    ``issues`` are the program's, ``compiled`` what the compiler may make of them, ``order`` is the headline's.
+    """
+
+    issues: Issues
+    compiled: Issues
+    order: type[Schedule]
+    timeline: Timeline
+    least: Timeline
+    most: Timeline
+
+    @property
+    def benchmark(self) -> Range:
+        """What a benchmark of many runs would measure."""
+        return _range(*(benchmark_us(line) for line in (self.least, self.timeline, self.most)))
+
+    @property
+    def profiler(self) -> Range:
+        """What a profiler's total would be: it has the program's fixed start and end."""
+        return _range(*(profiler_us(line) for line in (self.least, self.timeline, self.most)))
+
+    @cached_property
+    def causes(self) -> tuple[Cause, ...]:
+        """What makes the benchmark's range wide, the widest first; those that change nothing are left out.
+
+        Each is one more run or two of the event loop.
+        """
+        headline = benchmark_us(self.timeline)
+        with without_collection():
+            in_order = benchmark_us(Schedule(self.issues.retime(self.timing)).run())
+            pin = "with nl.no_reorder(): around instructions that are in their best order"
+            found = [Cause(ORDER, _range(headline, headline, in_order), "the compiler may reorder, or not", pin)]
+            for one in self.timing.uncertain:
+                least, most = (
+                    benchmark_us(self.order(self.compiled.retime(self.timing.move_to(end, [one.cause]))).run())
+                    for end in ("least", "most")
+                )
+                found.append(Cause(one.cause, _range(least, headline, most), one.source, one.pin))
+        wide = [cause for cause in found if cause.range.ratio > 1]
+        return tuple(sorted(wide, key=lambda cause: -cause.range.ratio))
+
+    @property
+    def timing(self) -> Timing:
+        """The target's numbers."""
+        return self.issues.target.timing
+
+
+def predict(program: Program) -> Prediction:
+    """The prediction of a compiled program. Raises as ``schedule`` does."""
+    with without_collection():
+        issues = Issues(program)
+        compiled, timing = _issues_as_compiled(program, issues), program.target.timing
+        headline, order = _headline(compiled)
+        least = order(compiled.retime(timing.move_to("least"))).run()
+        most = Schedule(issues.retime(timing.move_to("most"))).run()
+        return Prediction(issues, compiled, order, headline, least, most)
+
+
+def add_ranges(ranges: Iterable[Range], fixed_us: float = 0.0) -> Range:
+    """What runs one after the other takes, with ``fixed_us`` that are certain: the sums of the ends and headlines."""
+    found = tuple(ranges)
+    least, us, most = (sum(r.least_us for r in found), sum(r.us for r in found), sum(r.most_us for r in found))
+    return Range(least + fixed_us, us + fixed_us, most + fixed_us)
+
+
+def largest_range(ranges: Iterable[Range]) -> Range:
+    """What runs at the same time takes together: the largest of the ends and headlines."""
+    found = tuple(ranges)
+    return Range(max(r.least_us for r in found), max(r.us for r in found), max(r.most_us for r in found))
+
+
+def schedule_freely(program: Program) -> Timeline:
+    """The headline's timeline alone. Raises as ``schedule`` does."""
+    with without_collection():
+        return _headline(_issues_as_compiled(program, None))[0]
+
+
+def _issues_as_compiled(program: Program, issues: Issues | None) -> Issues:
+    """The issues of what the compiler may make of a program. ``issues``: the program's own, if they are known."""
+    fewer = rewrite_copies(program) if program.target.timing.order == "free" else None
+    return Issues(fewer) if fewer is not None else issues or Issues(program)
+
+
+def _headline(issues: Issues) -> tuple[Timeline, type[Schedule]]:
+    """The list scheduler's timeline, or that in order where it is no longer (a compiler would not make it worse), and
+    which of them it is."""
+    in_order = Schedule(issues).run()
+    issues.rewind()
+    free = ListSchedule(issues).run() if issues.target.timing.order == "free" else in_order
+    return (free, ListSchedule) if free.duration < in_order.duration else (in_order, Schedule)
+
+
+def benchmark_us(timeline: Timeline) -> float:
+    """What a benchmark of many runs would measure."""
+    return timeline.duration / PS_PER_US + timeline.timing.benchmark_ns / 1000
+
+
+def profiler_us(timeline: Timeline) -> float:
+    """What a profiler's total would be."""
+    timing = timeline.timing
+    return timeline.duration / PS_PER_US + (timing.head_ns + timing.tail_ns) / 1000
+
+
+def _range(least: float, us: float, most: float) -> Range:
+    """A greedy schedule may be longer than the program's order, and a time longer where a number is smaller."""
+    return Range(min(least, us), us, max(most, us))
