@@ -1,0 +1,102 @@
+"""``python benchmarks/baseline/make_kernels.py --tree PATH``: make the archive of kept kernels anew.
+
+PATH is a checkout of the commit, such as ``git worktree add --detach PATH 1e68255`` makes: its importer and planner
+plan every network for trn1 and trn2, and its kernels and labs are packed as they are. The same checkout gives the
+same archive. About 3 minutes of CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from baseline_library import ARCHIVE, CASES, COMMIT, Library
+from baseline_networks import NETWORKS
+from baseline_planning import TARGETS
+
+from trnrt.errors import OptionError, TrnrtError
+from trnrt.report.console import complain, say, working
+
+ENTRIES = ("bench/labs/entries.py", "bench/shapes/entries.py", "bench/timing/kernels.py")
+"""The labs' kernels that are not in ``kernels/``, and what they import."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan and pack; the exit code."""
+    parser = argparse.ArgumentParser(prog="python benchmarks/baseline/make_kernels.py", description=__doc__)
+    parser.add_argument("--tree", type=Path, required=True, help=f"a checkout of {COMMIT}")
+    parser.add_argument("--work", type=Path, required=True, help="a folder for what is planned; it is not done twice")
+    parser.add_argument("--out", type=Path, default=ARCHIVE, help="the archive; by default that in the repository")
+    asked = parser.parse_args(arguments)
+    try:
+        make_archive(asked.tree.resolve(), asked.work.resolve(), asked.out)
+    except TrnrtError as error:
+        complain(str(error), error.hint)
+        return 2
+    say(f"wrote {asked.out}, {asked.out.stat().st_size:,} bytes")
+    return 0
+
+
+def make_archive(tree: Path, work: Path, out: Path) -> None:
+    """Plan what ``work`` does not have yet, and pack it all."""
+    _check_commit(tree)
+    work.mkdir(parents=True, exist_ok=True)
+    labs = work / "labs.json"
+    if not labs.exists():
+        with working("timing the labs' cases"):
+            _run(tree, "baseline_labs.py", str(labs))
+    names = [(network.name, target) for network in NETWORKS for target in TARGETS]
+    for name, target in names:
+        if not (work / f"{name}_{target}.json").exists():
+            with working(f"planning {name} for {target}"):
+                _run(tree, "baseline_planning.py", name, target, str(work))
+    _pack(tree, work, [f"{name}_{target}.json" for name, target in names]).write(out)
+
+
+def _pack(tree: Path, work: Path, names: Sequence[str]) -> Library:
+    cases = json.loads((work / "labs.json").read_text(encoding="utf-8"))
+    cases += [json.loads((work / name).read_text(encoding="utf-8")) for name in names]
+    files = {CASES: (json.dumps(cases, indent=1) + "\n").encode()}
+    for case in cases:
+        for part in case["parts"]:
+            folder, _, stem = part["module"].rpartition(".")
+            if folder == "modules":
+                files[f"modules/{stem}.py"] = (work / f"{stem}.py").read_bytes()
+    for path in sorted((tree / "kernels").rglob("*.py")):
+        files[str(path.relative_to(tree))] = path.read_bytes()
+    return Library(files | {name: (tree / "trnrt" / name).read_bytes() for name in ENTRIES})
+
+
+def _check_commit(tree: Path) -> None:
+    """OptionError where the tree is another commit's, or was edited."""
+    if not tree.is_dir():
+        raise OptionError(f"--tree: there is no folder {tree}", hint=f"git worktree add --detach {tree} {COMMIT}")
+    head, changed = (_git(tree, *line) for line in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))
+    if not head.startswith(COMMIT):
+        raise OptionError(f"--tree: {tree} is at {head[:7]}, not at {COMMIT}")
+    if changed:
+        raise OptionError(f"--tree: {tree} has changes:\n{changed}")
+
+
+def _git(tree: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(tree), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OptionError(f"--tree: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _run(tree: Path, script: str, *arguments: str) -> None:
+    """Run a script that stands beside this one, with the tree's trnrt."""
+    environment = os.environ | {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(Path(__file__).parent / script), *arguments], env=environment)
+    if done.returncode:
+        raise OptionError(f"{script} {' '.join(arguments)} failed with exit code {done.returncode}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
