@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from trnrt.bench.timing import cases, fit, instructions, table
+from trnrt.bench.timing import instructions, table
 from trnrt.bench.timing.calibration import Calibration, shortening_error
-from trnrt.bench.timing.cases import Case, figure_us, measurements, predicted_us, published
-from trnrt.bench.timing.fit import Choice, Fit, Fitted, Parameter
 from trnrt.bench.timing.instructions import MEASURES, InstructionRow
-from trnrt.bench.timing.published import BLOCKS, CASES, LARGE_BLOCKS, groups, line, plane
-from trnrt.bench.timing.table import BARS, LEFT_OUT_BARS, Row, Summary, summary
+from trnrt.bench.timing.table import BARS, LEFT_OUT_BARS, Summary, summary
+from trnrt.calibration import cases, fit
+from trnrt.calibration.cases import Case, Row, figure_us, measurements, predicted_us, published
+from trnrt.calibration.fit import Choice, Fit, Fitted, Parameter
+from trnrt.calibration.published import BLOCKS, CASES, LARGE_BLOCKS, groups, line, plane
 from trnrt.cli import app
 from trnrt.nki import nisa
 from trnrt.nki.machine.targets import get_target
@@ -215,7 +216,7 @@ def sure(us: float) -> Range:
 
 def a_row(error: float, name: str = "add-stream-2") -> Row:
     case = BY_ID[name]
-    return table.row(case, sure(case.values_us[0] * (1 + error)))
+    return cases.row(case, sure(case.values_us[0] * (1 + error)))
 
 
 def test_errors() -> None:
@@ -229,7 +230,7 @@ def test_errors() -> None:
 
 def test_an_error_is_to_the_nearest_of_several_figures() -> None:
     case = BY_ID["add-stream-1000"]
-    assert [table.row(case, sure(us)).measured_us for us in (20, 26.5, 27.7, 40)] == [26.4, 26.4, 27.9, 27.9]
+    assert [cases.row(case, sure(us)).measured_us for us in (20, 26.5, 27.7, 40)] == [26.4, 26.4, 27.9, 27.9]
 
 
 def test_what_lies_inside_a_range() -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from trnrt.bench.timing import fit, kernels
-from trnrt.bench.timing.cases import Case, predicted_us
-from trnrt.bench.timing.fit import FREE, Choice, Model, Parameter
-from trnrt.bench.timing.published import CASES
 from trnrt.bench.timing.table import summary
+from trnrt.calibration import fit, kernels
+from trnrt.calibration.cases import Case, predicted_us
+from trnrt.calibration.fit import FREE, Choice, Model, Parameter
+from trnrt.calibration.published import CASES
 from trnrt.nki.machine.pace import Timing, value_of, with_value
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range

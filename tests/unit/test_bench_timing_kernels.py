@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trnrt.bench.timing import cases, convolutions, kernels, products
+from trnrt.calibration import cases, convolutions, kernels, products
 from trnrt.nki import simulate
 
 RNG = np.random.default_rng(0)

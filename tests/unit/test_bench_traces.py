@@ -16,7 +16,6 @@ import pytest
 from made_up_report import instruction, packet, report_of, update
 from typer.testing import CliRunner
 
-from trnrt.bench.timing.traces import attention
 from trnrt.bench.timing.traces.aligning import MEASURED, SAME, align
 from trnrt.bench.timing.traces.cases import CASES, find_case, likeness, predicted
 from trnrt.bench.timing.traces.clock import grids
@@ -24,6 +23,7 @@ from trnrt.bench.timing.traces.comparing import compare
 from trnrt.bench.timing.traces.facts import compare_facts
 from trnrt.bench.timing.traces.record import Event, Run
 from trnrt.bench.timing.traces.resolving import read_run
+from trnrt.calibration import attention
 from trnrt.cli import app
 from trnrt.errors import InputError, OptionError
 from trnrt.nki import simulate

@@ -13,8 +13,9 @@ from profiles import CAUSES, around, made_prediction, made_profile
 
 from trnrt import profiler
 from trnrt.bench.documented import rates
-from trnrt.bench.timing.published import CASES
-from trnrt.bench.timing.table import BARS, WIDTH_BAR, Row, summary
+from trnrt.bench.timing.table import BARS, WIDTH_BAR, summary
+from trnrt.calibration.cases import Row
+from trnrt.calibration.published import CASES
 from trnrt.nki import Spec, nisa, nki, nl, profile
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.nki.machine.timing import WIDEST, Range, add_ranges, largest_range

@@ -57,10 +57,10 @@ def bench_serve(reporting: Reporting, *, quick: bool) -> bool:
 def bench_timing(reporting: Reporting, *, fit: bool) -> bool:
     """Compare the timing model with published times; tell whether it is within the bars, with authors left out, too."""
     from trnrt.bench.timing.calibration import Calibration, shortening_error
-    from trnrt.bench.timing.fit import Model
-    from trnrt.bench.timing.fit import fit as fitted
     from trnrt.bench.timing.instructions import compare_instructions
     from trnrt.bench.timing.table import compare
+    from trnrt.calibration.fit import Model
+    from trnrt.calibration.fit import fit as fitted
     from trnrt.report.calibration import timing_document, timing_parts
 
     with working("timing the published kernels"):

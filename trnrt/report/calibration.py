@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from trnrt.bench.timing.calibration import Calibration
-    from trnrt.bench.timing.fit import Fitted
     from trnrt.bench.timing.instructions import InstructionRow
-    from trnrt.bench.timing.table import Row
+    from trnrt.calibration.cases import Row
+    from trnrt.calibration.fit import Fitted
 
 
 def timing_document(found: Calibration) -> Document:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from trnrt.bench.comparing import Clock, Figure, Verdict, ratio, verdict
 from trnrt.bench.documented import rates
-from trnrt.bench.timing.cases import Clock as DeviceClock
-from trnrt.bench.timing.cases import figure_us
+from trnrt.calibration.cases import Clock as DeviceClock
+from trnrt.calibration.cases import figure_us
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.timing import Prediction, Range, Timeline, predict, schedule_freely

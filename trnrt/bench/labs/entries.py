@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.bench.timing.kernels import transpose_tiles
+from trnrt.calibration.kernels import transpose_tiles
 from trnrt.kernels.addition import add_stream
 from trnrt.kernels.feed_forward import predict
 from trnrt.kernels.transpose import transpose_by_tensor

@@ -15,7 +15,7 @@ from trnrt.bench.comparing import Figure
 from trnrt.bench.labs import entries
 from trnrt.bench.labs.cases import FLEET_FACTOR, FLEET_SHARE, LARGE, Array, Case, Tolerance, measured
 from trnrt.bench.shapes.entries import addition, convolution
-from trnrt.bench.timing.cases import Clock as DeviceClock
+from trnrt.calibration.cases import Clock as DeviceClock
 from trnrt.kernels.conv.labs_conv import conv2d_bias_pool
 from trnrt.kernels.matmul import matmul, matmul_blocked
 from trnrt.nki.machine.dtypes import as_dtype

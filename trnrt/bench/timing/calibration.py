@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trnrt.bench.timing.cases import Case, predicted_us
-from trnrt.bench.timing.fit import Fit
 from trnrt.bench.timing.instructions import InstructionRow
-from trnrt.bench.timing.published import CASES
-from trnrt.bench.timing.table import BARS, LEFT_OUT_BARS, Row, summary
+from trnrt.bench.timing.table import BARS, LEFT_OUT_BARS, summary
+from trnrt.calibration.cases import Case, Row, predicted_us
+from trnrt.calibration.fit import Fit
+from trnrt.calibration.published import CASES
 
 
 @dataclass(frozen=True)

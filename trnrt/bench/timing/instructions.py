@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trnrt.bench.timing.cases import Document, published
+from trnrt.calibration.cases import Document, published
 from trnrt.nki import Spec, nisa, nki, nl, trace
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Timeline, schedule

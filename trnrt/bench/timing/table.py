@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from trnrt.bench.timing.cases import Case, predicted_range
-from trnrt.bench.timing.published import CASES
+from trnrt.calibration.cases import Case, Row, predicted_range, row
+from trnrt.calibration.published import CASES
 from trnrt.nki.machine.pace import Timing
-from trnrt.nki.machine.timing import WIDEST, Range
 
 WIDTH_BAR = 1.2
 
@@ -29,37 +28,6 @@ class Bars:
 BARS = Bars(0.05, 0.20)
 LEFT_OUT_BARS = Bars(0.08, 0.25)
 """Where each author's measurements come from a fit without any of them."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A case and its prediction, from ``low_us`` to ``high_us``."""
-
-    case: Case
-    predicted_us: float
-    low_us: float
-    high_us: float
-
-    @property
-    def measured_us(self) -> float:
-        """Of several published figures the nearest one."""
-        return self.case.nearest_us(self.predicted_us)
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured, less 1."""
-        return self.predicted_us / self.measured_us - 1
-
-    @property
-    def inside(self) -> bool:
-        """Whether the range has one of the published figures, and is no wider than what counts as one."""
-        within = any(self.low_us <= value <= self.high_us for value in self.case.values_us)
-        return within and self.ratio <= WIDEST
-
-    @property
-    def ratio(self) -> float:
-        """The most over the least."""
-        return self.high_us / self.low_us
 
 
 @dataclass(frozen=True)
@@ -85,11 +53,6 @@ def summary(rows: Iterable[Row]) -> Summary:
     errors = [abs(row.error) for row in table]
     inside = sum(row.inside for row in table) / len(table)
     return Summary(median(errors), max(errors), inside, median(row.ratio for row in table))
-
-
-def row(case: Case, predicted: Range) -> Row:
-    """The case's line of a table."""
-    return Row(case, predicted.us, predicted.least_us, predicted.most_us)
 
 
 def compare(

@@ -13,9 +13,9 @@ from functools import cache
 from statistics import mean
 from typing import Any
 
-from trnrt.bench.timing.traces import attention
 from trnrt.bench.timing.traces.ours import run_of
 from trnrt.bench.timing.traces.record import HELPERS, Run
+from trnrt.calibration import attention
 from trnrt.errors import InputError, OptionError
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.timing import Timeline, schedule_freely

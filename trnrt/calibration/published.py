@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from trnrt.bench.timing import convolutions, kernels, products
-from trnrt.bench.timing.cases import Case, Length
-from trnrt.bench.timing.traces import attention
+from trnrt.calibration import attention, convolutions, kernels, products
+from trnrt.calibration.cases import Case, Length
 from trnrt.nki import Spec
 
 Arguments = tuple[Any, ...]

@@ -21,6 +21,7 @@ from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import (
     PS_PER_US,
+    WIDEST,
     Range,
     Timeline,
     benchmark_us,
@@ -118,7 +119,7 @@ class Case:
 
 @cache
 def _program(case_id: str, length: Length, places: int) -> Program:
-    from trnrt.bench.timing.published import CASES
+    from trnrt.calibration.published import CASES
 
     return next(case for case in CASES if case.id == case_id).trace(length, places)
 
@@ -179,3 +180,39 @@ def parts_us(line: Timeline) -> dict[str, float]:
     load, activation, store = spans
     table = line.timing.table_load_ns / 1000
     return {"load": load, "table load": table, "activation": activation, "store": store}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case and its prediction, from ``low_us`` to ``high_us``."""
+
+    case: Case
+    predicted_us: float
+    low_us: float
+    high_us: float
+
+    @property
+    def measured_us(self) -> float:
+        """Of several published figures the nearest one."""
+        return self.case.nearest_us(self.predicted_us)
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_us / self.measured_us - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the range has one of the published figures, and is no wider than what counts as one."""
+        within = any(self.low_us <= value <= self.high_us for value in self.case.values_us)
+        return within and self.ratio <= WIDEST
+
+    @property
+    def ratio(self) -> float:
+        """The most over the least."""
+        return self.high_us / self.low_us
+
+
+def row(case: Case, predicted: Range) -> Row:
+    """The case's line of a table."""
+    return Row(case, predicted.us, predicted.least_us, predicted.most_us)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trnrt.bench.timing import convolutions
-from trnrt.bench.timing.cases import Case, predicted_range, predicted_us
-from trnrt.bench.timing.published import CASES
-from trnrt.bench.timing.table import Row, row
+from trnrt.calibration import convolutions
+from trnrt.calibration.cases import Case, Row, predicted_range, predicted_us, row
+from trnrt.calibration.published import CASES
 from trnrt.nki.machine.pace import Timing, value_of, with_value
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
