@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from trnrt import __version__
 from trnrt.commands.exits import call, exit_codes
-from trnrt.commands.groups import bench_app, cache_app, nki_app, profiling
+from trnrt.commands.groups import cache_app, nki_app, profiling
 from trnrt.commands.options import (
     EFFORT,
     AtolFlag,
@@ -369,9 +369,15 @@ def doctor_command(
         raise typer.Exit(1)
 
 
+@app.command("bench", hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
+def bench_command(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+    """What was ``trnrt bench`` is run in a checkout."""
+    name = next((argument for argument in arguments or () if argument.isidentifier()), "<name>")
+    raise OptionError("trnrt has no benchmarks any more", hint=f"run `python -m benchmarks.{name}` in a checkout")
+
+
 app.add_typer(cache_app, name="cache")
 app.add_typer(nki_app, name="nki")
-app.add_typer(bench_app, name="bench")
 
 
 def _session(

@@ -9,24 +9,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import make_kernels
 import onnx
 import pytest
-import speed
-from baseline_building import Builder
-from baseline_command import JSON, MARKDOWN, choose, main, time_cases
-from baseline_counts import counts_of
-from baseline_library import ARCHIVE, COMMIT, PACKAGE, Library, load
-from baseline_networks import BY_NAME, NETWORKS, Network, unet
-from baseline_tables import Row, document
-from baseline_timing import Range, range_of, time_case
 
 import trnrt
-from trnrt.bench.labs.table import CASES
+from benchmarks.baseline import make_kernels, speed
+from benchmarks.baseline.building import Builder
+from benchmarks.baseline.command import JSON, MARKDOWN, choose, main, time_cases
+from benchmarks.baseline.counts import counts_of
+from benchmarks.baseline.library import ARCHIVE, COMMIT, PACKAGE, Library, load
+from benchmarks.baseline.networks import BY_NAME, NETWORKS, Network, unet
+from benchmarks.baseline.tables import Row, document
+from benchmarks.baseline.timing import Range, range_of, time_case
+from benchmarks.labs.table import CASES
 from trnrt.nki import sim
 from trnrt.nki.machine.timing import Range as Predicted
 
-AGAIN = "python benchmarks/baseline/run.py --write"
+AGAIN = "python -m benchmarks.baseline --write"
 
 
 @pytest.fixture(scope="module")

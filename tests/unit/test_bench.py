@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from trnrt.bench import kernels, measuring, networks, simulator, worker
-from trnrt.bench.fused import conv_kernel, prepared
-from trnrt.bench.measuring import Row, in_turns, ratio
-from trnrt.cli import app
+from benchmarks import measuring
+from benchmarks.measuring import Row, in_turns, ratio
+from benchmarks.simulator import cases as simulator
+from benchmarks.simulator import kernels, networks, worker
+from benchmarks.simulator.__main__ import app
+from benchmarks.simulator.fused import conv_kernel, prepared
 from trnrt.nki import simulate, trace
 
 SMALL = replace(
@@ -129,7 +131,7 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, value: float | None, code: in
     monkeypatch.setitem(simulator.CASES, "replay", simulator.Case(lambda effort: [row], 1))
     monkeypatch.setattr(worker, "can_limit_threads", lambda: True)
     monkeypatch.setattr(measuring, "can_limit_threads", lambda: False)
-    result = CliRunner().invoke(app, ["bench", "simulator", "--quick", "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["--quick", "--json"], catch_exceptions=False)
     assert result.exit_code == code
     document = json.loads(result.stdout)
     assert document["quick"] is True
@@ -137,5 +139,5 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, value: float | None, code: in
         {"case": "the case", "value": value, "unit": "x", "bar": 2.0, "at_least": False, "note": "how"}
         | {"passed": None if value is None else value <= 2}
     ]
-    table = CliRunner().invoke(app, ["bench", "simulator"], catch_exceptions=False).stdout
+    table = CliRunner().invoke(app, catch_exceptions=False).stdout
     assert ("the case" in table and {0: "pass", 1: "MISS"}[code] in table) or value is None

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from engines import PATIENCE_S
 
-from trnrt.bench.serving import arrivals, comparing, quiet
-from trnrt.bench.serving.arrivals import Stream
-from trnrt.bench.serving.comparing import Compared, Figures, Point, Run
-from trnrt.bench.serving.hosting import SHAPES
-from trnrt.bench.serving.samples import zeros
-from trnrt.bench.serving.servers import serving
+from benchmarks.serve import arrivals, comparing, quiet
+from benchmarks.serve.arrivals import Stream
+from benchmarks.serve.comparing import Compared, Figures, Point, Run
+from benchmarks.serve.hosting import SHAPES
+from benchmarks.serve.samples import zeros
+from benchmarks.serve.servers import serving
 from trnrt.capacity.assumptions import Host
 
 HOST = Host(300.0, 200.0, 450.0, 500.0, 1000.0, 4000.0, comparing.NO_LINK)
@@ -37,7 +37,7 @@ def test_a_server_with_a_device_that_waits_is_compared(
 ) -> None:
     monkeypatch.setattr(comparing, "SECONDS", 0.0)  # 200 requests: there are never fewer
     model = zeros(tmp_path, point.shape)
-    waiting, limits = ("trnrt.bench.serving.waiting", f"{DEVICE_US:g}"), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
+    waiting, limits = ("benchmarks.serve.waiting", f"{DEVICE_US:g}"), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
     with serving([str(model)], tmp_path / "cache", module=waiting, **limits) as server:
         found = comparing.run(server, point, HOST, seed=1)
         with pytest.raises(RuntimeError, match="ended with"):

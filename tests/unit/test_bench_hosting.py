@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from engines import PATIENCE_S
 
-from trnrt.bench.serving import hosting
-from trnrt.bench.serving.comparing import NO_LINK
-from trnrt.bench.serving.quiet import cpu_seconds
-from trnrt.bench.serving.samples import zeros
-from trnrt.bench.serving.servers import serving
+from benchmarks.serve import hosting
+from benchmarks.serve.comparing import NO_LINK
+from benchmarks.serve.quiet import cpu_seconds
+from benchmarks.serve.samples import zeros
+from benchmarks.serve.servers import serving
 from trnrt.capacity.assumptions import Host
 
 
@@ -26,7 +26,7 @@ def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
     monkeypatch.setattr(hosting, "REQUESTS", 300)  # of which a server's clock has some ticks, however slow it gets on
     model = zeros(tmp_path, (1, 8, 8))
     before = cpu_seconds(os.getpid())
-    instant, limits = ("trnrt.bench.serving.instant",), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
+    instant, limits = ("benchmarks.serve.instant",), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
     with serving([str(model)], tmp_path / "cache", module=instant, **limits) as server:
         for binary in (False, True):
             found = hosting.spent(server, model.stem, (1, 8, 8), 4, binary=binary)

@@ -1,4 +1,4 @@
-"""``trnrt bench labs`` and ``trnrt bench kernels``: bars, shares, and that wrong numbers are told."""
+"""``python -m benchmarks.labs`` and ``python -m benchmarks.kernels``: bars, shares, and that wrong numbers are told."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from trnrt.bench.comparing import Figure, Kind
-from trnrt.bench.documented import rates
-from trnrt.bench.labs import cases, checking, entries, table
-from trnrt.bench.labs.cases import Case, Tolerance, measured, row, tensor_us
-from trnrt.bench.shapes import families, plot
-from trnrt.bench.shapes.entries import addition
-from trnrt.cli import app
+from benchmarks.comparing import Figure, Kind
+from benchmarks.documented import rates
+from benchmarks.kernels import families, plot
+from benchmarks.kernels.__main__ import app as kernels_app
+from benchmarks.kernels.entries import addition
+from benchmarks.labs import cases, checking, entries, table
+from benchmarks.labs.__main__ import app
+from benchmarks.labs.cases import Case, Tolerance, measured, row, tensor_us
+from benchmarks.labs.report import labs_table
 from trnrt.nki import nisa, nki, nl, profile
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render
-from trnrt.report.labs import labs_table
 from trnrt.report.text import range_text
 
 ROOT = Path(__file__).parents[2]
@@ -154,14 +155,14 @@ def test_no_family_beats_the_hardware(family: families.Family) -> None:
 
 
 def run(*flags: str) -> Any:
-    return CliRunner().invoke(app, ["bench", *flags], catch_exceptions=False)
+    return CliRunner().invoke(app, flags, catch_exceptions=False)
 
 
 def test_the_verb_fails_where_a_bar_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     hopeless = replace(ADDITION, name="hopeless", target_us=1.0, measured=())
     easy = replace(ADDITION, target_us=100.0, against=None)
     monkeypatch.setattr(table, "CASES", (easy, hopeless))
-    result = run("labs", "--json")
+    result = run("--json")
     document = json.loads(result.stdout)
     assert result.exit_code == 1
     assert document["schema_version"] == 3
@@ -172,20 +173,20 @@ def test_the_verb_fails_where_a_bar_is_missed(monkeypatch: pytest.MonkeyPatch) -
     assert (first["compared"][0]["figure"]["us"], first["limit_us"], first["target_us"]) == (26.4, None, 100.0)
     assert first["ratio"] == pytest.approx(first["predicted_us"] / 26.4) and second["ratio"] is None
     assert "published_us" not in first and document["checked"] is None
-    text = run("labs").stdout
+    text = run().stdout
     assert "MISS" in text and "2 cases with a bar, 1 missed" in text and "no comparison" in text
 
 
 def test_the_numbers_are_checked_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     small = replace(ADDITION, against=None, shapes=((200,), (200,)))
     monkeypatch.setattr(table, "CASES", (small, replace(small, name="wrong", kernel=wrong_addition)))
-    result = run("labs", "--check", "--json")
+    result = run("--check", "--json")
     assert result.exit_code == 1
     assert [one["passed"] for one in json.loads(result.stdout)["checked"]] == [True, False]
 
 
 def test_shares_as_json() -> None:
-    result = run("kernels", "--trials", "2", "--json")
+    result = CliRunner().invoke(kernels_app, ["--trials", "2", "--json"], catch_exceptions=False)
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert [one["family"] for one in document["rows"]] == [family.name for family in families.FAMILIES]

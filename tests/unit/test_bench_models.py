@@ -1,4 +1,4 @@
-"""``trnrt bench models``: its networks are torchvision's, its bounds physical at documented rates, no ratio holds
+"""The benchmark of models: its networks are torchvision's, its bounds physical at documented rates, no ratio holds
 the host's time, and no network gets slower unseen: ``tests/golden/models.json`` has every prediction, of trn1 and trn2.
 
 ``UPDATE_GOLDEN=1 pytest tests/unit/test_bench_models.py -k golden`` writes the predictions anew, and what the planner's
@@ -22,17 +22,17 @@ import pytest
 from planning import drawn, modelled
 from typer.testing import CliRunner
 
-from trnrt.bench.comparing import Figure, Kind
-from trnrt.bench.models import table
-from trnrt.bench.models.bounds import Work, outline, work_of
-from trnrt.bench.models.host_part import fit_host
-from trnrt.bench.models.networks import NETWORKS, Network, light_networks
-from trnrt.bench.models.table import Model, Published, Row, host_fit, kinds, latencies, networks, published
-from trnrt.cli import app
+from benchmarks.comparing import Figure, Kind
+from benchmarks.models import table
+from benchmarks.models.__main__ import app
+from benchmarks.models.bounds import Work, outline, work_of
+from benchmarks.models.host_part import fit_host
+from benchmarks.models.networks import NETWORKS, Network, light_networks
+from benchmarks.models.report import models_document, models_parts
+from benchmarks.models.table import Model, Published, Row, host_fit, kinds, latencies, networks, published
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.report.console import render
-from trnrt.report.models import models_document, models_parts
 from trnrt.session import InferenceSession
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models.json"
@@ -318,7 +318,7 @@ def tiny(name: str, features: int) -> Network:
 
 
 def run(*flags: str) -> Any:
-    return CliRunner().invoke(app, ["bench", "models", *flags], catch_exceptions=False)
+    return CliRunner().invoke(app, flags, catch_exceptions=False)
 
 
 @pytest.fixture

@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from trnrt.bench.measuring import Row
-from trnrt.bench.serving import cases, samples
-from trnrt.bench.serving import load as load_module
-from trnrt.bench.serving.cases import Bench
-from trnrt.bench.serving.ledger import Expected, Ledger, Verdict, duplicates, id_of, judge, quantile
-from trnrt.bench.serving.load import Generator, Load, Requests, as_json
-from trnrt.bench.serving.servers import children, resident, sockets
-from trnrt.bench.serving.wire import Answer, WireError, take
-from trnrt.cli import app
+from benchmarks.measuring import Row
+from benchmarks.serve import cases, samples
+from benchmarks.serve import load as load_module
+from benchmarks.serve.__main__ import app
+from benchmarks.serve.cases import Bench
+from benchmarks.serve.ledger import Expected, Ledger, Verdict, duplicates, id_of, judge, quantile
+from benchmarks.serve.load import Generator, Load, Requests, as_json
+from benchmarks.serve.servers import children, resident, sockets
+from benchmarks.serve.wire import Answer, WireError, take
 
 EXPECTED = Expected("m", "y", np.array([1.0, -2.0]))
 
@@ -263,14 +263,14 @@ def test_nobody_listens(load: Load) -> None:
     with socket.socket() as held:  # nobody else can take the port, and nobody can connect to it
         held.bind(("127.0.0.1", 0))
         free = held.getsockname()[1]
-        command = [sys.executable, "-m", "trnrt.bench.serving.load", as_json(replace(load, port=free)), "x"]
+        command = [sys.executable, "-m", "benchmarks.serve.load", as_json(replace(load, port=free)), "x"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and f"nobody listens on port {free}" in done.stderr and not done.stdout
 
 
 @pytest.mark.parametrize("make", [samples.digits, samples.deep, samples.instant])
 def test_samples_have_answers_that_tell_rows_apart(make: Callable[[Path], samples.Sample], tmp_path: Path) -> None:
-    from trnrt.bench.serving.ledger import TOLERANCE
+    from benchmarks.serve.ledger import TOLERANCE
     from trnrt.session import InferenceSession
 
     sample = make(tmp_path)
@@ -285,7 +285,7 @@ def test_samples_have_answers_that_tell_rows_apart(make: Callable[[Path], sample
 
 
 def test_an_instant_session_answers_without_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trnrt.bench.serving.instant import run
+    from benchmarks.serve.instant import run
     from trnrt.session import InferenceSession
 
     sample = samples.instant(tmp_path)
@@ -328,7 +328,7 @@ def test_the_verb_tells_rows_and_missed_bars(
 
     monkeypatch.setattr(cases, "CASES", {"one": case})
     monkeypatch.setattr(cases, "require", lambda: None)
-    result = CliRunner().invoke(app, ["bench", "serve", "--quick", "--json", "--json-out", str(tmp_path / "rows.json")])
+    result = CliRunner().invoke(app, ["--quick", "--json", "--json-out", str(tmp_path / "rows.json")])
     assert result.exit_code == code
     document = json.loads(result.stdout)
     assert document == json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
@@ -339,7 +339,7 @@ def test_the_verb_tells_rows_and_missed_bars(
 
 def test_without_the_server_the_verb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "find_spec", lambda name: None)
-    result = CliRunner().invoke(app, ["bench", "serve"])
+    result = CliRunner().invoke(app)
     assert result.exit_code == 2
     assert "pip install 'trnrt[serve]'" in result.output
 

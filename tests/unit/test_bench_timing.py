@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from trnrt.bench.timing import instructions, table
-from trnrt.bench.timing.calibration import Calibration, shortening_error
-from trnrt.bench.timing.instructions import MEASURES, InstructionRow
-from trnrt.bench.timing.table import BARS, LEFT_OUT_BARS, Summary, summary
+from benchmarks.timing import instructions, table
+from benchmarks.timing.__main__ import app
+from benchmarks.timing.calibration import Calibration, shortening_error
+from benchmarks.timing.instructions import MEASURES, InstructionRow
+from benchmarks.timing.table import BARS, LEFT_OUT_BARS, Summary, summary
 from trnrt.calibration import cases, fit
 from trnrt.calibration.cases import Case, Row, figure_us, measurements, predicted_us, published
 from trnrt.calibration.fit import Choice, Fit, Fitted, Parameter
 from trnrt.calibration.published import BLOCKS, CASES, LARGE_BLOCKS, groups, line, plane
-from trnrt.cli import app
 from trnrt.nki import nisa
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import WIDEST, Range
@@ -336,11 +336,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     order = Fitted(Choice(("trn1", "trn2"), "order", ("program", "free")), "program", "free")
     fitted = Fit((Fitted(PACKET, 8.0, 43.21), order), (a_row(0.02),), (a_row(0.3),))
     monkeypatch.setattr(fit, "fit", lambda model: fitted)
-    monkeypatch.setattr("trnrt.bench.timing.calibration.shortening_error", lambda: 0.0012)
+    monkeypatch.setattr("benchmarks.timing.calibration.shortening_error", lambda: 0.0012)
 
 
 def run(*flags: str) -> Any:
-    return CliRunner().invoke(app, ["bench", "timing", *flags], catch_exceptions=False)
+    return CliRunner().invoke(app, flags, catch_exceptions=False)
 
 
 @pytest.mark.usefixtures("told")
@@ -408,6 +408,6 @@ def test_how_far_shortened_kernels_are_off(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(case.id)
         return 2.02 if short else 2.0
 
-    monkeypatch.setattr("trnrt.bench.timing.calibration.predicted_us", predict)
+    monkeypatch.setattr("benchmarks.timing.calibration.predicted_us", predict)
     assert shortening_error() == pytest.approx(0.01)
     assert set(asked) == {case.id for case in CASES if case.short}

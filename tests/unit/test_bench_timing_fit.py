@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from trnrt.bench.timing.table import summary
+from benchmarks.timing.table import summary
 from trnrt.calibration import fit, kernels
 from trnrt.calibration.cases import Case, predicted_us
 from trnrt.calibration.fit import FREE, Choice, Model, Parameter

@@ -16,15 +16,15 @@ import pytest
 from made_up_report import instruction, packet, report_of, update
 from typer.testing import CliRunner
 
-from trnrt.bench.timing.traces.aligning import MEASURED, SAME, align
-from trnrt.bench.timing.traces.cases import CASES, find_case, likeness, predicted
-from trnrt.bench.timing.traces.clock import grids
-from trnrt.bench.timing.traces.comparing import compare
-from trnrt.bench.timing.traces.facts import compare_facts
-from trnrt.bench.timing.traces.record import Event, Run
-from trnrt.bench.timing.traces.resolving import read_run
+from benchmarks.timing.__main__ import app
+from benchmarks.timing.traces.aligning import MEASURED, SAME, align
+from benchmarks.timing.traces.cases import CASES, find_case, likeness, predicted
+from benchmarks.timing.traces.clock import grids
+from benchmarks.timing.traces.comparing import compare
+from benchmarks.timing.traces.facts import compare_facts
+from benchmarks.timing.traces.record import Event, Run
+from benchmarks.timing.traces.resolving import read_run
 from trnrt.calibration import attention
-from trnrt.cli import app
 from trnrt.errors import InputError, OptionError
 from trnrt.nki import simulate
 
@@ -329,7 +329,7 @@ def test_no_field_of_a_report_breaks_the_reader(tmp_path: Path) -> None:
 
 
 def bench(*flags: object, fails: bool = False) -> Any:
-    result = CliRunner().invoke(app, ["bench", "timing", *map(str, flags)], catch_exceptions=fails)
+    result = CliRunner().invoke(app, [*map(str, flags)], catch_exceptions=fails)
     assert (result.exit_code != 0) == fails
     return result
 

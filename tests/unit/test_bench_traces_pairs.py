@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trnrt.bench.timing.traces import aligning, comparing
-from trnrt.bench.timing.traces.aligning import MEASURED, MERGED, MOVED, OURS, REORDERED, SAME, SPLIT, align
-from trnrt.bench.timing.traces.clock import clock_changes, grids
-from trnrt.bench.timing.traces.record import Event, Pass, Run, Window
+from benchmarks.timing.traces import aligning, comparing
+from benchmarks.timing.traces.aligning import MEASURED, MERGED, MOVED, OURS, REORDERED, SAME, SPLIT, align
+from benchmarks.timing.traces.clock import clock_changes, grids
+from benchmarks.timing.traces.record import Event, Pass, Run, Window
 
 
 def event(kind: str, size: int, start: int = 0, engine: str = "vector", source: str = "", **more: Any) -> Event:

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import run as nki_library
-from nki_families import COMMIT, FAMILIES, KNOWN, SLOW, reason
-from nki_running import Result, _selection, chosen, read_report, total
-from nki_source import check_out
 
+from benchmarks import ROOT
+from benchmarks.nki_library import command as nki_library
+from benchmarks.nki_library.families import COMMIT, FAMILIES, KNOWN, SLOW, reason
+from benchmarks.nki_library.running import Result, _selection, chosen, read_report, total
+from benchmarks.nki_library.source import check_out
 from trnrt.errors import OptionError
 
-HERE = Path(nki_library.__file__).parent
 RACE = "test_folded_load_store_dst_batch[lnc-2_b-16]"
 FULL = (
     "E   trnrt.errors.KernelMemoryError: SBUF is full: tile [64x8x8x64] bfloat16 "
@@ -111,7 +111,7 @@ def test_wrong_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 STANDING_IN = """
 import os, sys
 import numpy as np
-import nki_stand_ins
+import benchmarks.nki_library.stand_ins
 import boto3, fabric2, neuron_dtypes as dt, nki, nki.language as nl, nki.isa as nisa, nki_cpu_simulator.nki.isa
 from nki.collectives import ReplicaGroup
 from botocore.exceptions import ClientError
@@ -142,7 +142,6 @@ else:
 
 def test_the_stand_ins_hold_without_the_packages() -> None:
     """In a process of its own, as they take AWS's names there."""
-    folders = [str(HERE), str(HERE.parents[1])]
-    code = f"import sys; sys.path[:0] = {folders!r}\n{STANDING_IN}"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{STANDING_IN}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
