@@ -1,8 +1,8 @@
 """The benchmark of models: its networks are torchvision's, its bounds physical at documented rates, no ratio holds
 the host's time, and no network gets slower unseen: ``tests/golden/models.json`` has every prediction, of trn1 and trn2.
 
-``UPDATE_GOLDEN=1 pytest tests/unit/test_bench_models.py -k golden`` writes the predictions anew, and what the planner's
-search has found for them (``found.json``), which takes a while: else that is planned as it was found.
+``UPDATE_GOLDEN=1 pytest tests/benchmarks/test_bench_models.py -k golden`` writes the predictions anew, and what the
+planner's search has found for them (``found.json``), which takes a while: else that is planned as it was found.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "models.json"
 FOUND = GOLDEN.parent / "found.json"
 TARGETS = ("trn1", "trn2")
 ACCEPTED = 0.02
-UPDATE = "UPDATE_GOLDEN=1 pytest tests/unit/test_bench_models.py -k golden"
+UPDATE = "UPDATE_GOLDEN=1 pytest tests/benchmarks/test_bench_models.py -k golden"
 
 # torchvision's table of pretrained weights: parameters, and multiplications in units of 1e9 ("GFLOPS" there).
 TORCHVISION = {
