@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trnrt.buckets import DEFAULT_BUCKETS, check_buckets, choose, cover, parse_buckets, parse_distribution, shared
 from trnrt.errors import OptionError
+from trnrt.running.buckets import (
+    DEFAULT_BUCKETS,
+    check_buckets,
+    choose,
+    cover,
+    parse_buckets,
+    parse_distribution,
+    shared,
+)
 
 
 @given(st.integers(1, 5000), st.sets(st.integers(1, 300), min_size=1, max_size=6))

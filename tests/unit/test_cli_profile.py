@@ -13,11 +13,12 @@ import pytest
 from commanding import Outcome, trnrt
 from profiles import STEPS, made_profile
 
-from trnrt import __version__, profiler
+from trnrt import __version__
 from trnrt.errors import KernelError
 from trnrt.nki.machine.targets import target_names
 from trnrt.nki.profiling import Profile
 from trnrt.report import files
+from trnrt.running import profiler
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deploying import DEPLOY, ROOT, SERVERS, Containerfile, containerfile
 
-from trnrt.backends.releases import load_releases
 from trnrt.cli import app
+from trnrt.neuron.releases import load_releases
 from trnrt.serve.settings import ServeSettings, variable_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

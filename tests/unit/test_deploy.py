@@ -20,8 +20,8 @@ from serving import MODELS, MadeUpRepository, app_of, ask, digits, doubling, fet
 from trnrt.cache import CACHE_VARIABLE
 from trnrt.cache.plans import LIMIT_VARIABLE, size_limit
 from trnrt.errors import OptionError
+from trnrt.serve.processes.workers import MARGIN_S, THREADS
 from trnrt.serve.settings import ServeSettings, read_settings, variable_of
-from trnrt.serve.workers import MARGIN_S, THREADS
 
 OLDEST = "1.27"
 """The first version that knows all fields; docs/deploy.md says so, too."""

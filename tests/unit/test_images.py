@@ -14,8 +14,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from trnrt.errors import InputError
-from trnrt.images import ImageOptions, Recipe, parse_numbers, read_images, recipe
 from trnrt.importer import TensorInfo
+from trnrt.inputs.images import ImageOptions, Recipe, parse_numbers, read_images, recipe
 
 GREY = TensorInfo("image", "float32", ("batch", 1, 8, 8))
 COLOR = TensorInfo("image", "float32", ("batch", 3, 4, 6))

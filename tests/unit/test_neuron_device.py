@@ -23,8 +23,9 @@ from fake_neuron.documented import SIGNATURES
 from fake_neuron.hardware import compiler_flags, contiguous
 from fake_neuron.installing_fake import be_instance, install, versions
 
-from trnrt.backends import cores
-from trnrt.backends.cores import (
+from trnrt.errors import BackendError
+from trnrt.neuron import cores
+from trnrt.neuron.cores import (
     AVOIDED_S,
     VISIBLE,
     device_cores,
@@ -36,15 +37,14 @@ from trnrt.backends.cores import (
     note_failure,
     parse_cores,
 )
-from trnrt.backends.device import logical_config
-from trnrt.backends.failures import STATUSES, device_error
-from trnrt.backends.releases import load_releases
-from trnrt.backends.requirements import Asked, findings
-from trnrt.errors import BackendError
+from trnrt.neuron.device import logical_config
+from trnrt.neuron.failures import STATUSES, device_error
+from trnrt.neuron.releases import load_releases
+from trnrt.neuron.requirements import Asked, findings
 
 HOLD = """
 import sys, pathlib, signal
-from trnrt.backends.cores import lease_cores
+from trnrt.neuron.cores import lease_cores
 lease = lease_cores(range(4), 1, pathlib.Path(sys.argv[1]))
 print(*lease.cores, flush=True)
 signal.pause()

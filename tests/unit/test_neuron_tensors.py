@@ -13,8 +13,9 @@ from fake_neuron import Hardware
 from fake_neuron.installing_fake import TORCHES, an_instance
 
 import trnrt
-from trnrt.backends import DeviceOptions, neuron
+from trnrt.backends import DeviceOptions
 from trnrt.errors import BackendError
+from trnrt.neuron import backend as neuron
 from trnrt.nki.machine.dtypes import as_dtype
 
 # PyTorch 2.13 calls torch.jit deprecated; 2.9, which torch-neuronx is for, has nothing else.

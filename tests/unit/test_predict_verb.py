@@ -25,13 +25,13 @@ from onnx import TensorProto, helper
 from predicting import FFNN, MODELS, digests, linear, parts, quarantine, save_model
 
 from trnrt import InferenceSession
-from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.errors import DeviceError, InputError, OptionError
 from trnrt.predict import parquet as parquet_room
 from trnrt.predict.job import BYTES_PER_PART, ROWS_PER_PART, Opened, Request, open_job, prepare
 from trnrt.predict.output import MANIFEST, PROGRESS, MostBad, parse_most_bad
 from trnrt.predict.part import QUARANTINE, make_part, part_file
 from trnrt.predict.source import Asked
+from trnrt.running.buckets import DEFAULT_BUCKETS
 
 SKLEARN = Path(__file__).parents[1] / "data" / "sklearn"
 
