@@ -1,10 +1,11 @@
 """``onnx.backend.base.Backend`` over trnrt: for tools that speak ONNX's own interface, and for its conformance suite.
 
-    >>> import onnx, trnrt.interfaces.onnx_backend
-    >>> outputs = trnrt.interfaces.onnx_backend.prepare(onnx.load("model.onnx")).run([image])     # doctest: +SKIP
+    >>> import onnx
+    >>> from trnrt.interfaces import onnx_backend
+    >>> outputs = onnx_backend.prepare(onnx.load("model.onnx")).run([image])     # doctest: +SKIP
 
-``trnrt.InferenceSession`` does more (names, batches, notes, profiles); this is the same in onnx's words. The package's
-``trnrt.backends`` is another thing: what runs kernels, the simulator or a NeuronCore.
+``trnrt.InferenceSession`` does more (names, batches, notes, profiles). ``trnrt.backends`` is something else: what runs
+kernels, the simulator or a NeuronCore.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pytest
 import suite
 
 from trnrt.errors import InputError, ModelFileError, TrnrtError, UnsupportedModelError
+from trnrt.interfaces import onnx_backend
 
 # The networks are slow, and open shapes are bound before anything is planned: here one of them is run so, and all are
 # by ``suite.py``.

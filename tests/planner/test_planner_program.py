@@ -19,7 +19,7 @@ from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
 from trnrt.planner import Plan, explain
 
-MODELS = Path(__file__).parents[3] / "models"
+MODELS = Path(__file__).parents[2] / "models"
 NAMES = ["digits_ffnn", "digits_ffnn_legacy", "digits_mlp_sklearn", "digits_cnn", "digits_cnn_legacy"]
 # All that may ever run on the host: conversions and look-ups of a final index.
 HOST = {"Cast", "ai.onnx.ml.ArrayFeatureExtractor"}

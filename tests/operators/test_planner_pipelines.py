@@ -19,7 +19,7 @@ from trnrt.planner import Plan
 from trnrt.planner.parts.partition import make_partition
 from trnrt.planner.saving.partitions import decode, encode
 
-FILES = sorted((Path(__file__).parents[2] / "data" / "sklearn").glob("*.onnx"))
+FILES = sorted((Path(__file__).parents[1] / "data" / "sklearn").glob("*.onnx"))
 COLUMNS = 6
 
 

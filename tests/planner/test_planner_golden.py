@@ -1,6 +1,6 @@
 """The plans and kernel modules of the sample models, as text: a change of either shows as a difference to read.
 
-``UPDATE_GOLDEN=1 pytest tests/unit/planner/test_planner_golden.py`` writes the files anew.
+``UPDATE_GOLDEN=1 pytest tests/planner/test_planner_golden.py`` writes the files anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from trnrt.importer import import_model
 from trnrt.planner import Plan, explain
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 
 

@@ -119,7 +119,7 @@ def test_small_models_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a trial")
 
     monkeypatch.setattr(search, "_Search", refuse)
-    path = Path(__file__).parents[3] / "models" / "digits_cnn.onnx"
+    path = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
     assert trnrt.InferenceSession(str(path), cache=False).plan_for(1).weighed == ()
 
 

@@ -1,6 +1,6 @@
 """docs/scale.md says what the code does: its tables and its example are generated.
 
-``UPDATE_DOCS=1 pytest tests/unit/test_scale_docs.py`` writes them anew, in two minutes, with the latencies that
+``UPDATE_DOCS=1 pytest tests/project/test_scale_docs.py`` writes them anew, in two minutes, with the latencies that
 ``tests/data/scale.json`` has (``tests/shared/scale_latencies.py``).
 """
 

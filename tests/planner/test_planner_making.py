@@ -14,7 +14,7 @@ from trnrt.planner import explain
 from trnrt.planner.lowering import weights
 from trnrt.planner.sizes import default_shapes, parse_shape
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def imported(inputs: str) -> ImportedModel:

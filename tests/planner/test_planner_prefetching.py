@@ -45,7 +45,7 @@ def residual(width: int = 140) -> onnx.ModelProto:
     )
 
 
-MODELS = Path(__file__).parents[3] / "models"
+MODELS = Path(__file__).parents[2] / "models"
 
 
 def off(patch: pytest.MonkeyPatch) -> None:

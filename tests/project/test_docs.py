@@ -1,6 +1,6 @@
 """The docs say what the code does: every operator, verb, flag and environment variable, and nothing that is not there.
 
-``UPDATE_DOCS=1 pytest tests/unit/test_docs.py`` writes the generated pages anew.
+``UPDATE_DOCS=1 pytest tests/project/test_docs.py`` writes the generated pages anew.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def test_different_tiles_are_not_compared_for_identity() -> None:
 
 
 def test_the_docs_name_every_way_to_decide() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
     ways = re.findall(r"(?:nl|nisa)\.\w+|`while register:`", CONDITION)
     assert len(ways) == 6
     assert [way for way in ways if way not in page] == []

@@ -16,7 +16,7 @@ from trnrt.planner.plan import Plan
 from trnrt.planner.rendering.stepwise import function_lines, in_functions
 from trnrt.running.profiler import profile_plan
 
-MODELS = Path(__file__).parents[3] / "models"
+MODELS = Path(__file__).parents[2] / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
