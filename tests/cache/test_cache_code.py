@@ -10,7 +10,10 @@ import pytest
 from trnrt.cache.code import PLANS, ROOT, code_version
 
 TABLES = ["nki/machine/trn2.toml", "nki/sim/nki_api_0_6.json", "planner/parts/host_link.toml"]
-CODE = ["kernels/common.py", "nki/machine/targets.py", "nki/sim/isa.py", "planner/making.py", "profiler.py"]
+CODE = [
+    *("kernels/common.py", "nki/machine/targets.py", "nki/sim/isa.py"),
+    *("operators/conv.py", "planner/making.py", "running/profiler.py"),
+]
 BESIDE = ["capacity/assumptions.toml", "serve/hosting/batching.py", "session.py"]
 
 

@@ -23,7 +23,7 @@ from trnrt.neuron.requirements import Asked, findings
 from trnrt.report.console import render
 from trnrt.report.doctor import WIDTH, doctor_document, doctor_parts
 
-DATA = Path(__file__).parents[2] / "trnrt" / "backends" / "releases.json"
+DATA = Path(__file__).parents[2] / "trnrt" / "neuron" / "releases.json"
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 VERSIONS = {
     "nki": "0.6.0",

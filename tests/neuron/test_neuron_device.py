@@ -52,7 +52,7 @@ signal.pause()
 
 FORK = """
 import os, sys, pathlib
-from trnrt.backends import cores
+from trnrt.neuron import cores
 from trnrt.errors import BackendError
 folder = pathlib.Path(sys.argv[1])
 lease = cores._Process.lease = cores.lease_cores(range(1), 1, folder)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from trnrt.cache.code import PLANS
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE_LINES = 500
 FUNCTION_LINES = 50
@@ -181,6 +183,21 @@ def test_nothing_imports_the_command_line(package: str) -> None:
         if not any(within(module, user) for user in PRIVATE[package])
         for name, line in imports(module)
         if within(name, package)
+    ]
+    assert wrong == []
+
+
+def test_the_key_of_a_cached_plan_covers_all_that_plans() -> None:
+    """Else an edit would leave old plans in the cache."""
+    rooms = [f"trnrt.{room.removesuffix('.py').replace('/', '.')}" for room in PLANS]
+    assert all(any(within(module, room) for module in SOURCES) for room in rooms)
+    beside = {"trnrt", "trnrt.errors", "trnrt.cache", "trnrt.backends", "trnrt.neuron"}  # keep, run and report plans
+    wrong = [
+        f"{module} imports {name}"
+        for module in SOURCES
+        if any(within(module, room) for room in rooms)
+        for name, _ in imports(module)
+        if not any(within(name, room) for room in rooms) and ".".join(name.split(".")[:2]) not in beside
     ]
     assert wrong == []
 
