@@ -44,8 +44,7 @@ if hasattr(providers, "_get_local_constants"):
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
 for folder in ("kernels", "nki", "planner", "shared", "conformance/onnx", "serve"):
     sys.path.append(str(Path(__file__).parent / folder))
-for folder in ("nki_library", "baseline"):
-    sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / folder))
+sys.path.append(str(Path(__file__).parents[1]))  # of ``benchmarks``, which is in no wheel
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,9 +9,6 @@ request was wrong; 130 interrupted; 141 the reader of stdout went away.
 
 from __future__ import annotations
 
-import io
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from trnrt import __version__
-from trnrt.commands.groups import bench_app, cache_app, nki_app, profiling
+from trnrt.commands.exits import call, exit_codes
+from trnrt.commands.groups import cache_app, nki_app, profiling
 from trnrt.commands.options import (
     EFFORT,
     AtolFlag,
@@ -78,15 +76,11 @@ from trnrt.commands.options import (
 from trnrt.commands.plan import plan_command
 from trnrt.commands.predict import predict_command
 from trnrt.commands.serve import serve_command
-from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
-from trnrt.report.console import complain
+from trnrt.errors import OptionError
 
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions
     from trnrt.commands.opening import SessionOptions
-
-INTERRUPTED = 130
-PIPE_CLOSED = 141
 
 
 class _Verbs(TyperGroup):
@@ -94,26 +88,8 @@ class _Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a verb."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except TrnrtError as error:
-            complain(str(error), _hint(error))
-            raise typer.Exit(error.exit_code) from error
-        except MemoryError as error:
-            complain(f"not enough memory: {error}" if str(error) else "not enough memory", "ask for fewer rows")
-            raise typer.Exit(OptionError.exit_code) from error
-        except BrokenPipeError as error:
-            _close_stdout()
-            raise typer.Exit(PIPE_CLOSED) from error
-        except OSError as error:  # stdout itself, such as a full disk; files have errors of their own
-            _close_stdout()
-            complain(f"can't write the result: {error.strerror or error}")
-            raise typer.Exit(OptionError.exit_code) from error
-        except KeyboardInterrupt as error:
-            complain("interrupted")
-            raise typer.Exit(INTERRUPTED) from error
+        with exit_codes():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(
@@ -130,27 +106,7 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point of ``trnrt``: exits with the code that the verb's outcome has."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal's encoding has no byte for
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        _close_stdout()
-        sys.exit(PIPE_CLOSED)
-
-
-def _hint(error: TrnrtError) -> str | None:
-    if isinstance(error, UnsupportedModelError):  # it has a way out for each blocker
-        return "; ".join(dict.fromkeys(blocker.hint for blocker in error.blockers if blocker.hint)) or None
-    return error.hint
-
-
-def _close_stdout() -> None:
-    # What is left in the buffer is flushed at exit, into a pipe that nobody reads.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    call(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -413,9 +369,15 @@ def doctor_command(
         raise typer.Exit(1)
 
 
+@app.command("bench", hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
+def bench_command(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+    """What was ``trnrt bench`` is run in a checkout."""
+    name = next((argument for argument in arguments or () if argument.isidentifier()), "<name>")
+    raise OptionError("trnrt has no benchmarks any more", hint=f"run `python -m benchmarks.{name}` in a checkout")
+
+
 app.add_typer(cache_app, name="cache")
 app.add_typer(nki_app, name="nki")
-app.add_typer(bench_app, name="bench")
 
 
 def _session(

@@ -1,4 +1,4 @@
-"""``python benchmarks/baseline/make_kernels.py --tree PATH``: make the archive of kept kernels anew.
+"""``python -m benchmarks.baseline.make_kernels --tree PATH``: make the archive of kept kernels anew.
 
 PATH is a checkout of the commit, such as ``git worktree add --detach PATH 1e68255`` makes: its importer and planner
 plan every network for trn1 and trn2, and its kernels and labs are packed as they are. The same checkout gives the
@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from baseline_library import ARCHIVE, CASES, COMMIT, Library
-from baseline_networks import NETWORKS
-from baseline_planning import TARGETS
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where it is run as a script
 
+from benchmarks import ROOT
+from benchmarks.baseline.library import ARCHIVE, CASES, COMMIT, TARGETS, Library
+from benchmarks.baseline.networks import NETWORKS
 from trnrt.errors import OptionError, TrnrtError
 from trnrt.report.console import complain, say, working
 
@@ -28,7 +29,7 @@ ENTRIES = ("bench/labs/entries.py", "bench/shapes/entries.py", "bench/timing/ker
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plan and pack; the exit code."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/baseline/make_kernels.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.baseline.make_kernels", description=__doc__)
     parser.add_argument("--tree", type=Path, required=True, help=f"a checkout of {COMMIT}")
     parser.add_argument("--work", type=Path, required=True, help="a folder for what is planned; it is not done twice")
     parser.add_argument("--out", type=Path, default=ARCHIVE, help="the archive; by default that in the repository")
@@ -49,12 +50,12 @@ def make_archive(tree: Path, work: Path, out: Path) -> None:
     labs = work / "labs.json"
     if not labs.exists():
         with working("timing the labs' cases"):
-            _run(tree, "baseline_labs.py", str(labs))
+            _run(tree, "labs", str(labs))
     names = [(network.name, target) for network in NETWORKS for target in TARGETS]
     for name, target in names:
         if not (work / f"{name}_{target}.json").exists():
             with working(f"planning {name} for {target}"):
-                _run(tree, "baseline_planning.py", name, target, str(work))
+                _run(tree, "planning", name, target, str(work))
     _pack(tree, work, [f"{name}_{target}.json" for name, target in names]).write(out)
 
 
@@ -90,12 +91,13 @@ def _git(tree: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _run(tree: Path, script: str, *arguments: str) -> None:
-    """Run a script that stands beside this one, with the tree's trnrt."""
-    environment = os.environ | {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(Path(__file__).parent / script), *arguments], env=environment)
+def _run(tree: Path, module: str, *arguments: str) -> None:
+    """Run a module that stands beside this one, with the tree's trnrt: that of the folder it runs in comes first."""
+    command = [sys.executable, "-m", f"benchmarks.baseline.{module}", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tree, env=environment)
     if done.returncode:
-        raise OptionError(f"{script} {' '.join(arguments)} failed with exit code {done.returncode}")
+        raise OptionError(f"{module} {' '.join(arguments)} failed with exit code {done.returncode}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""``python benchmarks/baseline/run.py``: the kernels of 1e68255 under the present timing model."""
+"""``python benchmarks/baseline/run.py``: the same as ``python -m benchmarks.baseline``."""
 
+import runpy
 import sys
-
-from baseline_command import main
+from pathlib import Path
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    runpy.run_module("benchmarks.baseline", run_name="__main__")

@@ -1,4 +1,4 @@
-"""``python benchmarks/baseline/speed.py --old PATH``: CPU time of a prediction here, and in another checkout.
+"""``python -m benchmarks.baseline.speed --old PATH``: CPU time of a prediction here, and in another checkout.
 
 Both predict the kept kernel module of ResNet-50 for trn2, traced, timed and attributed as ``trnrt profile`` does it,
 each in new processes in turns, so that neither gains by what a process keeps. The figure is the ratio of the medians.
@@ -16,20 +16,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from baseline_library import Library
-from baseline_timing import time_part
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where it is run as a script
+
+from benchmarks import ROOT
+from benchmarks.baseline.library import Library
+from benchmarks.baseline.timing import time_part
 
 CASE = ("resnet50", "trn2")
 ROUNDS = 7
 LIMIT = 1.5
 """Times the commit's own CPU time, once a prediction is a range."""
 
-ROOT = Path(__file__).parents[2]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; exit code 1 where it takes more than LIMIT times as long."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/baseline/speed.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.baseline.speed", description=__doc__)
     parser.add_argument("--old", type=Path, help="the other checkout, such as one of 1e68255")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="processes of each")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -67,10 +68,10 @@ def seconds_of_one() -> float:
 
 
 def _time_once(tree: Path) -> float:
-    """``seconds_of_one`` in a process that has a tree's trnrt."""
-    environment = os.environ | {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--once"]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    """``seconds_of_one`` in a process that has a tree's trnrt: that of the folder it runs in comes first."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.baseline.speed", "--once"]
+    done = subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)
 
 

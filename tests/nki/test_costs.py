@@ -346,7 +346,7 @@ def test_a_run_time_address_takes_600_cycles() -> None:
     assert cost(moved_by_a_tile) == 600
 
 
-# Nanoseconds from an instruction's start to its end, as public profiles show: trnrt/bench/timing/measurements.json.
+# Nanoseconds from an instruction's start to its end, as public profiles show: trnrt/calibration/measurements.json.
 TENSOR_TENSOR = (64, 512, 2000)
 MEASURED: dict[str, tuple[Body, str, float]] = {
     **{

@@ -15,10 +15,9 @@ from simulating import tile
 from test_timing_hazards import touched
 from test_timing_path import spent
 
-from trnrt.bench.timing import convolutions, kernels, products
-from trnrt.bench.timing.cases import program
-from trnrt.bench.timing.published import CASES
-from trnrt.bench.timing.traces import attention
+from trnrt.calibration import attention, convolutions, kernels, products
+from trnrt.calibration.cases import program
+from trnrt.calibration.published import CASES
 from trnrt.nki import Spec, nisa, nki, nl, trace
 from trnrt.nki.machine.program import Instruction, Program
 from trnrt.nki.machine.timing import Timeline, schedule

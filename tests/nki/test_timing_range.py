@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from random_programs import ACTIONS, run
 from simulating import doubled, tile
 
-from trnrt.bench.timing.cases import lengths, program
-from trnrt.bench.timing.published import CASES
+from trnrt.calibration.cases import lengths, program
+from trnrt.calibration.published import CASES
 from trnrt.nki import Spec, nisa, nl, profile, trace
 from trnrt.nki.machine.pace import Timing, Uncertain, value_of, with_value
 from trnrt.nki.machine.program import Program

@@ -14,8 +14,7 @@ from simulating import drawn, tile
 from test_timing_freedom import freely, violations
 from test_timing_path import spent
 
-from trnrt.bench.timing import convolutions, kernels
-from trnrt.bench.timing.traces import attention
+from trnrt.calibration import attention, convolutions, kernels
 from trnrt.nki import Spec, nisa, nl, trace
 from trnrt.nki.machine.execute import Executor
 from trnrt.nki.machine.program import MemoryRegion, Program

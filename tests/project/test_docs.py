@@ -15,9 +15,10 @@ import numpy as np
 import onnx
 import pytest
 import typer
+from command_sections import command_section
 from operator_table import left_out, messages, operator_page, schemas, titled
 from profiles import made_profile
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 from trnrt.cli import app
 from trnrt.errors import UnsupportedModelError
@@ -71,7 +72,7 @@ def verbs(group: TyperGroup, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
         if isinstance(command, TyperGroup):
             yield from verbs(command, f"{prefix}{name} ")
-        else:
+        elif not command.hidden:
             yield f"{prefix}{name}", command
 
 
@@ -89,14 +90,7 @@ def command_page() -> str:
         "",
     ]
     for name, command in verbs(group):
-        arguments = " ".join(p.name.upper() for p in command.params if isinstance(p, TyperArgument) and p.name)
-        lines += [f"## trnrt {name} {arguments}".rstrip(), "", " ".join((command.help or "").split()), ""]
-        lines += ["| flag | meaning |", "|---|---|"]
-        for parameter in command.params:
-            if isinstance(parameter, TyperOption) and not parameter.hidden:
-                flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
-                lines.append(f"| {flags} | {' '.join((parameter.help or '').split()).replace('|', chr(92) + '|')} |")
-        lines.append("")
+        lines += command_section(f"trnrt {name}", command)
     return "\n".join(lines)
 
 

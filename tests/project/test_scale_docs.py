@@ -18,7 +18,7 @@ import pytest
 from commanding import trnrt
 from numpy.typing import NDArray
 
-from trnrt.bench.models.networks import NETWORKS
+from benchmarks.models.networks import NETWORKS
 from trnrt.capacity.assumptions import DEFAULT_MOST, assumptions, default_utilisation, host
 from trnrt.capacity.choosing import Demand
 from trnrt.capacity.instances import instances, offered

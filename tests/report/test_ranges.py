@@ -11,13 +11,14 @@ import pytest
 from commanding import trnrt
 from profiles import CAUSES, around, made_prediction, made_profile
 
-from trnrt.bench.documented import rates
-from trnrt.bench.timing.published import CASES
-from trnrt.bench.timing.table import BARS, WIDTH_BAR, Row, summary
+from benchmarks.documented import rates
+from benchmarks.timing.report import timing_table
+from benchmarks.timing.table import BARS, WIDTH_BAR, summary
+from trnrt.calibration.cases import Row
+from trnrt.calibration.published import CASES
 from trnrt.nki import Spec, nisa, nki, nl, profile
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.nki.machine.timing import WIDEST, Range, add_ranges, largest_range
-from trnrt.report.calibration import timing_table
 from trnrt.report.console import render
 from trnrt.report.documents import profile_document
 from trnrt.report.page import report_html

@@ -1,7 +1,7 @@
 """The server with more requests than it can answer, stopped meanwhile, and without one of its workers.
 
 Each request is answered once, with its own numbers or with a rejection that says why; how fast is for
-``trnrt bench serve``, whose generator and ledger these tests use, on smaller loads.
+``python -m benchmarks.serve``, whose generator and ledger these tests use, on smaller loads.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from engines import PATIENCE_S
 
 pytest.importorskip("fastapi")
 
-from trnrt.bench.serving import cases, samples
-from trnrt.bench.serving.driving import drive, loading, watching_memory
-from trnrt.bench.serving.ledger import Ledger, Verdict
-from trnrt.bench.serving.samples import Sample
-from trnrt.bench.serving.servers import Server, serving
+from benchmarks.serve import cases, samples
+from benchmarks.serve.driving import drive, loading, watching_memory
+from benchmarks.serve.ledger import Ledger, Verdict
+from benchmarks.serve.samples import Sample
+from benchmarks.serve.servers import Server, serving
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at processes through /proc")
 

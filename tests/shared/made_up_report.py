@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.bench.timing.traces.record import ENGINES, Event, Run
+from benchmarks.timing.traces.record import ENGINES, Event, Run
 
 Record = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from trnrt.bench.models.networks import NETWORKS
+from benchmarks.models.networks import NETWORKS
 from trnrt.commands.capacity import row_bytes, row_sent
 from trnrt.session import InferenceSession
 

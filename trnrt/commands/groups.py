@@ -1,9 +1,9 @@
-"""The verbs that come in groups: ``trnrt cache``, ``trnrt nki`` and ``trnrt bench``."""
+"""The verbs that come in groups: ``trnrt cache`` and ``trnrt nki``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +14,6 @@ from trnrt.commands.options import (
     JsonFlag,
     JsonOutFlag,
     NoCapacityFlag,
-    QuickFlag,
     RegressFlag,
     Reporting,
     ScriptArguments,
@@ -23,14 +22,12 @@ from trnrt.commands.options import (
     TraceFlag,
     read_percent,
 )
-from trnrt.errors import OptionError
 
 if TYPE_CHECKING:
     from trnrt.commands.profile import ProfileRequest
 
 cache_app = typer.Typer(help="What is kept of compiled models.", no_args_is_help=True)
 nki_app = typer.Typer(help="Kernels on the simulated NeuronCore: run, check or profile a script.", no_args_is_help=True)
-bench_app = typer.Typer(help="How fast trnrt is on this machine.", no_args_is_help=True)
 
 
 @cache_app.callback()
@@ -57,11 +54,6 @@ def cache_clear_command() -> None:
 @nki_app.callback()
 def nki_verbs() -> None:
     """Kernels on the simulated NeuronCore: run, check or profile a script."""
-
-
-@bench_app.callback()
-def bench_verbs() -> None:
-    """How fast trnrt is on this machine."""
 
 
 # Options that trnrt does not know are the script's, wherever they stand.
@@ -112,116 +104,6 @@ def nki_profile_command(
 
     request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
     if not profile_script(script, calls or [], target, request, capacity=not no_capacity):
-        raise typer.Exit(1)
-
-
-@bench_app.command("simulator")
-def bench_simulator_command(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
-    """Measure the simulator against numpy and PyTorch; exit 1 if a bar is missed."""
-    from trnrt.commands.bench import bench_simulator
-
-    if not bench_simulator(Reporting(as_json, json_out), quick=quick):
-        raise typer.Exit(1)
-
-
-@bench_app.command("serve")
-def bench_serve_command(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
-    """Measure the server under load, stopped under load and without one of its workers; exit 1 if a bar is missed."""
-    from trnrt.commands.bench import bench_serve
-
-    if not bench_serve(Reporting(as_json, json_out), quick=quick):
-        raise typer.Exit(1)
-
-
-@bench_app.command("timing", short_help="Compare predictions with published times.")
-def bench_timing_command(
-    fit: Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")] = False,
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--trace",
-            metavar="FILE",
-            help="Compare a device's profile (the profiler's JSON) with our timeline, event by event; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    kernel: Annotated[
-        str | None,
-        typer.Option(
-            "--kernel",
-            metavar="NAME",
-            help="The traces' kernel; guessed from their work if left out.",
-            show_default=False,
-        ),
-    ] = None,
-    trace_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace-out",
-            metavar="FILE",
-            help="Write each profile and our timeline as two processes to open in Perfetto.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Compare the timing model's predictions with published times; exit 1 if it is too far off."""
-    from trnrt.commands.bench import bench_timing, bench_traces
-
-    if trace:
-        if fit:
-            raise OptionError("--fit and --trace are different comparisons: give one of them")
-        bench_traces(Reporting(as_json, json_out), trace, kernel=kernel, picture=trace_out)
-        return
-    if kernel is not None or trace_out is not None:
-        raise OptionError("--kernel and --trace-out need a profile: name it with --trace")
-    if not bench_timing(Reporting(as_json, json_out), fit=fit):
-        raise typer.Exit(1)
-
-
-@bench_app.command("labs", short_help="Compare the kernels with times that others measured.")
-def bench_labs_command(
-    check: Annotated[bool, typer.Option("--check", help="Run every case, too, and check its numbers (slow).")] = False,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Predict the time of the hand-written kernels on the labs' cases; exit 1 if a bar is missed."""
-    from trnrt.commands.bench import bench_labs
-
-    if not bench_labs(Reporting(as_json, json_out), check=check):
-        raise typer.Exit(1)
-
-
-@bench_app.command("kernels", short_help="Show how near the kernels are to the hardware's limit.")
-def bench_kernels_command(
-    target: SimulatedTargetFlag = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes a family.")] = 50,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Predict each family of kernels on seeded random shapes: how much of the time the hardware needs at least."""
-    from trnrt.commands.bench import bench_kernels
-    from trnrt.nki.sim.kernel import default_target
-
-    bench_kernels(Reporting(as_json, json_out), target=target or default_target(), trials=trials)
-
-
-@bench_app.command("models", short_help="Compare whole networks with what the hardware needs.")
-def bench_models_command(
-    target: SimulatedTargetFlag = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Only this network; repeatable.", show_default=False),
-    ] = None,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
-) -> None:
-    """Predict whole networks against the physical bound, AWS's times beside it; exit 1 if a bar is missed."""
-    from trnrt.commands.bench import bench_models
-    from trnrt.nki.sim.kernel import default_target
-
-    if not bench_models(Reporting(as_json, json_out), target=target or default_target(), only=only or []):
         raise typer.Exit(1)
 
 

@@ -286,7 +286,6 @@ CallsFlag = Annotated[
         show_default=False,
     ),
 ]
-QuickFlag = Annotated[bool, typer.Option("--quick", help="Measure a few times only.")]
 PlanBatchFlag = Annotated[
     int | None,
     typer.Option(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trnrt.bench.measuring import Row
     from trnrt.errors import Blocker
     from trnrt.importer import TensorInfo
     from trnrt.nki.checking import CheckedCall, Report
@@ -261,16 +260,6 @@ def _cause(cause: Cause) -> Document:
     """The benchmark's figure if this alone were otherwise."""
     ends = {"low_us": cause.range.least_us, "high_us": cause.range.most_us}
     return {"name": cause.name, **ends, "source": cause.source, "pin": cause.pin or None}
-
-
-def bench_document(benchmark: str, rows: Iterable[Row], *, quick: bool) -> Document:
-    """``bench``: ``passed`` is null where there is no bar, or no value to hold against it."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "benchmark": benchmark,
-        "quick": quick,
-        "rows": [asdict(row) | {"passed": row.passed} for row in rows],
-    }
 
 
 def inspect_document(

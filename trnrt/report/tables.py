@@ -24,7 +24,6 @@ from trnrt.report.text import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trnrt.bench.measuring import Row
     from trnrt.errors import Blocker
     from trnrt.nki.checking import CheckedCall
     from trnrt.nki.sim.subset_source import Finding
@@ -235,23 +234,6 @@ def calls_table(calls: Iterable[CheckedCall]) -> Table:
     ]
     columns = ("call", "instructions", "SBUF bytes/partition", "PSUM bytes/partition", "verdict")
     return plain_table(columns, rows, right=(1, 2, 3))
-
-
-def bench_table(rows: Iterable[Row]) -> Table:
-    """A line for each measurement, with its bar."""
-    verdicts = {None: Text("-"), True: Text("pass", "green"), False: Text("MISS", "bold red")}
-    lines = [
-        (
-            row.case,
-            "-" if row.value is None else f"{row.value:,.0f}" if row.value >= 1000 else f"{row.value:.2f}",
-            row.unit,
-            "-" if row.bar is None else f"{'>=' if row.at_least else '<='} {row.bar:,g}",
-            verdicts[row.passed],
-            row.note,
-        )
-        for row in rows
-    ]
-    return plain_table(("case", "value", "unit", "bar", "verdict", "how"), lines, right=(1, 3))
 
 
 def _amount(number: int | None) -> str:

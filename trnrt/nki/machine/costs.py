@@ -8,7 +8,7 @@ an activation function's table. DMA and the tensor engine have models of their o
 a partition that are broadcast (``columns``) do not count. Sources, the first that says something being the one that
 holds:
 
-- *measured*: the published figures of trnrt/bench/timing/measurements.json;
+- *measured*: the published figures of trnrt/calibration/measurements.json;
 - *2.26.1*: "Estimated instruction cost" of each function of nki.isa in the Neuron SDK documentation 2.26.1;
 - *2.32*: nki.isa of 2.32 (topk only);
 - *arch*: the architecture guides of 2.32 (trainium_inferentia2_arch, trainium2_arch, trainium3_arch);

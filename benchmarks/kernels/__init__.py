@@ -1,0 +1,1 @@
+"""How near the kernels are to the hardware's limit over random shapes."""

@@ -1,0 +1,38 @@
+"""``python -m benchmarks.kernels``: show how near the kernels are to the hardware's limit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from benchmarks.command import command_line, show
+from trnrt.commands.exits import call
+from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.report.console import working
+
+TrialsFlag = Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes a family.")]
+
+
+def measure_shares(
+    target: SimulatedTargetFlag = None,
+    trials: TrialsFlag = 50,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict each family of kernels on seeded random shapes: how much of the time the hardware needs at least."""
+    from benchmarks.kernels.families import FAMILIES, measure
+    from benchmarks.kernels.report import shares_document, shares_table
+    from trnrt.nki.sim.kernel import default_target
+
+    shares = []
+    for family in FAMILIES:
+        with working(f"predicting {family.name} in {family.dtype}"):
+            shares.append(measure(family, target or default_target(), trials))
+    show(Reporting(as_json, json_out), shares_document(shares), lambda: [shares_table(shares)])
+
+
+app = command_line(measure_shares)
+
+if __name__ == "__main__":
+    call(app)

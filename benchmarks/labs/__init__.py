@@ -1,0 +1,1 @@
+"""The kernels beside times that others measured, limits of courses and targets of ours."""

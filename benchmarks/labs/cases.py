@@ -1,0 +1,191 @@
+"""A case of a lab: a kernel, its arguments, what was measured or demanded of it, and what its numbers must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.comparing import Clock, Figure, Verdict, ratio, verdict
+from benchmarks.documented import rates
+from trnrt.calibration.cases import Clock as DeviceClock
+from trnrt.calibration.cases import figure_us
+from trnrt.nki import Spec, trace
+from trnrt.nki.machine.pace import Timing
+from trnrt.nki.machine.timing import Prediction, Range, Timeline, predict, schedule_freely
+
+Array = NDArray[Any]
+
+LARGE = 20e9  # FLOP: a fleet case above must also reach FLEET_SHARE
+FLEET_SHARE = 0.75
+FLEET_FACTOR = 1.35
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How near to the reference: |difference| <= atol + rtol * |reference|."""
+
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table.
+
+    ``flops`` are the useful ones of matrix products, ``hbm_bytes`` the least that must be moved. ``clock`` is that of
+    the prediction and of its bars. ``measured`` are times of kernels that do the same work on the same arguments, each
+    by its own clock; ``limit_us`` is what a course demands for full credit.
+
+    Targets of ours: ``target_us`` is the most that the predicted time may be, ``share_target`` the least share of peak;
+    ``factor`` demands so many times the physical bound, ``against`` the predicted time of another kernel on the same
+    arguments. ``reference`` computes the result (or a tuple of them) from the inputs in float64, for ``--check``.
+    """
+
+    name: str
+    target: str
+    dtype: str
+    clock: DeviceClock
+    kernel: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    reference: Callable[..., Any]
+    flops: float = 0.0
+    hbm_bytes: int = 0
+    measured: tuple[Figure, ...] = ()
+    limit_us: float | None = None
+    target_us: float | None = None
+    share_target: float | None = None
+    factor: float | None = None
+    against: Callable[..., Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    draw: Callable[[np.random.Generator, Sequence[tuple[int, ...]]], list[Array]] | None = None
+    tolerance: Tolerance = field(default_factory=lambda: Tolerance(1e-4, 1e-4))
+
+    def specs(self) -> list[Spec]:
+        """The kernel's tensor arguments."""
+        return [Spec(shape, self.dtype) for shape in self.shapes]
+
+
+def measured(us: float, clock: Clock, source: str) -> Figure:
+    """A time that someone measured of a kernel of a case's shape."""
+    return Figure(us, "measured kernel", clock, source)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A figure, our prediction by its clock, and the ratio; None where the figure's kind allows none."""
+
+    figure: Figure
+    predicted_us: float
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case with its prediction. ``bound_us`` is what the tensor engine or HBM would need at documented rates, with
+    the fixed cost; ``theirs_us`` what the model predicts for the published kernel, where its structure is known;
+    ``target_us`` the lowest of our targets. ``compared`` are the measured kernels, the fastest first.
+    ``low_us`` and ``high_us`` are the ends of the prediction's range; bars, ratios and shares are of its headline.
+    ``verdict`` is that of the limit and all targets.
+    """
+
+    case: str
+    target: str
+    dtype: str
+    clock: DeviceClock
+    predicted_us: float
+    low_us: float
+    high_us: float
+    compared: tuple[Compared, ...]
+    limit_us: float | None
+    target_us: float | None
+    bound_us: float
+    peak_share: float
+    share_target: float | None
+    theirs_us: float | None
+    verdict: Verdict
+
+    @property
+    def compared_with(self) -> str:
+        """The kind of the figure that the row's ratio is formed with."""
+        return self.compared[0].figure.kind if self.ratio is not None else "no comparison"
+
+    @property
+    def ratio(self) -> float | None:
+        """The prediction over the fastest measured kernel, by that one's clock."""
+        return self.compared[0].ratio if self.compared else None
+
+
+@dataclass(frozen=True)
+class Times:
+    """A case and the kernel that it is to be ahead of; ``share`` is the share of peak."""
+
+    ours: Range
+    theirs_us: float | None
+    bound_us: float
+    share: float
+
+    def target_us(self, case: Case) -> float | None:
+        """The lowest of the case's targets."""
+        multiple = None if case.factor is None else case.factor * self.bound_us
+        return min((one for one in (case.target_us, multiple, self.theirs_us) if one is not None), default=None)
+
+    def reach(self, case: Case) -> bool:
+        """Whether the limit and every target is reached."""
+        fast = all(one is None or self.ours.us <= one for one in (case.limit_us, self.target_us(case)))
+        return fast and (case.share_target is None or self.share >= case.share_target)
+
+
+def tensor_us(case: Case, timing: Timing) -> float:
+    """What the tensor engine needs for the case's FLOP at a column a cycle (four in float32)."""
+    rate = 2 * 128 * 128 * timing.tensor.clock_ghz * 1e3 / (4 if case.dtype == "float32" else 1)
+    return case.flops / rate
+
+
+def row(case: Case) -> Row:
+    """Predict a case."""
+    program = trace(case.kernel, *case.specs(), target=case.target, **case.options)
+    theirs = None if case.against is None else trace(case.against, *case.specs(), target=case.target)
+    found = predict(program)
+    times = _times(case, found, None if theirs is None else schedule_freely(theirs))
+    return Row(
+        case=case.name,
+        target=case.target,
+        dtype=case.dtype,
+        clock=case.clock,
+        predicted_us=times.ours.us,
+        low_us=times.ours.least_us,
+        high_us=times.ours.most_us,
+        compared=_compared(case, found),
+        limit_us=case.limit_us,
+        target_us=times.target_us(case),
+        bound_us=times.bound_us,
+        peak_share=times.share,
+        share_target=case.share_target,
+        theirs_us=times.theirs_us,
+        verdict=verdict(times.reach(case)),
+    )
+
+
+def _times(case: Case, found: Prediction, theirs: Timeline | None) -> Times:
+    timing = found.timing
+    ours = found.benchmark if case.clock == "benchmark" else found.profiler
+    theirs_us = None if theirs is None else figure_us(case.clock, theirs)
+    fixed = (timing.benchmark_ns if case.clock == "benchmark" else timing.head_ns + timing.tail_ns) / 1000
+    tensor, memory = tensor_us(case, timing), case.hbm_bytes / rates(case.target).gbps / 1000
+    share = (tensor if case.flops else memory) / ours.us
+    return Times(ours, theirs_us, max(tensor, memory) + fixed, share)
+
+
+def _compared(case: Case, prediction: Prediction) -> tuple[Compared, ...]:
+    """The case's measured kernels, the one first that ours is the least ahead of."""
+    found = []
+    for figure in case.measured:
+        if figure.clock == "host":
+            raise ValueError(f"{case.name}: a kernel's time by the host's clock is no device time")
+        predicted = figure_us(figure.clock, prediction.timeline)
+        found.append(Compared(figure, predicted, ratio(predicted, figure)))
+    return tuple(sorted(found, key=lambda one: -(one.ratio or 0)))

@@ -1,0 +1,118 @@
+"""What the hardware needs at least for a model: its weights once over DMA, or its products on the tensor engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+from onnx import helper
+
+from benchmarks.documented import Bound, bound
+from trnrt.nki.machine.dtypes import as_dtype
+
+Shape = tuple[int, ...]
+
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_KEPT = 64
+"""Elements up to which a constant is kept in a skeleton: shapes, axes and the like, which decide on other shapes."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a model must at least do for one batch: multiplications of its products, and elements that it must move.
+
+    ``weights`` are those of the products (Conv, Gemm, MatMul), with their biases; others may be folded into them.
+    """
+
+    multiplications: int
+    weights: int
+    inputs: int
+    outputs: int
+
+    def bound(self, target: str, dtype: str) -> Bound:
+        """What moving every operand once takes at documented rates, and what the products take at the peak.
+
+        No fixed cost of a program is in it.
+        """
+        moved = (self.weights + self.inputs + self.outputs) * as_dtype(dtype).itemsize
+        return bound(target, dtype, 2.0 * self.multiplications, moved)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A model without its large constants: ``bare`` has them as inputs of their shapes, called ``weights``.
+
+    All other shapes follow from it, and it is cheap to copy.
+    """
+
+    bare: onnx.ModelProto
+    weights: frozenset[str]
+
+
+def outline(model: onnx.ModelProto) -> Outline:
+    """The outline of a model."""
+    graph = model.graph
+    kept = [tensor for tensor in graph.initializer if prod(tensor.dims) <= _KEPT]
+    large = [tensor for tensor in graph.initializer if prod(tensor.dims) > _KEPT]
+    stored = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in stored]
+    inputs += [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in large]
+    bare = helper.make_graph(graph.node, graph.name, inputs, graph.output, kept)
+    made = helper.make_model(bare, opset_imports=model.opset_import, ir_version=max(model.ir_version, 4))
+    return Outline(made, frozenset(tensor.name for tensor in large))
+
+
+def work_of(outlined: Outline, batch: int) -> Work:
+    """The work for ``batch`` rows, which an input's open size is taken to be.
+
+    KeyError where a shape does not follow from the inputs'.
+    """
+    fed = onnx.ModelProto()
+    fed.CopyFrom(outlined.bare)
+    for value in fed.graph.input:
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param:
+                size.dim_value = batch
+    for value in fed.graph.output:
+        for size in value.type.tensor_type.shape.dim:
+            size.ClearField("dim_param")  # inference finds the number
+    graph = onnx.shape_inference.infer_shapes(fed, strict_mode=True, data_prop=True).graph
+    shapes = _shapes(graph)
+    fixed = _constants(graph, outlined.weights)
+    products = [node for node in graph.node if node.op_type in _PRODUCTS]
+    return Work(
+        multiplications=sum(_multiplications(node, shapes) for node in products),
+        weights=sum(prod(shapes[name]) for name in {name for node in products for name in node.input} & fixed),
+        inputs=sum(prod(shapes[value.name]) for value in graph.input if value.name not in fixed),
+        outputs=sum(prod(shapes[value.name]) for value in graph.output),
+    )
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, Shape]:
+    """The shapes that are known, by the values' names."""
+    found: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if all(size.HasField("dim_value") for size in dims):
+            found[value.name] = tuple(size.dim_value for size in dims)
+    return found
+
+
+def _constants(graph: onnx.GraphProto, weights: frozenset[str]) -> set[str]:
+    """The values that depend on no input."""
+    fixed = {tensor.name for tensor in graph.initializer} | weights
+    for node in graph.node:
+        if all(name in fixed for name in node.input if name):
+            fixed |= set(node.output)
+    return fixed - {""}  # what an optional input or output is called that is not there
+
+
+def _multiplications(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
+    """Of one product: elements of the result times what each sums up."""
+    result, right = shapes[node.output[0]], shapes[node.input[1]]
+    if node.op_type == "Conv":  # weights (O, C / groups, kernel)
+        return prod(result) * prod(right[1:])
+    left = shapes[node.input[0]]
+    flipped = node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute)
+    return prod(result) * left[0 if flipped else -1]

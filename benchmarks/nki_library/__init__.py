@@ -1,0 +1,1 @@
+"""AWS's own kernels, with AWS's own tests, on the simulator."""

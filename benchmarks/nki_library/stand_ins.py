@@ -1,0 +1,134 @@
+"""A pytest plugin with stand-ins for the modules that nki-library's tests import and its repository does not have.
+
+Its harness has a mode for a CPU simulator, which this plugin answers with trnrt's. All else that it imports at the top
+is for remote hosts, S3 and dashboards: no test of ``families.py`` calls it, and a call of it is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from trnrt.nki import install, simulate
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.nki.sim.lang.packed import LEFT_OUT
+
+CAPACITY_VARIABLE = "TRNRT_NKI_LIBRARY_CAPACITY"  # 0: kernels needn't fit SBUF
+# What the library calls the generations of NeuronCores, in the variable by which it asks for one.
+_TARGETS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
+# Packages for what no simulated test does. Where they are installed the stand-ins keep out of the way.
+_UNUSED = (
+    "attr",
+    "aws_embedded_metrics.logger.metrics_context",
+    "aws_embedded_metrics.serializers.log_serializer",
+    "boto3",
+    "botocore.credentials",
+    "botocore.exceptions",
+    "debugpy",
+    "fabric2",
+    "filelock",
+    "paramiko",
+    "plotext",
+    "pytest_html.extras",
+)
+
+
+# Modules of the library's own, which its repository leaves out.
+_NOT_SHIPPED = (
+    "test.utils.perf_analysis_private",
+    "test.utils.scripts",
+    "test.utils.scripts.remote_lock_scripts",
+)
+
+
+class _Unused(ModuleType):
+    """A module that is imported, and whose names are classes nobody may make anything of."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (Exception,), {"__init__": _refuse, "__module__": self.__name__})
+        setattr(self, name, made)
+        return made
+
+
+def _refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(f"{type(self).__module__}.{type(self).__name__} has no stand-in; a simulated test needs none")
+
+
+def _module(name: str, contents: dict[str, Any] | None = None) -> ModuleType:
+    """Put a module into ``sys.modules`` and into its package, which is made where it is missing."""
+    parent, _, own = name.rpartition(".")
+    if parent and parent not in sys.modules:
+        _module(parent)
+    module = ModuleType(name) if contents is not None else _Unused(name)
+    module.__path__ = []
+    vars(module).update(contents or {})
+    sys.modules[name] = module
+    if parent:
+        setattr(sys.modules[parent], own, module)
+    return module
+
+
+def static_cast(array: Any, dtype: Any) -> Any:
+    """``array`` converted to ``dtype``."""
+    return np.asarray(array).astype(as_dtype(dtype).numpy)
+
+
+def is_float_type(dtype: Any) -> bool:
+    """Whether ``dtype`` is a floating-point dtype."""
+    return as_dtype(dtype).is_float
+
+
+def cpu_simulate(kernel: Any) -> Any:
+    """``cpu_simulate(kernel)[cores](**arguments)``, on the target that the harness put into the environment."""
+    capacity = os.environ.get(CAPACITY_VARIABLE, "1") != "0"
+    return simulate(kernel, target=_TARGETS[os.environ["NKI_NC_VERSION"]], capacity=capacity)
+
+
+def _install_simulator() -> None:
+    """The simulator as ``nki``, and under the names by which the harness asks for AWS's own."""
+    os.environ["TRNRT_NKI"] = "simulator"
+    install()
+    nki = sys.modules["nki"]
+    vars(nki)["cpu_simulate"] = cpu_simulate
+    _module("nki_cpu_simulator", {"nki": nki})
+    sys.modules["nki_cpu_simulator.nki"] = nki
+    for name in ("isa", "isa.constants", "language", "tensor", "typing"):
+        sys.modules[f"nki_cpu_simulator.nki.{name}"] = sys.modules[f"nki.{name}"]
+    sys.modules["nki_cpu_simulator.nki.language.dtypes"] = sys.modules["nki.dtype"]
+    vars(sys.modules["nki.language"])["dtypes"] = sys.modules["nki.dtype"]
+    for name in ("builtin", "compiler"):
+        vars(nki)[name] = sys.modules[f"nki_cpu_simulator.nki.{name}"] = ModuleType(f"nki.{name}")
+    # kernels for several devices import it at the top; none of the tests here runs one
+    vars(nki)["collectives"] = sys.modules["nki.collectives"] = _Unused("nki.collectives")
+
+
+def _install_others() -> None:
+    _module("neuron_dtypes", {"static_cast": static_cast, "is_float_type": is_float_type, **LEFT_OUT})
+    missing = [name for name in _UNUSED if find_spec(name.partition(".")[0]) is None]
+    for name in missing:
+        _module(name)
+    if "attr" in missing:
+        vars(sys.modules["attr"])["dataclass"] = dataclasses.dataclass
+    for name in _NOT_SHIPPED:
+        sys.modules[name] = _Unused(name)
+
+
+_install_simulator()
+_install_others()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Their harness renames the outputs of a compiled kernel; a simulated one has none."""
+    from test.utils.test_orchestrator import Orchestrator  # type: ignore[import-not-found]
+
+    Orchestrator._compiled_kernel = None

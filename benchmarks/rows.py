@@ -1,0 +1,45 @@
+"""What a benchmark of measured rows shows: the table of a terminal, and the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.measuring import Row
+from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.tables import plain_table
+
+
+def passed(rows: Iterable[Row]) -> bool:
+    """Whether no row misses its bar."""
+    return all(row.passed is not False for row in rows)
+
+
+def rows_document(benchmark: str, rows: Iterable[Row], *, quick: bool) -> Document:
+    """``passed`` is null where there is no bar, or no value to hold against it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": benchmark,
+        "quick": quick,
+        "rows": [asdict(row) | {"passed": row.passed} for row in rows],
+    }
+
+
+def rows_table(rows: Iterable[Row]) -> Table:
+    """A line for each measurement, with its bar."""
+    verdicts = {None: Text("-"), True: Text("pass", "green"), False: Text("MISS", "bold red")}
+    lines = [
+        (
+            row.case,
+            "-" if row.value is None else f"{row.value:,.0f}" if row.value >= 1000 else f"{row.value:.2f}",
+            row.unit,
+            "-" if row.bar is None else f"{'>=' if row.at_least else '<='} {row.bar:,g}",
+            verdicts[row.passed],
+            row.note,
+        )
+        for row in rows
+    ]
+    return plain_table(("case", "value", "unit", "bar", "verdict", "how"), lines, right=(1, 3))

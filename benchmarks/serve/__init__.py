@@ -1,0 +1,1 @@
+"""What the server adds to a session, under load and when it is stopped or loses a worker."""

@@ -1,0 +1,37 @@
+"""``python -m benchmarks.serve``: measure the server under load, in a shutdown and without one of its workers."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.command import QuickFlag, command_line, fail_unless, show, warn_if_busy
+from trnrt.commands.exits import call
+from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
+from trnrt.report.console import working
+
+if TYPE_CHECKING:
+    from benchmarks.measuring import Row
+
+
+def measure_server(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
+    """Measure the server under load, stopped under load and without one of its workers; exit 1 if a bar is missed."""
+    from benchmarks.rows import passed, rows_document, rows_table
+    from benchmarks.serve.cases import CASES, measure, require
+
+    require()
+    warn_if_busy()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in CASES:
+            with working(f"measuring {name}"):
+                rows += measure(name, Path(folder), quick=quick)
+    show(Reporting(as_json, json_out), rows_document("serve", rows, quick=quick), lambda: [rows_table(rows)])
+    fail_unless(passed(rows))
+
+
+app = command_line(measure_server)
+
+if __name__ == "__main__":
+    call(app)

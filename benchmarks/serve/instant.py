@@ -1,0 +1,39 @@
+"""``python -m benchmarks.serve.instant MODEL ...``: ``trnrt serve`` with sessions that answer zeros at once.
+
+What the server can do when the models cost nothing, by the same code that serves them. Only for models that give one
+float32 output, of zeros: the server compares its answer with onnxruntime's before it says that it is ready.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.session import InferenceSession
+
+Array = NDArray[Any]
+
+
+def run(
+    self: InferenceSession, output_names: Sequence[str] | None, feeds: Mapping[str, Array] | None = None
+) -> list[Array]:
+    """Zeros in the shape of the model's output, without looking at the rows."""
+    rows = next(iter((feeds or {}).values())).shape[0]
+    (output,) = self.model.outputs
+    return [np.zeros((rows, *(size for size in output.shape[1:] if isinstance(size, int))), np.float32)]
+
+
+def main(arguments: list[str]) -> None:
+    """What ``python -m trnrt serve`` does with these arguments, with sessions that run nothing."""
+    InferenceSession.run = run  # type: ignore[method-assign, assignment]
+    sys.argv = ["trnrt", "serve", *arguments]
+    runpy.run_module("trnrt", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

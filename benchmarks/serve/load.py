@@ -1,0 +1,234 @@
+"""The load generator: a process of its own that sends rows to a server, and writes down what became of them.
+
+``python -m benchmarks.serve.load SPEC FILE``: SPEC is a ``Load`` as JSON; a line on stdout says that every
+connection is made and the load begins; the ledger is written to FILE when the load is over.
+
+Without a rate each client sends its next request when the last one is answered. With a rate, requests are sent when
+they are due, on any connection that is free; where none is, they wait, and are sent when one is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.serve.ledger import Expected, Ledger, Verdict, duplicates, id_of, judge
+from benchmarks.serve.wire import Answer, Connection
+
+_TICK_S = 0.001
+_POLL_S = 0.01
+_ID = b"\0ID\0"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to send. ``examples``: an .npz file with ``rows`` and, for each, what it is ``expected`` to give.
+
+    It ends after so many ``seconds`` or ``requests``, whichever is first, and when no connection can be made any more.
+    """
+
+    port: int
+    model: str
+    input: str
+    output: str
+    examples: str
+    clients: int = 64
+    seconds: float = 60.0
+    requests: int = 1_000_000
+    rate: float | None = None
+    patience_s: float = 15.0
+
+
+class Requests:
+    """The bytes of a request for each example, but for its id, which is put in when it is sent."""
+
+    def __init__(self, load: Load) -> None:
+        with np.load(load.examples) as held:
+            rows, numbers = held["rows"], held["expected"]
+        self.expected = [Expected(load.model, load.output, row) for row in numbers.astype(np.float64)]
+        self._parts = [_request(load, row).split(_ID) for row in rows]
+
+    def __call__(self, index: int) -> bytes:
+        """The bytes of a load's ``index``-th request."""
+        return id_of(index).encode().join(self._parts[index % len(self._parts)])
+
+    def expected_of(self, index: int) -> Expected:
+        """What the answer to it must be."""
+        return self.expected[index % len(self.expected)]
+
+
+def _request(load: Load, row: Any) -> bytes:
+    tensor = {"name": load.input, "shape": [1, *row.shape], "datatype": "FP32", "data": row.ravel().tolist()}
+    inputs = json.dumps([tensor], separators=(",", ":")).encode()
+    body = b'{"id":"' + _ID + b'","inputs":' + inputs + b"}"
+    length = len(body) - len(_ID) + len(id_of(0))
+    lines = (
+        f"POST /v2/models/{load.model}/infer HTTP/1.1",
+        f"Host: 127.0.0.1:{load.port}",
+        "Content-Type: application/json",
+        f"Content-Length: {length}",
+    )
+    return "\r\n".join(lines).encode() + b"\r\nX-Request-Id: " + _ID + b"\r\n\r\n" + body
+
+
+class Generator:
+    """Sends a load, and keeps every answer to be judged when it is over."""
+
+    def __init__(self, load: Load, requests: Requests) -> None:
+        self._load, self._requests = load, requests
+        self._sent: list[float] = []
+        self._answers: list[tuple[float, Answer] | None] = []
+        self._cut: set[int] = set()
+        self._late: list[Answer] = []
+        self._refused = 0
+        self._free: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._waiting = 0
+        self._end, self._over = 0.0, False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, begun: Callable[[], None]) -> None:
+        """Make the connections, say that it is ``begun``, and send all there is to send."""
+        await asyncio.gather(*(self._connect(number) for number in range(self._load.clients)))
+        if not self._open:
+            raise ConnectionError(f"nobody listens on port {self._load.port}")
+        begun()
+        self._end = time.monotonic() + self._load.seconds
+        if self._load.rate is None:
+            for connection in list(self._free):
+                self._next(connection)
+        else:
+            await self._paced(self._load.rate)
+        deadline = self._end + self._load.patience_s
+        while (self._waiting or self._tasks or self._more()) and time.monotonic() < deadline:
+            if not self._open and not self._tasks:
+                break  # nobody listens any more
+            await asyncio.sleep(_POLL_S)
+        self._end, self._over = 0.0, True
+        for connection in list(self._open):
+            connection.close()
+
+    def ledger(self) -> Ledger:
+        """What became of every request."""
+        count = len(self._sent)
+        answered, status = np.full(count, np.nan), np.zeros(count, np.int16)
+        verdict = np.full(count, Verdict.LOST, np.int8)
+        ids: list[str | None] = [answer.header("x-request-id") for answer in self._late]
+        for index, held in enumerate(self._answers):
+            if held is None:
+                verdict[index] = Verdict.CUT if index in self._cut else Verdict.LOST
+                continue
+            answered[index], answer = held
+            status[index] = answer.status
+            verdict[index] = judge(answer, id_of(index), self._requests.expected_of(index))
+            ids.append(answer.header("x-request-id"))
+        sent = np.asarray(self._sent)
+        return Ledger(sent, answered, status, verdict, duplicates(ids), len(self._late), self._refused)
+
+    def _more(self) -> bool:
+        return len(self._sent) < self._load.requests and time.monotonic() < self._end
+
+    async def _paced(self, rate: float) -> None:
+        start = time.monotonic()
+        while self._more():
+            due = min(int((time.monotonic() - start) * rate) + 1, self._load.requests)
+            while self._free and len(self._sent) < due:
+                self._send(self._free.pop())
+            await asyncio.sleep(_TICK_S)
+
+    async def _connect(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, made = await loop.create_connection(
+                lambda: Connection(self._answered, self._lost, number), "127.0.0.1", self._load.port
+            )
+        except OSError:
+            self._refused += 1
+            return
+        self._open.add(made)
+        self._next(made) if self._end and self._load.rate is None else self._free.append(made)
+
+    def _next(self, connection: Connection) -> None:
+        if self._more() and connection.open:
+            self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        index = len(self._sent)
+        self._answers.append(None)
+        self._waiting += 1
+        request = self._requests(index)
+        self._sent.append(time.monotonic())
+        connection.send(request, index)
+
+    def _answered(self, connection: Connection, answer: Answer) -> None:
+        index = connection.busy
+        if index is None:
+            self._late.append(answer)
+            return
+        self._answers[index] = (time.monotonic(), answer)
+        connection.busy = None
+        self._waiting -= 1
+        if b"onnection: close" in answer.head:
+            return  # it is about to be closed; another takes its place
+        if self._load.rate is None:
+            self._next(connection)
+        else:
+            self._free.append(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if self._over:
+            return  # it was this side that ended it
+        if connection in self._free:
+            self._free.remove(connection)
+        if connection.busy is not None:
+            self._cut.add(connection.busy)
+            self._waiting -= 1
+        if self._more():
+            self._spawn(self._connect(connection.number))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def main(arguments: list[str]) -> None:
+    """Send the load that the first argument describes, and write its ledger to the second."""
+    load = Load(**json.loads(arguments[0]))
+    generator = Generator(load, Requests(load))
+
+    def begun() -> None:
+        sys.stdout.write("begun\n")
+        sys.stdout.flush()
+
+    gc.disable()  # it lives for seconds, and a pause of its own would be counted as the server's
+    _run(generator.run(begun))
+    generator.ledger().write(Path(arguments[1]))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def as_json(load: Load) -> str:
+    """The load as ``main`` takes it."""
+    return json.dumps(asdict(load))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,48 @@
+"""``python -m benchmarks.serve.waiting US MODEL ...``: ``trnrt serve`` with sessions that only wait, US us a batch.
+
+To the host a NeuronCore is just that: a thread of the server asks for a batch, and sleeps without the interpreter until
+it is computed. Only for models that ``benchmarks.serve.instant`` takes, whose answers these are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import runpy
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from benchmarks.serve import instant
+from trnrt.session import InferenceSession
+
+Array = NDArray[Any]
+
+_PR_SET_TIMERSLACK = 29  # linux/prctl.h
+
+
+def exact_sleeps() -> None:
+    """Linux lets every sleep of a process last 50 us longer, so as to wake up less often; not of this one from here."""
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # the threads that it starts later inherit it
+
+
+def main(arguments: list[str]) -> None:
+    """What ``python -m trnrt serve`` does with all arguments but the first, with sessions that wait."""
+    seconds = float(arguments[0]) / 1e6
+
+    def run(
+        self: InferenceSession, output_names: Sequence[str] | None, feeds: Mapping[str, Array] | None = None
+    ) -> list[Array]:
+        time.sleep(seconds)
+        return instant.run(self, output_names, feeds)
+
+    exact_sleeps()
+    InferenceSession.run = run  # type: ignore[method-assign, assignment]
+    sys.argv = ["trnrt", "serve", *arguments[1:]]
+    runpy.run_module("trnrt", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The simulator against numpy's and PyTorch's arithmetic, and onnxruntime."""

@@ -1,0 +1,39 @@
+"""How the verdicts of a benchmark's bars are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from trnrt.report.text import counted
+
+if TYPE_CHECKING:
+    from benchmarks.comparing import Verdict
+
+_STYLES = {"pass": "green", "missed": "bold red"}
+
+
+def verdict_text(verdict: Verdict | None) -> Text:
+    """The verdict as a cell of a table."""
+    if verdict is None:
+        return Text("-")
+    return Text("MISS" if verdict == "missed" else verdict, _STYLES[verdict])
+
+
+def passed(verdict: Verdict | None) -> bool | None:
+    """Whether all bars are reached; None where there is none."""
+    return None if verdict is None else verdict == "pass"
+
+
+def all_passed(verdicts: Sequence[Verdict | None]) -> bool:
+    """Whether no row misses a bar."""
+    return "missed" not in verdicts
+
+
+def bars_text(verdicts: Sequence[Verdict | None], what: str) -> str:
+    """How many rows are held to a bar, and how many of them miss it."""
+    held = [one for one in verdicts if one is not None]
+    missed = held.count("missed")
+    return f"{counted(len(held), what)} with a bar, {f'{missed} missed' if missed else 'all reached'}"

@@ -1,0 +1,225 @@
+"""``python -m benchmarks.labs`` and ``python -m benchmarks.kernels``: bars, shares, and that wrong numbers are told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.comparing import Figure, Kind
+from benchmarks.documented import rates
+from benchmarks.kernels import families, plot
+from benchmarks.kernels.__main__ import app as kernels_app
+from benchmarks.kernels.entries import addition
+from benchmarks.labs import cases, checking, entries, table
+from benchmarks.labs.__main__ import app
+from benchmarks.labs.cases import Case, Tolerance, measured, row, tensor_us
+from benchmarks.labs.report import labs_table
+from trnrt.nki import nisa, nki, nl, profile
+from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import Range
+from trnrt.report.console import render
+from trnrt.report.text import range_text
+
+ROOT = Path(__file__).parents[2]
+BY_NAME = {(case.name, case.target, case.dtype): case for case in table.CASES}
+ADDITION = BY_NAME["vector addition 256,000", "trn2", "float32"]
+
+
+@nki.jit
+def wrong_addition(a: Any, b: Any) -> Any:
+    """a + a. a, b: HBM (N,)"""
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    x = nl.ndarray((1, a.shape[0]), dtype=a.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x, src=a.reshape((1, a.shape[0])))
+    nisa.tensor_tensor(dst=x, data1=x, data2=x, op=nl.add)
+    nisa.dma_copy(dst=out.reshape((1, a.shape[0])), src=x)
+    return out
+
+
+def test_cases_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(table.CASES)
+    for case in table.CASES:
+        assert case.target_us is not None or case.factor is not None or case.against is not None
+        assert case.flops or case.hbm_bytes
+
+
+def test_a_row_says_what_the_hardware_needs_at_least() -> None:
+    found = row(ADDITION)
+    assert rates("trn2").gbps == pytest.approx(435.2)  # 16 engines of 27.2 GB/s
+    assert found.bound_us == pytest.approx(ADDITION.hbm_bytes / 435_200 + 14.1)
+    assert found.bound_us < found.predicted_us
+    assert found.peak_share == pytest.approx((found.bound_us - 14.1) / found.predicted_us)
+
+
+def test_bounds_are_at_documented_bandwidths() -> None:
+    assert [rates(target).gbps for target in ("trn1", "trn2", "trn3")] == pytest.approx([272, 435.2, 614.4])
+
+
+def test_bars() -> None:
+    alone = replace(ADDITION, target_us=None, against=None)
+    found = row(alone)
+    assert (found.verdict, found.target_us) == ("pass", None)
+    assert row(ADDITION).target_us == 25.5
+    assert row(replace(alone, target_us=found.predicted_us + 0.1)).verdict == "pass"
+    assert row(replace(alone, target_us=found.predicted_us - 0.1)).verdict == "missed"
+    assert row(replace(alone, limit_us=found.predicted_us - 0.1)).verdict == "missed"
+    assert row(replace(alone, share_target=found.peak_share + 0.01)).verdict == "missed"
+    assert row(replace(alone, factor=2.0)).target_us == pytest.approx(2 * found.bound_us)
+
+
+def test_bars_and_ratios_are_of_the_headline_and_the_range_is_beside_it() -> None:
+    alone = replace(ADDITION, target_us=None, against=None)
+    found = row(alone)
+    assert found.low_us < found.predicted_us < found.high_us
+    assert row(replace(alone, target_us=found.predicted_us)).verdict == "pass"  # though it may take more
+    assert row(replace(alone, limit_us=found.low_us)).verdict == "missed"  # though it may take less
+    assert found.predicted_us == profile(addition, *ADDITION.specs(), target="trn2").profiler_us
+    assert range_text(Range(found.low_us, found.predicted_us, found.high_us), "") in render([labs_table([found])])
+
+
+def test_theirs_is_a_target_too() -> None:
+    found = row(replace(ADDITION, target_us=None))
+    assert found.theirs_us == found.target_us
+    assert found.theirs_us is not None and found.predicted_us != found.theirs_us
+    turned = row(replace(ADDITION, target_us=None, kernel=entries.streamed_addition, against=ADDITION.kernel))
+    assert (turned.predicted_us, turned.theirs_us) == (found.theirs_us, found.predicted_us)
+    faster, slower = sorted((found, turned), key=lambda one: one.predicted_us)
+    assert (faster.verdict, slower.verdict) == ("pass", "missed")
+
+
+def test_a_ratio_is_formed_with_measured_kernels_only() -> None:
+    for kind in get_args(Kind):
+        found = row(replace(ADDITION, measured=(Figure(26.4, kind, "profiler", ""),)))
+        comparable = kind in {"measured kernel", "less host"}
+        assert (found.ratio is not None) == comparable, kind
+        assert found.compared_with == (kind if comparable else "no comparison")
+    limited = row(replace(ADDITION, measured=(), limit_us=26.4))
+    assert (limited.ratio, limited.compared_with) == (None, "no comparison")
+
+
+def test_a_ratio_is_by_the_figures_own_clock() -> None:
+    both = (measured(20.0, "benchmark", ""), measured(26.4, "profiler", ""))
+    found = row(replace(ADDITION, measured=both))
+    assert [one.figure.clock for one in found.compared] == ["profiler", "benchmark"]  # the least ahead of comes first
+    profiler, benchmark = found.compared
+    assert profiler.predicted_us == found.predicted_us
+    assert benchmark.predicted_us == pytest.approx(found.predicted_us - 6.7)
+    assert found.ratio == profiler.ratio == pytest.approx(found.predicted_us / 26.4)
+    with pytest.raises(ValueError, match="the host's clock"):
+        row(replace(ADDITION, measured=(Figure(26.4, "measured kernel", "host", ""),)))
+
+
+def test_the_cases_declare_what_they_are_compared_with() -> None:
+    for case in table.CASES:
+        assert {figure.kind for figure in case.measured} <= {"measured kernel"}
+        assert all(figure.source and figure.clock in {"benchmark", "profiler"} for figure in case.measured)
+        # A limit of a course is no measurement, and a time on a CPU is none of the device.
+        assert all(figure.us != case.limit_us and figure.us < 400_000 for figure in case.measured)
+        if case.name.startswith("in") or "feed-forward" in case.name or "prepared" in case.name:
+            assert not case.measured
+
+
+def test_float32_products_take_four_passes() -> None:
+    timing = get_target("trn1").timing
+    half = replace(ADDITION, dtype="bfloat16", flops=2.0 * 128 * 128 * 2800)
+    assert tensor_us(half, timing) == pytest.approx(1)
+    assert tensor_us(replace(half, dtype="float32"), timing) == pytest.approx(4)
+
+
+def test_wrong_numbers_are_told() -> None:
+    small = replace(ADDITION, against=None, shapes=((200,), (200,)), tolerance=Tolerance(1e-5, 1e-6))
+    assert checking.check(small).passed
+    assert checking.check(replace(small, kernel=wrong_addition)).worst > 1
+
+
+def test_shares_are_seeded() -> None:
+    family = next(f for f in families.FAMILIES if f.name == "addition")
+    first, second = (families.measure(family, "trn2", 5) for _ in range(2))
+    assert first == second
+    assert 0 < first.least <= first.p10 <= first.median <= first.p90 <= 1
+
+
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: f"{family.name}-{family.dtype}")
+def test_no_family_beats_the_hardware(family: families.Family) -> None:
+    generator = np.random.default_rng(1)
+    item = 4 if family.dtype == "float32" else 2
+    for _ in range(3):
+        assert 0 < families.share_of(family, family.draw(generator, item), "trn2") <= 1
+
+
+def run(*flags: str) -> Any:
+    return CliRunner().invoke(app, flags, catch_exceptions=False)
+
+
+def test_the_verb_fails_where_a_bar_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopeless = replace(ADDITION, name="hopeless", target_us=1.0, measured=())
+    easy = replace(ADDITION, target_us=100.0, against=None)
+    monkeypatch.setattr(table, "CASES", (easy, hopeless))
+    result = run("--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert document["schema_version"] == 3
+    assert [one["passed"] for one in document["rows"]] == [True, False]
+    assert [one["compared_with"] for one in document["rows"]] == ["measured kernel", "no comparison"]
+    assert [one["clock"] for one in document["rows"]] == ["profiler", "profiler"]
+    first, second = document["rows"]
+    assert (first["compared"][0]["figure"]["us"], first["limit_us"], first["target_us"]) == (26.4, None, 100.0)
+    assert first["ratio"] == pytest.approx(first["predicted_us"] / 26.4) and second["ratio"] is None
+    assert "published_us" not in first and document["checked"] is None
+    text = run().stdout
+    assert "MISS" in text and "2 cases with a bar, 1 missed" in text and "no comparison" in text
+
+
+def test_the_numbers_are_checked_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(ADDITION, against=None, shapes=((200,), (200,)))
+    monkeypatch.setattr(table, "CASES", (small, replace(small, name="wrong", kernel=wrong_addition)))
+    result = run("--check", "--json")
+    assert result.exit_code == 1
+    assert [one["passed"] for one in json.loads(result.stdout)["checked"]] == [True, False]
+
+
+def test_shares_as_json() -> None:
+    result = CliRunner().invoke(kernels_app, ["--trials", "2", "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert [one["family"] for one in document["rows"]] == [family.name for family in families.FAMILIES]
+    assert {one["trials"] for one in document["rows"]} == {2}
+
+
+def test_a_case_can_draw_its_own_inputs() -> None:
+    def draw(generator: np.random.Generator, shapes: Any) -> list[cases.Array]:
+        return [np.full(shape, 2.0) for shape in shapes]
+
+    seen: list[float] = []
+
+    def reference(a: cases.Array, b: cases.Array) -> cases.Array:
+        seen.append(float(a.max()))
+        result: cases.Array = a + b
+        return result
+
+    case: Case = replace(ADDITION, shapes=((200,), (200,)), draw=draw, reference=reference)
+    assert checking.check(case).passed
+    assert seen == [2.0]
+
+
+def test_the_plot_is_an_image() -> None:
+    image = plot.svg([("a", [(128, 0.1), (256, 0.5)]), ("b", [(128, 0.2), (512, 1.0)])])
+    root = ElementTree.fromstring(image)
+    names = [element.tag.rpartition("}")[2] for element in root]
+    assert names.count("polyline") == 2
+    shares = [text.text for text in root if text.tag.endswith("text")]
+    assert {"a", "b", "128", "512", "0 %", "100 %"} <= set(shares)
+
+
+def test_the_page_names_every_kernel_file() -> None:
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    for file in (ROOT / "kernels").rglob("*.py"):
+        assert file.name == "common.py" or f"`{file.name}`" in page, file.name
+    assert (ROOT / "docs" / "kernels.svg").is_file()

@@ -1,1 +1,0 @@
-"""``trnrt bench labs``: the kernels beside times that others measured, limits of courses and targets of ours."""

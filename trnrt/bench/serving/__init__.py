@@ -1,1 +1,0 @@
-"""``trnrt bench serve``: what the server adds to a session, under load and when it is stopped or loses a worker."""

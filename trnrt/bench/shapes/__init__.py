@@ -1,1 +1,0 @@
-"""``trnrt bench kernels``: how near the kernels are to the hardware's limit over random shapes."""

@@ -1,1 +1,0 @@
-"""``trnrt bench timing``: the timing model's predictions against published measurements, and the fit to them."""

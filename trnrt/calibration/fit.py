@@ -1,0 +1,222 @@
+"""The fit: free numbers and choices of the timing model to the published whole kernels, and each author left out.
+
+A search by coordinates: from the priors, steps of both signs are tried for each number in turn (on a lattice of its
+range), and halved when none helps; of a choice all values are tried. So what nothing decides keeps its prior, also
+where all measurements that would decide it are one author's, and left out. What was predicted is kept; the searches
+share most of their ways, and a number that a case cannot depend on does not count there. The error is a logarithm;
+the larger it is, the less does more of it count, so that kernels that nothing explains do not pull all the others away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trnrt.calibration import convolutions
+from trnrt.calibration.cases import Case, Row, predicted_range, predicted_us, row
+from trnrt.calibration.published import CASES
+from trnrt.nki.machine.pace import Timing, value_of, with_value
+from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import Range
+
+LATTICE = 256  # points of a number's range
+FIRST_STEP = 32
+USUAL = 0.05  # from about twice such an error on, more of it counts less
+
+Point = tuple[int, ...]  # steps from the prior of each parameter, or the place among its values
+Predictor = Callable[[Case, Timing], float]
+Ranger = Callable[[Case, Timing], Range]
+
+
+def _any(_case: Case) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of the timing model that the whole kernels decide: the same for all of ``targets``.
+
+    ``name`` is its place in ``Timing`` ("dma.packet_ns"); ``prior`` what is known of it otherwise; ``low`` and
+    ``high`` are what is physically plausible. All three are above 0. ``matters``: to which cases.
+    """
+
+    targets: tuple[str, ...]
+    name: str
+    low: float
+    high: float
+    prior: float
+    matters: Callable[[Case], bool] = _any
+
+    def at(self, steps: int) -> float:
+        """The value so many steps of the lattice from the prior, within the bounds."""
+        moved = self.prior * math.exp(math.log(self.high / self.low) * steps / LATTICE)
+        return min(max(moved, self.low), self.high)
+
+    def neighbours(self, steps: int, step: int) -> Iterator[int]:
+        """Where to look from ``steps``: as far as that leads to another value."""
+        for moved in (steps + step, steps - step):
+            if self.at(moved) != self.at(steps):
+                yield moved
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the compiler is taken to do, one of ``values``; the first is what would be assumed without measurements."""
+
+    targets: tuple[str, ...]
+    name: str
+    values: tuple[Any, ...]
+    matters: Callable[[Case], bool] = _any
+
+    @property
+    def prior(self) -> Any:
+        """What is assumed where nothing decides."""
+        return self.values[0]
+
+    def at(self, steps: int) -> Any:
+        """The value in a place."""
+        return self.values[steps]
+
+    def neighbours(self, steps: int, step: int) -> Iterator[int]:
+        """All other places."""
+        return (other for other in range(len(self.values)) if other != steps)
+
+
+def _reads_strided_weights(case: Case) -> bool:
+    return case.kernel is convolutions.convolve_rows and "fp32" in case.id
+
+
+def _has_descriptors(mode: str) -> Callable[[Case], bool]:
+    return lambda case: bool(case.facts["mode"] == mode)
+
+
+_BOTH = ("trn1", "trn2")
+FREE: tuple[Parameter | Choice, ...] = (
+    Choice(_BOTH, "order", ("program", "free")),
+    Choice(_BOTH, "places", (2, 3, 4, 6, 8, 12)),
+    Choice(_BOTH, "dma.static_stores", ("gpsimd", "sync", "scalar"), _has_descriptors("static")),
+    Choice(("trn2",), "tensor.hidden_stride_bytes", (1 << 30, 16), _reads_strided_weights),
+    Parameter(("trn1",), "tensor.gap_ns", 2, 45, prior=23),  # trainium_inferentia2_arch.rst: 64 cycles to start
+    Parameter(("trn2",), "dma.total_gbps", 200, 435, prior=368),  # nki-dma-bandwidth-guide.rst: 16 engines of 23 GB/s
+    # A program's transfers of one row, of 583 ns for 128.
+    Parameter(("trn2",), "dma.row_software_ns", 0.05, 4, prior=0.1, matters=_has_descriptors("software")),
+    Parameter(
+        ("trn2",), "tensor.strided_load_ns", 20, 107, prior=53.3, matters=_reads_strided_weights
+    ),  # a cycle a column
+)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A free parameter or choice, the value in the data files and the fitted one."""
+
+    parameter: Parameter | Choice
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fitted values, the table with them, and the table in which each row comes from a fit without its author.
+
+    ``without``: author -> the values of that fit.
+    """
+
+    values: tuple[Fitted, ...]
+    rows: tuple[Row, ...]
+    left_out: tuple[Row, ...]
+    without: Mapping[str, tuple[Fitted, ...]] = field(default_factory=dict)
+
+
+def _short_us(case: Case, timing: Timing) -> float:
+    return predicted_us(case, timing, short=True)
+
+
+def _short_range(case: Case, timing: Timing) -> Range:
+    return predicted_range(case, timing, short=True)
+
+
+@dataclass
+class Model:
+    """Predictions at points of the lattice; each is computed once."""
+
+    parameters: Sequence[Parameter | Choice] = FREE
+    cases: Sequence[Case] = CASES
+    predict: Predictor = _short_us
+    range: Ranger = _short_range
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+    _known: dict[tuple[str, tuple[Any, ...]], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = {case.target for case in self.cases}
+        self.timings = {name: self.timings.get(name) or get_target(name).timing for name in sorted(names)}
+
+    def fitted_value(self, parameter: Parameter | Choice, steps: int) -> Fitted:
+        """The parameter in the data files, and at a place of the lattice."""
+        present = value_of(get_target(parameter.targets[0]).timing, parameter.name)
+        return Fitted(parameter, present, parameter.at(steps))
+
+    def timing(self, target: str, point: Point) -> Timing:
+        """The target's numbers at a point."""
+        timing = self.timings[target]
+        for parameter, steps in zip(self.parameters, point, strict=True):
+            if target in parameter.targets:
+                timing = with_value(timing, parameter.name, parameter.at(steps))
+        return timing
+
+    def predicted(self, case: Case, point: Point) -> float:
+        """Microseconds."""
+        mine = tuple(
+            p.at(n) if case.target in p.targets and p.matters(case) else None
+            for p, n in zip(self.parameters, point, strict=True)
+        )
+        found = self._known.get((case.id, mine))
+        if found is None:
+            found = self._known[case.id, mine] = self.predict(case, self.timing(case.target, point))
+        return found
+
+    def row(self, case: Case, point: Point) -> Row:
+        """The case's line of a table at a point, with its range."""
+        return row(case, self.range(case, self.timing(case.target, point)))
+
+    def loss(self, point: Point, without: str | None = None) -> float:
+        """What the errors of all cases but one author's amount to."""
+        kept = [(case, self.predicted(case, point)) for case in self.cases if case.author != without]
+        errors = [math.log(found / case.nearest_us(found)) for case, found in kept]
+        return sum(math.log1p((error / USUAL) ** 2) for error in errors)
+
+    def best(self, without: str | None = None) -> Point:
+        """The point where the errors are least, of all cases but one author's."""
+        return search(self.parameters, lambda point: self.loss(point, without))
+
+
+def search(parameters: Sequence[Parameter | Choice], loss: Callable[[Point], float]) -> Point:
+    """The best point that steps along the coordinates lead to from the priors."""
+    point: Point = (0,) * len(parameters)
+    least, step = loss(point), FIRST_STEP
+    while step:
+        moved = False
+        for index, parameter in enumerate(parameters):
+            for place in tuple(parameter.neighbours(point[index], step)):
+                near = (*point[:index], place, *point[index + 1 :])
+                found = loss(near)
+                if found < least:
+                    point, least, moved = near, found, True
+        if not moved:
+            step //= 2
+    return point
+
+
+def fit(model: Model) -> Fit:
+    """Fit all, then all but one author's in turn; each from the priors."""
+    best = model.best()
+    rows = tuple(model.row(case, best) for case in model.cases)
+    without = {author: model.best(author) for author in sorted({case.author for case in model.cases})}
+    left_out = tuple(model.row(case, without[case.author]) for case in model.cases)
+
+    def values(point: Point) -> tuple[Fitted, ...]:
+        return tuple(map(model.fitted_value, model.parameters, point))
+
+    return Fit(values(best), rows, left_out, {author: values(point) for author, point in without.items()})

@@ -1,0 +1,66 @@
+"""How a command line ends: errors that a user can do something about become messages and exit codes."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
+from trnrt.report.console import complain
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Run a verb inside: its errors are printed, and become typer.Exit with their code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except TrnrtError as error:
+        complain(str(error), _hint(error))
+        raise typer.Exit(error.exit_code) from error
+    except MemoryError as error:
+        complain(f"not enough memory: {error}" if str(error) else "not enough memory", "ask for fewer rows")
+        raise typer.Exit(OptionError.exit_code) from error
+    except BrokenPipeError as error:
+        _close_stdout()
+        raise typer.Exit(PIPE_CLOSED) from error
+    except OSError as error:  # stdout itself, such as a full disk; files have errors of their own
+        _close_stdout()
+        complain(f"can't write the result: {error.strerror or error}")
+        raise typer.Exit(OptionError.exit_code) from error
+    except KeyboardInterrupt as error:
+        complain("interrupted")
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def call(app: Callable[[], object]) -> None:
+    """Run a whole command line; exit with the code of its outcome."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal's encoding has no byte for
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _close_stdout()
+        sys.exit(PIPE_CLOSED)
+
+
+def _hint(error: TrnrtError) -> str | None:
+    if isinstance(error, UnsupportedModelError):  # it has a way out for each blocker
+        return "; ".join(dict.fromkeys(blocker.hint for blocker in error.blockers if blocker.hint)) or None
+    return error.hint
+
+
+def _close_stdout() -> None:
+    # What is left in the buffer is flushed at exit, into a pipe that nobody reads.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
