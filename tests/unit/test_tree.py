@@ -23,7 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.kernels": ("trnrt.nki",),
     "trnrt.importer": ("trnrt.errors",),
     "trnrt.planner": ("trnrt.errors", "trnrt.importer", "trnrt.kernels", "trnrt.nki"),
-    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.planner"),
+    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.nki", "trnrt.planner"),
     "trnrt.capacity": ("trnrt.buckets", "trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.bench": ("trnrt.capacity", "trnrt.errors", "trnrt.kernels", "trnrt.nki", "trnrt.planner", "trnrt.session"),
     "trnrt.report": (
@@ -56,7 +56,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.backends": ("trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.captured": ("trnrt.backends", "trnrt.errors", "trnrt.nki", "trnrt.planner"),
     "trnrt.clusters": ("trnrt.backends", "trnrt.errors"),
-    "trnrt.doctor": ("trnrt.backends", "trnrt.cache", "trnrt.errors"),
+    "trnrt.doctor": ("trnrt.backends", "trnrt.cache", "trnrt.errors", "trnrt.nki"),
     "trnrt.predict": (
         "trnrt.backends",
         "trnrt.buckets",
@@ -67,6 +67,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.feeds",
         "trnrt.importer",
         "trnrt.inputs",
+        "trnrt.nki",
         "trnrt.planner",
         "trnrt.report",
         "trnrt.session",

@@ -49,8 +49,11 @@ class Fleet:
 
 
 def instances() -> dict[str, Instance]:
-    """Name -> instance, of all known targets."""
-    return {found.name: found for target in reversed(known_targets()) for found in _instances_of(target)}
+    """Name -> instance, of all known targets; of several with one name the first, trnrt's own."""
+    found: dict[str, Instance] = {}
+    for one in (one for target in known_targets() for one in _instances_of(target)):
+        found.setdefault(one.name, one)
+    return found
 
 
 def offered(target: str, name: str | None = None) -> list[Instance]:

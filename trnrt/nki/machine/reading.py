@@ -38,7 +38,7 @@ _LIMITS: dict[str, tuple[float, float, str]] = {
     "transpose_share": (_LEAST_RATE, 1, "a share"),
     "peak_tflops": (_LEAST_RATE, _MOST, "a product takes some time"),
     "places": (1, 64, "the times that a loop's tiles are held"),
-    "engines": (1, 1024, "DMA engines"),
+    "engines": (2, 128, "each serves some of the partitions"),
     "most_lnc": (1, 2, "physical cores in a logical one"),
     "cores": (1, 1024, "physical NeuronCores of a chip"),
     "chips": (1, 65536, "chips of an instance"),

@@ -148,7 +148,7 @@ def get_target(name: str | os.PathLike[str]) -> Target:
     found = next((target for target in known_targets() if text in target.aliases), None)
     if found is None:
         names = ", ".join(dict.fromkeys((*target_names(), *_given)))
-        raise OptionError(f"unknown target {text!r}", hint=f"targets are {names}, or a file: ./{text}{_SUFFIX}")
+        raise OptionError(f"unknown target {text!r}", hint=f"targets are {names}, or a file such as ./trn4{_SUFFIX}")
     return found
 
 
@@ -256,6 +256,9 @@ def _check_values(reader: TableReader, target: Target) -> None:
     if target.sbuf_reserved_bytes >= target.sbuf_bytes:
         what = f"sbuf_reserved_bytes = {target.sbuf_reserved_bytes}"
         raise reader.refuse(what, f"it is less than sbuf_bytes, {target.sbuf_bytes}")
+    if target.partitions % target.timing.dma.engines:
+        what = f"timing.dma.engines = {target.timing.dma.engines}"
+        raise reader.refuse(what, f"each serves as many of the {target.partitions} partitions")
     if "other" not in dict(target.timing.tensor.peak_tflops):
         raise reader.refuse("timing.tensor.peak_tflops.other is missing", "it is the rate of all other dtypes")
     if target.device.default_lnc > target.device.most_lnc:
