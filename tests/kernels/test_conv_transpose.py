@@ -18,7 +18,7 @@ from trnrt.kernels.conv.grouping import groups_together
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
 from trnrt.planner.steps import WORKING_BYTES
-from trnrt.planner.weights import columns, conv_transpose_weight
+from trnrt.planner.lowering.weights import columns, conv_transpose_weight
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from open_batches import reference
 
 import trnrt
 from trnrt.importer import import_model
-from trnrt.importer.batch_rules import RULES, WITHOUT_RULE
-from trnrt.importer.batching import mixing
-from trnrt.planner import ops as ops
-from trnrt.planner.lowering import supported_operators
+from trnrt.importer.rows.batch_rules import RULES, WITHOUT_RULE
+from trnrt.importer.rows.batching import mixing
+from trnrt import operators as ops
+from trnrt.planner.lowering.walk import supported_operators
 
 Array = NDArray[Any]
 ROWS = 6

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trnrt.buckets import DEFAULT_BUCKETS, check_buckets, choose, cover, parse_buckets, parse_distribution, shared
+from trnrt.running.buckets import (DEFAULT_BUCKETS, check_buckets, choose, cover, parse_buckets, parse_distribution, shared)
 from trnrt.errors import OptionError
 
 

@@ -11,7 +11,7 @@ from trnrt.cache.code import PLANS, ROOT, code_version
 
 TABLES = ["nki/machine/trn2.toml", "nki/sim/nki_api_0_6.json"]
 CODE = ["kernels/common.py", "nki/machine/targets.py", "nki/sim/isa.py", "planner/making.py", "profiler.py"]
-BESIDE = ["capacity/assumptions.toml", "serve/batching.py", "session.py"]
+BESIDE = ["capacity/assumptions.toml", "serve/hosting/batching.py", "session.py"]
 
 
 @pytest.fixture

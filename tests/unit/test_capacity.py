@@ -25,7 +25,7 @@ from trnrt.capacity.workers import Served
 from trnrt.commands.capacity import read_duration
 from trnrt.errors import OptionError
 from trnrt.nki.machine.targets import get_target, target_names
-from trnrt.planner.crossing import HostLink, host_link
+from trnrt.planner.parts.crossing import HostLink, host_link
 from trnrt.report.capacity import MEDIAN_ERROR, WORST_ERROR, doubt, rate_text, time_text, uncertain_lines
 
 ROOT = Path(__file__).parents[2]

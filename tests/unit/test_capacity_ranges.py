@@ -12,7 +12,7 @@ from trnrt.capacity.instances import offered
 from trnrt.capacity.planning import Question, answer
 from trnrt.capacity.workers import Served
 from trnrt.nki.machine.timing import Range
-from trnrt.planner.crossing import HostLink
+from trnrt.planner.parts.crossing import HostLink
 from trnrt.report.capacity import assumed_lines, capacity_document, end_lines
 from trnrt.report.text import range_text
 

@@ -13,16 +13,16 @@ from commanding import trnrt
 from explorer_tables import SCHEMA, Tables, tables_of, write_tables
 
 import trnrt as package
-from trnrt.backends.neuron import DEBUG_SETTINGS
-from trnrt.captured import Attribution, attributing, explorer
-from trnrt.captured.attributing import attribute, covered, lines_of
-from trnrt.captured.explorer import read_profile
+from trnrt.neuron.backend import DEBUG_SETTINGS
+from trnrt.neuron.captured import Attribution, attributing, explorer
+from trnrt.neuron.captured.attributing import attribute, covered, lines_of
+from trnrt.neuron.captured.explorer import read_profile
 from trnrt.errors import InputError, OptionError
 from trnrt.nki.machine.program import Instruction
 from trnrt.nki.profiling import Profile
 from trnrt.planner.plan import Plan
-from trnrt.planner.stepwise import function_lines, in_functions
-from trnrt.profiler import profile_plan
+from trnrt.planner.rendering.stepwise import function_lines, in_functions
+from trnrt.running.profiler import profile_plan
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 STEPS = ["node_conv2d", "node_conv2d_1", "node_linear", "(weights brought ahead)"]

@@ -14,7 +14,7 @@ from commanding import Outcome, trnrt
 from planning import drawn, modelled
 
 from trnrt.commands import overriding
-from trnrt.planner import planfile
+from trnrt.planner.saving import planfile
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 CONV, RELU, POOL = "node_conv2d_1", "node_relu_1", "node_max_pool2d_1"

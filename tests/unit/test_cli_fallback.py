@@ -11,7 +11,7 @@ import pytest
 from commanding import trnrt
 from planning import modelled, onnxruntimes
 
-from trnrt.planner.crossing import host_link
+from trnrt.planner.parts.crossing import host_link
 
 MODELS = Path(__file__).parents[2] / "models"
 FFNN = str(MODELS / "digits_ffnn.onnx")

@@ -13,7 +13,8 @@ import pytest
 from commanding import Outcome, trnrt
 from profiles import STEPS, made_profile
 
-from trnrt import __version__, profiler
+from trnrt import __version__
+from trnrt.running import profiler
 from trnrt.errors import KernelError
 from trnrt.nki.machine.targets import target_names
 from trnrt.nki.profiling import Profile

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deploying import DEPLOY, ROOT, SERVERS, Containerfile, containerfile
 
-from trnrt.backends.releases import load_releases
+from trnrt.neuron.releases import load_releases
 from trnrt.cli import app
 from trnrt.serve.settings import ServeSettings, variable_of
 

@@ -21,7 +21,7 @@ from trnrt.cache import CACHE_VARIABLE
 from trnrt.cache.plans import LIMIT_VARIABLE, size_limit
 from trnrt.errors import OptionError
 from trnrt.serve.settings import ServeSettings, read_settings, variable_of
-from trnrt.serve.workers import MARGIN_S, THREADS
+from trnrt.serve.processes.workers import MARGIN_S, THREADS
 
 OLDEST = "1.27"
 """The first version that knows all fields; docs/deploy.md says so, too."""

@@ -24,8 +24,8 @@ from trnrt.errors import UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.nki.checking import Report
 from trnrt.nki.machine.timing.steps import BOUNDS
-from trnrt.planner import ops as ops
-from trnrt.planner.lowering import _REGISTRY, supported_operators
+from trnrt import operators as ops
+from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
 from trnrt.planner.making import make_plan
 from trnrt.report.documents import nki_profile_document, profile_document
 from trnrt.report.profiles import step_uses_table

@@ -14,12 +14,12 @@ import pytest
 from commanding import trnrt
 from fake_neuron.installing_fake import be_instance
 
-from trnrt.backends.device import Package
-from trnrt.backends.releases import load_releases, numbers
-from trnrt.backends.requirements import Asked, findings
-from trnrt.doctor import STATES, Diagnosis, diagnose
-from trnrt.doctor.machine import Listed, Machine, look
-from trnrt.doctor.rules import table
+from trnrt.neuron.device import Package
+from trnrt.neuron.releases import load_releases, numbers
+from trnrt.neuron.requirements import Asked, findings
+from trnrt.neuron.doctor import STATES, Diagnosis, diagnose
+from trnrt.neuron.doctor.machine import Listed, Machine, look
+from trnrt.neuron.doctor.rules import table
 from trnrt.report.console import render
 from trnrt.report.doctor import WIDTH, doctor_document, doctor_parts
 
@@ -374,7 +374,7 @@ def test_an_unsafe_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trnrt.doctor.machine.look", lambda: LAPTOP)
+    monkeypatch.setattr("trnrt.neuron.doctor.machine.look", lambda: LAPTOP)
 
 
 @pytest.mark.usefixtures("laptop")

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from trnrt.errors import InputError
-from trnrt.images import ImageOptions, Recipe, parse_numbers, read_images, recipe
+from trnrt.inputs.images import ImageOptions, Recipe, parse_numbers, read_images, recipe
 from trnrt.importer import TensorInfo
 
 GREY = TensorInfo("image", "float32", ("batch", 1, 8, 8))

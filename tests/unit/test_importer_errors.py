@@ -135,7 +135,7 @@ def test_a_hostile_path_stays_on_its_line(tmp_path: Path) -> None:
 
 
 def test_a_file_larger_than_any_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trnrt.importer import reading
+    from trnrt.importer.reading import model_file as reading
 
     path = tmp_path / "large.onnx"
     path.write_bytes(linear().SerializeToString())
@@ -398,7 +398,7 @@ def test_bytes_have_no_data_beside_them(tmp_path: Path) -> None:
 
 
 def test_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trnrt.importer import checking
+    from trnrt.importer.reading import checking
 
     monkeypatch.setattr(checking, "MOST_NODES", 1)
     assert "has 2 nodes; trnrt takes models of up to 1" in str(refused(linear().SerializeToString()))

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trnrt import inputs as inputs_module
+from trnrt.inputs import matching as inputs_module
 from trnrt.errors import InputError
-from trnrt.images import ImageOptions
+from trnrt.inputs.images import ImageOptions
 from trnrt.importer import TensorInfo
-from trnrt.inputs import Inputs, read_inputs
+from trnrt.inputs.matching import Inputs, read_inputs
 
 IMAGE = TensorInfo("image", "float32", ("batch", 1, 8, 8))
 LEFT = TensorInfo("left", "float32", ("N", 2))

@@ -17,7 +17,7 @@ from trnrt.nki import Spec, nisa, nki, nl, trace
 from trnrt.nki.machine.timing.steps import Step
 from trnrt.nki.tiles import Tiles, tile_plan
 from trnrt.planner.making import explain
-from trnrt.profiler import profile_plan, tiles_of_plan
+from trnrt.running.profiler import profile_plan, tiles_of_plan
 from trnrt.report.tables import Items
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -114,7 +114,7 @@ def test_json_has_tiles_and_memory_of_every_step() -> None:
 
 def test_no_tiles_is_the_fast_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trnrt("inspect", CNN, "--json").document
-    monkeypatch.setattr("trnrt.profiler.tiles_of_plan", lambda plan: pytest.fail("it traced"))
+    monkeypatch.setattr("trnrt.running.profiler.tiles_of_plan", lambda plan: pytest.fail("it traced"))
     document = trnrt("inspect", CNN, "--no-tiles", "--json").document
     assert all(step["tiles"] is step["sbuf_bytes"] is step["psum_bytes"] is None for step in document["steps"])
     blank = {"tiles": None, "sbuf_bytes": None, "psum_bytes": None}

@@ -17,7 +17,8 @@ from fake_neuron.fake_torch_neuronx import State
 from fake_neuron.installing_fake import TORCHES, an_instance, be_instance, install, versions
 
 import trnrt
-from trnrt.backends import DeviceOptions, artefacts, neuron
+from trnrt.backends import DeviceOptions
+from trnrt.neuron import artefacts, backend as neuron
 from trnrt.errors import BackendError, DeviceError
 from trnrt.nki import nki, nl
 
@@ -45,7 +46,7 @@ def become(hardware: Hardware, patch: pytest.MonkeyPatch, folder: Path, target: 
     """Another instance with the same packages."""
     hardware.target, hardware.devices, hardware.visible = target, devices, None
     be_instance(patch, folder / "elsewhere", f"{target}.xlarge", devices)
-    patch.setattr("trnrt.backends.cores._Process.lease", None)
+    patch.setattr("trnrt.neuron.cores._Process.lease", None)
 
 
 def opened(model: Path = CNN, **options: Any) -> trnrt.InferenceSession:
@@ -120,7 +121,7 @@ def test_without_a_device_it_is_compiled_and_elsewhere_it_runs(
     assert machine.visible is None, "the runtime was not started"
     with pytest.raises(BackendError, match="to compile, not to run"):
         builder.run(None, builder.random_inputs(1))
-    patch.setattr("trnrt.backends.device.ROOT", tmp_path)
+    patch.setattr("trnrt.neuron.device.ROOT", tmp_path)
     machine.devices = 1
     session = opened(device=DeviceOptions(compiled=folder))
     feeds = session.random_inputs(1)

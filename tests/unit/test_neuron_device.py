@@ -23,28 +23,17 @@ from fake_neuron.documented import SIGNATURES
 from fake_neuron.hardware import compiler_flags, contiguous
 from fake_neuron.installing_fake import be_instance, install, versions
 
-from trnrt.backends import cores
-from trnrt.backends.cores import (
-    AVOIDED_S,
-    VISIBLE,
-    device_cores,
-    failed_cores,
-    known_cores,
-    lease_cores,
-    lease_for_process,
-    lease_for_worker,
-    note_failure,
-    parse_cores,
-)
-from trnrt.backends.device import logical_config
-from trnrt.backends.failures import STATUSES, device_error
-from trnrt.backends.releases import load_releases
-from trnrt.backends.requirements import Asked, findings
+from trnrt.neuron import cores
+from trnrt.neuron.cores import (AVOIDED_S, VISIBLE, device_cores, failed_cores, known_cores, lease_cores, lease_for_process, lease_for_worker, note_failure, parse_cores)
+from trnrt.neuron.device import logical_config
+from trnrt.neuron.failures import STATUSES, device_error
+from trnrt.neuron.releases import load_releases
+from trnrt.neuron.requirements import Asked, findings
 from trnrt.errors import BackendError
 
 HOLD = """
 import sys, pathlib, signal
-from trnrt.backends.cores import lease_cores
+from trnrt.neuron.cores import lease_cores
 lease = lease_cores(range(4), 1, pathlib.Path(sys.argv[1]))
 print(*lease.cores, flush=True)
 signal.pause()

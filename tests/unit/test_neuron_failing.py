@@ -17,7 +17,8 @@ from fake_neuron import REFERENCE, Faults, Hardware
 from fake_neuron.installing_fake import TORCHES, an_instance
 
 import trnrt
-from trnrt.backends import DeviceOptions, cores, neuron
+from trnrt.backends import DeviceOptions
+from trnrt.neuron import cores, backend as neuron
 from trnrt.errors import BackendError, DeviceError, KernelError
 from trnrt.validate import validate
 
@@ -47,7 +48,7 @@ def opened(**options: Any) -> trnrt.InferenceSession:
 
 
 def test_cores_that_another_process_has_are_told(machine: Hardware) -> None:
-    from trnrt.backends.cores import lease_cores
+    from trnrt.neuron.cores import lease_cores
 
     other = lease_cores(range(8), 8)
     session = opened()

@@ -13,7 +13,8 @@ from fake_neuron import Hardware
 from fake_neuron.installing_fake import TORCHES, an_instance
 
 import trnrt
-from trnrt.backends import DeviceOptions, neuron
+from trnrt.backends import DeviceOptions
+from trnrt.neuron import backend as neuron
 from trnrt.errors import BackendError
 from trnrt.nki.machine.dtypes import as_dtype
 

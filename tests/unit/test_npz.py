@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trnrt.npz import pack_npz
+from trnrt.inputs.npz import pack_npz
 
 
 def test_arrays_may_be_called_anything() -> None:

@@ -17,8 +17,8 @@ from planning import drawn, modelled, onnxruntimes
 import trnrt
 from trnrt.errors import BackendError, OptionError, UnsupportedModelError
 from trnrt.nki.machine.targets import get_target, target_names
-from trnrt.planner.crossing import host_link
-from trnrt.planner.partition import CpuPart, fallback_notes
+from trnrt.planner.parts.crossing import host_link
+from trnrt.planner.parts.partition import CpuPart, fallback_notes
 
 # ---- what is told
 
@@ -215,7 +215,7 @@ def test_an_output_that_is_neither_tensor_nor_list_is_refused() -> None:
 
 
 def test_a_model_of_very_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trnrt.planner.partition.MOST_PARTS", 3)
+    monkeypatch.setattr("trnrt.planner.parts.partition.MOST_PARTS", 3)
     checked(modelled(MIDDLE), {"x": drawn(2, 3)})
     longer = "(float[2,3] x) => (float[2,3] y) { a = Relu(x)  b = Hardmax(a)  c = Sigmoid(b)  y = Hardmax(c) }"
     with pytest.raises(UnsupportedModelError, match=r"it would be cut into 4 parts.*; up to 3 are made"):
@@ -229,7 +229,7 @@ def test_an_unknown_fallback_is_refused() -> None:
 
 def test_a_part_too_large_for_onnxruntime_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     from trnrt.errors import ModelFileError
-    from trnrt.planner import cutting
+    from trnrt.planner.parts import cutting
 
     monkeypatch.setattr(cutting, "LARGEST_PART", 3)
     model = modelled("(float[2,3] x) => (float[2,3] y) { y = CumSum(x, axis) }", {"axis": np.array(1)})

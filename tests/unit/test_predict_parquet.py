@@ -17,8 +17,8 @@ from PIL import Image
 from predicting import lists
 
 from trnrt.errors import InputError, OptionError
-from trnrt.feeds import as_numpy
-from trnrt.images import ImageOptions
+from trnrt.inputs.drawing import as_numpy
+from trnrt.inputs.images import ImageOptions
 from trnrt.importer import TensorInfo
 from trnrt.predict.rows import Wanted
 from trnrt.predict.source import Asked, Source, open_source

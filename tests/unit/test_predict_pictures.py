@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 from predicting import averages
 
-from trnrt import images
+from trnrt.inputs import images
 from trnrt.errors import InputError, OptionError
-from trnrt.images import ImageOptions
+from trnrt.inputs.images import ImageOptions
 from trnrt.importer import TensorInfo
 from trnrt.predict.rows import Wanted
 from trnrt.predict.source import Asked, Source, open_source

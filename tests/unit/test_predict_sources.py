@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from predicting import linear
 
 from trnrt.errors import InputError
-from trnrt.feeds import as_numpy
+from trnrt.inputs.drawing import as_numpy
 from trnrt.importer import TensorInfo
 from trnrt.predict.job import Request, prepare
 from trnrt.predict.rows import Wanted, check_kind, fit

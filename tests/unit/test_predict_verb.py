@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 from predicting import FFNN, MODELS, digests, linear, parts, quarantine, save_model
 
 from trnrt import InferenceSession
-from trnrt.buckets import DEFAULT_BUCKETS
+from trnrt.running.buckets import DEFAULT_BUCKETS
 from trnrt.errors import DeviceError, InputError, OptionError
 from trnrt.predict import parquet as parquet_room
 from trnrt.predict.job import BYTES_PER_PART, ROWS_PER_PART, Opened, Request, open_job, prepare

@@ -15,7 +15,7 @@ from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Prediction, add_ranges, predict, schedule
 from trnrt.nki.machine.timing.path import critical_path
-from trnrt.profiler import profile_plan
+from trnrt.running.profiler import profile_plan
 from trnrt.session import InferenceSession
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"

@@ -31,8 +31,8 @@ from graphs.whole import DRAWS, OPSETS, UNDRAWN, draw_graph, draw_input
 
 import trnrt
 from trnrt.errors import Blocker, InputError, UnsupportedModelError
-from trnrt.planner import ops as ops
-from trnrt.planner.lowering import _REGISTRY, supported_operators
+from trnrt import operators as ops
+from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
 
 COUNT, PARTS = 240, 4
 

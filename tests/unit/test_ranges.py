@@ -11,7 +11,7 @@ import pytest
 from commanding import trnrt
 from profiles import CAUSES, around, made_prediction, made_profile
 
-from trnrt import profiler
+from trnrt.running import profiler
 from trnrt.bench.documented import rates
 from trnrt.bench.timing.published import CASES
 from trnrt.bench.timing.table import BARS, WIDTH_BAR, Row, summary
@@ -25,7 +25,7 @@ from trnrt.report.page import report_html
 from trnrt.report.profiles import CAUSES_SHOWN, profile_parts, range_lines
 from trnrt.report.text import ends_text, range_text
 from trnrt.report.trace import trace_document
-from trnrt.serve.summary import SummaryRow, summary_text
+from trnrt.serve.processes.summary import SummaryRow, summary_text
 
 CNN = str(Path(__file__).parents[2] / "models" / "digits_cnn.onnx")
 NARROW, WIDE = Range(230.4, 251.2, 289.6), Range(10.0, 12.0, 16.1)

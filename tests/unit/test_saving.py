@@ -16,8 +16,8 @@ import trnrt
 import trnrt.session
 from trnrt.cache.plans import DEFAULT_LIMIT, LIMIT_VARIABLE, size_limit
 from trnrt.errors import OptionError
-from trnrt.planner.partition import Partition, make_partition
-from trnrt.planner.saving import NotSaved, decode, encode
+from trnrt.planner.parts.partition import Partition, make_partition
+from trnrt.planner.saving.partitions import NotSaved, decode, encode
 
 MODELS = Path(__file__).parents[2] / "models"
 CNN = MODELS / "digits_cnn.onnx"

@@ -20,9 +20,9 @@ from fake_neuron.installing_fake import versions
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.report.console import render
 from trnrt.report.selftest import selftest_document, selftest_parts
-from trnrt.selftest import running, suite, worker
-from trnrt.selftest.cases import CASES, DIRECT, HERE, SAMPLES, SMALL, Direct, Small
-from trnrt.selftest.suite import Outcome, Suite, Worker, environment, run_suite
+from trnrt.neuron.selftest import running, suite, worker
+from trnrt.neuron.selftest.cases import CASES, DIRECT, HERE, SAMPLES, SMALL, Direct, Small
+from trnrt.neuron.selftest.suite import Outcome, Suite, Worker, environment, run_suite
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"
@@ -277,7 +277,7 @@ def test_the_verb_on_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_failure_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Suite("simulator", "trn2", 1.0, [outcome("a", "failed")])
-    monkeypatch.setattr("trnrt.selftest.suite.run_suite", lambda *arguments: made)
+    monkeypatch.setattr("trnrt.neuron.selftest.suite.run_suite", lambda *arguments: made)
     path = tmp_path / "report.json"
     ran = trnrt("doctor", "--self-test", "--backend", "simulator", "--json", "--json-out", path)
     assert (ran.code, ran.document["passed"]) == (1, False)
@@ -315,8 +315,8 @@ def test_only_what_lets_no_case_run_keeps_the_self_test_from_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version that the doctor calls wrong does not: it may be right, and is in the report."""
-    from trnrt.backends.device import OWN_PACKAGES, Package
-    from trnrt.doctor.machine import Machine
+    from trnrt.neuron.device import OWN_PACKAGES, Package
+    from trnrt.neuron.doctor.machine import Machine
 
     packages = {name: Package(name, version) for name, version in versions().items()}
     packages |= {name: Package(name, "2.9") for name in OWN_PACKAGES}
@@ -327,12 +327,12 @@ def test_only_what_lets_no_case_run_keeps_the_self_test_from_running(
         asked.append((backend, target))
         return Suite(backend, target, 1.0, [outcome("a", "passed", 20.0)])
 
-    monkeypatch.setattr("trnrt.selftest.suite.run_suite", ran)
-    monkeypatch.setattr("trnrt.doctor.machine.look", lambda: machine)
+    monkeypatch.setattr("trnrt.neuron.selftest.suite.run_suite", ran)
+    monkeypatch.setattr("trnrt.neuron.doctor.machine.look", lambda: machine)
     done = trnrt("doctor", "--self-test", "--json-out", tmp_path / "report.json")
     assert (done.code, asked) == (0, [("neuron", "trn3")])
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     states = {finding["name"]: finding["state"] for finding in report["doctor"]["findings"]}
     assert states["python"] == "wrong" and report["doctor"]["usable"] is True
-    monkeypatch.setattr("trnrt.doctor.machine.look", lambda: replace(machine, seam="TRNRT_NKI=simulator is set"))
+    monkeypatch.setattr("trnrt.neuron.doctor.machine.look", lambda: replace(machine, seam="TRNRT_NKI=simulator is set"))
     assert trnrt("doctor", "--self-test").code == 2

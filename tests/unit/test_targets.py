@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from serving import fetch, server_process
 
 import trnrt as package
-from trnrt.backends.cores import device_cores
-from trnrt.backends.device import target_of
+from trnrt.neuron.cores import device_cores
+from trnrt.neuron.device import target_of
 from trnrt.cache.entries import Entries
 from trnrt.errors import OptionError
 from trnrt.nki.machine import targets
@@ -128,7 +128,7 @@ def test_doctor_knows_the_machine_and_tests_itself(trn4: Path, tmp_path: Path, m
     names.write_text("trn4.48xlarge\n", encoding="utf-8")
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/neuron0").touch()
-    monkeypatch.setattr("trnrt.backends.device.ROOT", tmp_path)
+    monkeypatch.setattr("trnrt.neuron.device.ROOT", tmp_path)
     before = trnrt("doctor", "--json").document
     assert before["machine"]["target"] is None and "can't be told" in json.dumps(before)
     after = trnrt("doctor", "--json", "--target", trn4).document

@@ -15,8 +15,8 @@ from onnx.backend.test.case.node import collect_testcases
 
 from trnrt.errors import BackendError, InputError, ModelFileError, UnsupportedModelError
 from trnrt.importer import import_model
-from trnrt.planner import ops as ops
-from trnrt.planner.lowering import supported_operators
+from trnrt import operators as ops
+from trnrt.planner.lowering.walk import supported_operators
 from trnrt.validate import rules as rules
 from trnrt.validate.bounds import _RULES, Bound, bound, rule
 from trnrt.validate.distances import distance, errors_of, index_errors

@@ -17,7 +17,7 @@ from onnx import TensorProto
 from perturbing import WRONG, rows_for, wronged
 
 import trnrt
-from trnrt.planner.partition import DevicePart, Partition, make_partition
+from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
 from trnrt.validate import Noise, run_onnxruntime, validate
 from trnrt.validate.noise import pooled, spread
 

@@ -14,8 +14,8 @@ from perturbing import shifted
 
 import trnrt
 from trnrt.errors import InputError
-from trnrt.inputs import read_labelled
-from trnrt.planner.partition import DevicePart, Partition, make_partition
+from trnrt.inputs.matching import read_labelled
+from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
 from trnrt.validate import accuracy, split, validate
 
 Array = NDArray[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trnrt.buckets import cover
+from trnrt.running.buckets import cover
 from trnrt.capacity.assumptions import QUEUE, Host
 from trnrt.capacity.queueing import Worker
 

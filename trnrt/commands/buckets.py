@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trnrt.buckets import cover, parse_distribution
+from trnrt.running.buckets import cover, parse_distribution
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
 from trnrt.nki.machine.timing import Range

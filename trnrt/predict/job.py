@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trnrt.buckets import DEFAULT_BUCKETS
+from trnrt.running.buckets import DEFAULT_BUCKETS
 from trnrt.cache.code import code_version
 from trnrt.errors import InputError, OptionError, TrnrtError
-from trnrt.feeds import as_numpy
-from trnrt.inputs import local_path, split_argument
+from trnrt.inputs.drawing import as_numpy
+from trnrt.inputs.matching import local_path, split_argument
 from trnrt.nki.machine.targets import cache_name, portable_name
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted

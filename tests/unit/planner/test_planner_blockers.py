@@ -9,7 +9,7 @@ from planning import Array, Shapes, drawn, modelled, planned, renamed
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.kernels import argmax, linear, softmax
-from trnrt.planner.lowering import lowers, supported_operators
+from trnrt.planner.lowering.walk import lowers, supported_operators
 
 
 def blockers(model: onnx.ModelProto, shapes: Shapes) -> list[Blocker]:

@@ -16,7 +16,7 @@ POOL = "m = MaxPool<kernel_shape=[2,2], strides=[2,2]>"
 @pytest.fixture(autouse=True)
 def no_stacking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small images of few channels have a kernel of their own, which fuses the same."""
-    monkeypatch.setattr("trnrt.planner.ops.conv._FEW_COLUMNS", 0)
+    monkeypatch.setattr("trnrt.operators.conv._FEW_COLUMNS", 0)
 
 
 def images(nodes: str, outputs: str = "m", source: str = "float[N,2,6,6] x") -> Plan:

@@ -13,8 +13,8 @@ from planning import compare, drawn, modelled, onnxruntimes, planned
 import trnrt
 from trnrt.errors import InputError, UnsupportedModelError
 from trnrt.importer import import_model
-from trnrt.importer.indexing import index_limits
-from trnrt.planner.saving import decode, encode
+from trnrt.importer.rows.indexing import index_limits
+from trnrt.planner.saving.partitions import decode, encode
 from trnrt.validate.layers import validate_layers
 
 Array = NDArray[Any]

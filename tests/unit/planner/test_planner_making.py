@@ -10,7 +10,8 @@ from planning import Array, drawn, modelled, planned
 
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.importer import ImportedModel, import_model
-from trnrt.planner import explain, weights
+from trnrt.planner import explain
+from trnrt.planner.lowering import weights
 from trnrt.planner.sizes import default_shapes, parse_shape
 
 ROOT = Path(__file__).parents[3]

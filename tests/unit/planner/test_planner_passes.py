@@ -11,20 +11,21 @@ from planning import TOLERANCE, drawn, modelled, onnxruntimes
 from test_planner_sweeps import block, wide
 
 import trnrt
-from trnrt.planner import Plan, fitting
-from trnrt.planner.fitting import Fitted, Material
-from trnrt.planner.passes import most_fewer
-from trnrt.planner.saving import decode, encode
-from trnrt.planner.stepwise import in_functions
-from trnrt.planner.sweeps import Sweep
-from trnrt.profiler import profile_plan
+from trnrt.planner import Plan
+from trnrt.planner.searching import fitting
+from trnrt.planner.searching.fitting import Fitted, Material
+from trnrt.planner.placing.passes import most_fewer
+from trnrt.planner.saving.partitions import decode, encode
+from trnrt.planner.rendering.stepwise import in_functions
+from trnrt.planner.placing.sweeps import Sweep
+from trnrt.running.profiler import profile_plan
 from trnrt.validate.layers import validate_layers
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of any size may be taken in parts, not only those that take long to plan."""
-    monkeypatch.setattr("trnrt.planner.passes.AT_ONCE", 1)
+    monkeypatch.setattr("trnrt.planner.placing.passes.AT_ONCE", 1)
 
 
 def in_passes(patch: pytest.MonkeyPatch, rows: int, sweep: Sweep | None = None) -> None:
@@ -39,7 +40,7 @@ def in_passes(patch: pytest.MonkeyPatch, rows: int, sweep: Sweep | None = None) 
         assert fitted is not None
         return fitted
 
-    patch.setattr("trnrt.planner.search.fit", fit)
+    patch.setattr("trnrt.planner.searching.search.fit", fit)
 
 
 def session_of(model: onnx.ModelProto, dtype: str = "float32", target: str = "trn2") -> trnrt.InferenceSession:
@@ -142,7 +143,7 @@ def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_usual_batches_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trnrt.planner.passes.AT_ONCE", 16)
+    monkeypatch.setattr("trnrt.planner.placing.passes.AT_ONCE", 16)
     assert fewer_of(block(), 16) is None and fewer_of(block(), 18) is not None
 
 
@@ -161,7 +162,7 @@ def fewer_of(model: onnx.ModelProto, batch: int) -> Material | None:
         return fitted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trnrt.planner.search.fit", fit)
+        patch.setattr("trnrt.planner.searching.search.fit", fit)
         session_of(model).plan_for(batch)
     return offered[0]
 

@@ -16,8 +16,8 @@ import trnrt
 from trnrt.errors import UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.planner import Plan
-from trnrt.planner.partition import make_partition
-from trnrt.planner.saving import decode, encode
+from trnrt.planner.parts.partition import make_partition
+from trnrt.planner.saving.partitions import decode, encode
 
 FILES = sorted((Path(__file__).parents[2] / "data" / "sklearn").glob("*.onnx"))
 COLUMNS = 6

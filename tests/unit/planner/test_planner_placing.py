@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from planning import Array, compare, drawn, modelled, planned
 
 from trnrt.nki.machine.targets import get_target
-from trnrt.planner import Plan, placing
+from trnrt.planner import Plan
+from trnrt.planner.placing import placement as placing
 
 STAYS = "stays on chip: its readers take it as it is"
 CNN = """(float[N,3,8,8] x) => (float[N,6] y) {

@@ -16,10 +16,11 @@ from planning import TOLERANCE, Array, compare, drawn, modelled, onnxruntimes, p
 import trnrt
 from trnrt.errors import KernelMemoryError
 from trnrt.nki.machine.program import Program
-from trnrt.planner import Plan, fitting
-from trnrt.planner.prefetching import GROUP_BYTES, OPENING_BYTES, PIECE_BYTES, Rooms, plan_prefetch
+from trnrt.planner import Plan
+from trnrt.planner.searching import fitting
+from trnrt.planner.placing.prefetching import GROUP_BYTES, OPENING_BYTES, PIECE_BYTES, Rooms, plan_prefetch
 from trnrt.planner.steps import Call
-from trnrt.planner.trial import traced
+from trnrt.planner.searching.trial import traced
 
 RESIDUAL = """(float[N,3,10,10] x) => (float[N,5] y) {
     a = Conv<pads=[1,1,1,1]>(x, v, vb)  r = Relu(a)
@@ -182,7 +183,7 @@ def test_less_is_brought_in_where_tiles_find_no_room(monkeypatch: pytest.MonkeyP
         return traced(source, *rest)
 
     monkeypatch.setattr(fitting, "traced", refuse)
-    monkeypatch.setattr("trnrt.planner.prefetching._LOOSE", 0.0)
+    monkeypatch.setattr("trnrt.planner.placing.prefetching._LOOSE", 0.0)
     for refused, on_chip in ((1, True), (len(fitting._SHARES), False)):
         shares.clear()
         plan: Plan = planned(residual(), {"x": (1, 3, 10, 10)})

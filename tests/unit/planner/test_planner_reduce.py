@@ -9,7 +9,7 @@ from planning import Array, compare, drawn, modelled, planned, steps
 
 import trnrt
 from trnrt.errors import UnsupportedModelError
-from trnrt.planner.ops.reduce import REDUCTIONS
+from trnrt.operators.reduce import REDUCTIONS
 
 OPERATORS = [*REDUCTIONS, "ReduceLogSumExp"]
 Shape = tuple[int, ...]

@@ -10,9 +10,9 @@ import pytest
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.planner import make_plan
-from trnrt.planner import ops as ops
-from trnrt.planner.lowering import supported_operators
-from trnrt.planner.refusals import refusal
+from trnrt import operators as ops
+from trnrt.planner.lowering.walk import supported_operators
+from trnrt.planner.lowering.refusals import refusal
 
 
 def blockers(text: str, opset: int = 18, **domains: int) -> list[Blocker]:

@@ -14,7 +14,7 @@ from planning import Array, compare, drawn, modelled, steps
 
 import trnrt
 from trnrt.planner import Plan
-from trnrt.planner.interpolation import Axis, linear_matrix, nearest_indices
+from trnrt.planner.lowering.interpolation import Axis, linear_matrix, nearest_indices
 
 Shape = tuple[int, ...]
 IMAGE = (2, 3, 5, 6)

@@ -14,18 +14,19 @@ from planning import TOLERANCE, drawn, modelled, onnxruntimes
 
 import trnrt
 from trnrt.errors import OptionError
-from trnrt.planner import Plan, fitting, search
-from trnrt.planner.candidates import candidates
+from trnrt.planner import Plan
+from trnrt.planner.searching import fitting, search
+from trnrt.planner.searching.candidates import candidates
 from trnrt.planner.choices import DEFAULT, Choices
-from trnrt.planner.fitting import Fitted, Material
-from trnrt.planner.ops.linear import linear_step
-from trnrt.planner.placing import Placed
+from trnrt.planner.searching.fitting import Fitted, Material
+from trnrt.operators.linear import linear_step
+from trnrt.planner.placing.placement import Placed
 from trnrt.planner.plan import Layout
-from trnrt.planner.planfile import choices_of, parse_plan, plan_document
-from trnrt.planner.search import BUDGET, EFFORTS, Move
+from trnrt.planner.saving.planfile import choices_of, parse_plan, plan_document
+from trnrt.planner.searching.search import BUDGET, EFFORTS, Move
 from trnrt.planner.steps import Operand
-from trnrt.planner.sweeps import Sweep
-from trnrt.profiler import profile_plan
+from trnrt.planner.placing.sweeps import Sweep
+from trnrt.running.profiler import profile_plan
 
 CHAIN = """(float[N,24,56,56] x) => (float[N,9] y) {
     a = Conv<pads=[1,1,1,1]>(x, v, vb)  r = Relu(a)  p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r)
@@ -155,7 +156,7 @@ def test_options_hold_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
         assert fitted is not None
         return fitted
 
-    monkeypatch.setattr("trnrt.planner.search.fit", fit)
+    monkeypatch.setattr("trnrt.planner.searching.search.fit", fit)
     session = session_of(model, choices=Choices(options=frozenset({("c", "band_bytes", 8192)})), effort=0)
     feeds = {"x": drawn(16, 16, 16, 16)}
     np.testing.assert_allclose(session.run(None, feeds)[0], onnxruntimes(model, feeds)[0], rtol=1e-4, atol=1e-4)

@@ -11,13 +11,14 @@ from planning import TOLERANCE, drawn, modelled, onnxruntimes
 
 import trnrt
 from trnrt.nki import Spec
-from trnrt.planner import Plan, fitting
-from trnrt.planner.fitting import Fitted, Material
-from trnrt.planner.saving import decode, encode
-from trnrt.planner.stepwise import in_functions
-from trnrt.planner.sweeps import Sweep, possible, sizes
-from trnrt.planner.trial import traced
-from trnrt.profiler import profile_plan
+from trnrt.planner import Plan
+from trnrt.planner.searching import fitting
+from trnrt.planner.searching.fitting import Fitted, Material
+from trnrt.planner.saving.partitions import decode, encode
+from trnrt.planner.rendering.stepwise import in_functions
+from trnrt.planner.placing.sweeps import Sweep, possible, sizes
+from trnrt.planner.searching.trial import traced
+from trnrt.running.profiler import profile_plan
 from trnrt.validate.layers import validate_layers
 
 BLOCK = """(float[N,3,12,12] x) => (float[N,5] y, float[N,20,6,6] s) {
@@ -52,7 +53,7 @@ def swept(patch: pytest.MonkeyPatch, sweep: Sweep) -> None:
         assert fitted is not None
         return fitted
 
-    patch.setattr("trnrt.planner.search.fit", fit)
+    patch.setattr("trnrt.planner.searching.search.fit", fit)
 
 
 def session_of(dtype: str = "float32", target: str = "trn2", width: int = 20) -> trnrt.InferenceSession:

@@ -8,8 +8,8 @@ import pytest
 
 import trnrt
 from trnrt.nki.machine.program import MemoryRegion, Program
-from trnrt.planner.fitting import Fitted, Material, fit, refit
-from trnrt.planner.placing import working_bytes
+from trnrt.planner.searching.fitting import Fitted, Material, fit, refit
+from trnrt.planner.placing.placement import working_bytes
 
 FOLDER = Path(__file__).parents[2] / "data" / "architectures"
 MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in path.stem)
@@ -42,7 +42,7 @@ def test_no_kernel_takes_more_than_its_step_says(
         seen.append((material, fit(material)))
         return seen[-1][1]
 
-    monkeypatch.setattr("trnrt.planner.search.fit", seeing)
+    monkeypatch.setattr("trnrt.planner.searching.search.fit", seeing)
     session = trnrt.InferenceSession(str(model), dtype=dtype, target=target, cache=False, effort=0)
     batch = session.model.batch if isinstance(session.model.batch, int) else batch
     session.plan_for(batch)

@@ -13,8 +13,8 @@ from trnrt.backends.simulator import SimulatorBackend
 from trnrt.cache import KernelCache
 from trnrt.nki.checking import static_findings
 from trnrt.planner.plan import Plan
-from trnrt.planner.stepwise import function_lines, in_functions
-from trnrt.profiler import profile_plan
+from trnrt.planner.rendering.stepwise import function_lines, in_functions
+from trnrt.running.profiler import profile_plan
 
 MODELS = Path(__file__).parents[3] / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

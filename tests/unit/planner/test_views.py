@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from trnrt.planner import weights
-from trnrt.planner.ops.arranging import affine_regions
-from trnrt.planner.views import View, merge_dims
+from trnrt.planner.lowering import weights
+from trnrt.operators.arranging import affine_regions
+from trnrt.planner.lowering.views import View, merge_dims
 
 Array = NDArray[Any]
 SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
