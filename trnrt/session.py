@@ -14,24 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.backends import Backend, DeviceOptions, choose, device_target
-from trnrt.running.buckets import (DEFAULT_BUCKETS, MOST_BUCKETS, Slice, check_buckets, cover, shared, slices_note)
-from trnrt.running.buckets import choose as choose_buckets
 from trnrt.cache import write_whole
 from trnrt.cache.entries import NEW_MODEL
+from trnrt.cache.plan_files import save_plan
 from trnrt.cache.plans import PlanCache, request_for
 from trnrt.errors import Blocker, DeviceError, InputError, OptionError, UnsupportedModelError
-from trnrt.inputs.drawing import as_array, check_array, draw, shape_text
 from trnrt.importer import ImportedModel, TensorInfo, import_model
+from trnrt.inputs.drawing import as_array, check_array, draw, shape_text
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.nki.machine.timing import Range, add_ranges
-from trnrt.running.no_rows import outputs_of_no_rows
-from trnrt.cache.plan_files import save_plan
 from trnrt.planner import Plan, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.naming import identifier
 from trnrt.planner.parts.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
 from trnrt.planner.searching.search import EFFORTS
 from trnrt.planner.sizes import default_shapes
+from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, Slice, check_buckets, cover, shared, slices_note
+from trnrt.running.buckets import choose as choose_buckets
+from trnrt.running.no_rows import outputs_of_no_rows
 from trnrt.running.partition import LoadedPartition, add_known_ranges
 
 Array = NDArray[Any]

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import DeviceError, TrnrtError
-from trnrt.serve.processes.logs import log, request_id
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.http.problems import INTERNAL, Problem, problem_of
+from trnrt.serve.processes.logs import log, request_id
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]

@@ -9,10 +9,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.running.buckets import DEFAULT_BUCKETS, cover
 from trnrt.importer import TensorInfo, import_model
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
+from trnrt.running.buckets import DEFAULT_BUCKETS, cover
 from trnrt.serve.hosting.devices import device_options
 from trnrt.serve.hosting.golden import Golden, answered, golden_feeds
 from trnrt.serve.settings import ServeSettings

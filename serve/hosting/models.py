@@ -17,14 +17,14 @@ from trnrt.errors import DeviceError
 from trnrt.nki.machine.timing import Range
 from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
-from trnrt.serve.http.checking import Checker
 from trnrt.serve.hosting.loading import LoadedModel, TensorMeta
-from trnrt.serve.processes.logs import log
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, told
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
-from trnrt.serve.settings import ServeSettings
 from trnrt.serve.hosting.shadow import Shadow
+from trnrt.serve.http.checking import Checker
+from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, told
+from trnrt.serve.processes.logs import log
+from trnrt.serve.settings import ServeSettings
 
 __all__ = ["Inference", "ServedModel", "State", "TensorMeta"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trnrt.serve.hosting.files import folder_files, model_files
-from trnrt.serve.processes.logs import log
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
-from trnrt.serve.http.problems import Problem
 from trnrt.serve.hosting.served import Model
+from trnrt.serve.http.problems import Problem
+from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
 
 Action = Literal["load", "unload"]

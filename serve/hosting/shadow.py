@@ -17,8 +17,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.serve.processes.logs import log
 from trnrt.serve.hosting.metrics import ModelMetrics
+from trnrt.serve.processes.logs import log
 from trnrt.session import InferenceSession, as_matrix
 from trnrt.validate import (
     Noise,

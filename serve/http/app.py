@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trnrt import __version__
+from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http import schemas
 from trnrt.serve.http.limits import Deadline, Gate, Tracked
-from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.routes import JSONAnswer
 from trnrt.serve.http.routes_operating import add_operating
 from trnrt.serve.http.routes_pages import router_for

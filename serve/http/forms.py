@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from trnrt.errors import InputError
-from trnrt.inputs.images import ImageOptions, Recipe, recipe
 from trnrt.importer import TensorInfo
+from trnrt.inputs.images import ImageOptions, Recipe, recipe
 from trnrt.serve.hosting.models import TensorMeta
 from trnrt.serve.hosting.served import Model
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trnrt.serve.processes.logs import log, request_id
-from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.problems import INTERNAL, Problem
+from trnrt.serve.processes.logs import log, request_id
 
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 METRICS = "/metrics"

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.inputs.images import ImageOptions, NamedPicture, read_images, recipe
 from trnrt.importer import TensorInfo
+from trnrt.inputs.images import ImageOptions, NamedPicture, read_images, recipe
 from trnrt.serve.hosting.models import TensorMeta
 from trnrt.serve.http.protocol import RequestError, listed, output_datatype
 from trnrt.serve.http.tensors import TensorError, check_shape, datatype_of, from_json, shown, to_json

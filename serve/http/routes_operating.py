@@ -8,10 +8,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http import schemas
 from trnrt.serve.http.limits import METRICS
 from trnrt.serve.http.problems import Problem
-from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.routes import JSONAnswer, add_route
 
 

@@ -14,11 +14,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from trnrt import __version__
-from trnrt.serve.http.forms import form_of
 from trnrt.serve.hosting.models import TensorMeta
-from trnrt.serve.http.problems import Problem
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
+from trnrt.serve.http.forms import form_of
+from trnrt.serve.http.problems import Problem
 
 POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'none'; "

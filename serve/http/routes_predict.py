@@ -13,14 +13,14 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.predicting import feeds_of, pictures_of, predictions_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads
-from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.routes import JSONAnswer, add_route, media_type
 from trnrt.serve.http.routes_protocol import check_ready, timing
-from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.tensors import TensorError, shown
 
 Array = NDArray[Any]

@@ -7,14 +7,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trnrt import __version__
+from trnrt.serve.hosting.models import Inference
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.limits import header
-from trnrt.serve.hosting.models import Inference
 from trnrt.serve.http.problems import Problem
-from trnrt.serve.http.protocol import (BINARY, HEADER_LENGTH, JSON, VERSION, InferRequest, RequestError, describe, header_length, parse_infer, render_infer)
-from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.protocol import (
+    BINARY,
+    HEADER_LENGTH,
+    JSON,
+    VERSION,
+    InferRequest,
+    RequestError,
+    describe,
+    header_length,
+    parse_infer,
+    render_infer,
+)
 from trnrt.serve.http.routes import Handler, JSONAnswer, add_route, media_type
-from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.tensors import TensorError, shown
 
 PLATFORM = "trnrt_onnx"

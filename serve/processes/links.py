@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from multiprocessing.connection import Connection
 from typing import Any
 
-from trnrt.serve.processes.logs import log
 from trnrt.serve.http.problems import Problem
+from trnrt.serve.processes.logs import log
 from trnrt.serve.processes.summary import SummaryRow
 
 Act = Callable[[Any, str], Coroutine[Any, Any, str | None]]

@@ -8,8 +8,8 @@ from contextlib import suppress
 from trnrt.report.console import say
 from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.listening import listen, url_of
-from trnrt.serve.settings import MULTIPROC, ServeSettings
 from trnrt.serve.processes.summary import SummaryRow, summary_text
+from trnrt.serve.settings import MULTIPROC, ServeSettings
 
 
 def serve(settings: ServeSettings) -> int:

@@ -18,15 +18,15 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trnrt.serve.http.app import make_app
 from trnrt.serve.hosting.devices import lease_for
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.links import Link
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
-from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.hosting.repository import Repository
-from trnrt.serve.settings import ServeSettings
 from trnrt.serve.processes.summary import SummaryRow, summary_rows
+from trnrt.serve.settings import ServeSettings
 
 OnLoaded = Callable[[list[SummaryRow]], None]
 LINGER_S = 0.3

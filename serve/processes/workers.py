@@ -23,10 +23,10 @@ from typing import Any
 
 from trnrt.errors import TrnrtError
 from trnrt.serve.hosting.files import folder_files
-from trnrt.serve.processes.logs import Log, log, start_logging
 from trnrt.serve.http.problems import told
-from trnrt.serve.settings import MULTIPROC, ServeSettings
+from trnrt.serve.processes.logs import Log, log, start_logging
 from trnrt.serve.processes.summary import SummaryRow
+from trnrt.serve.settings import MULTIPROC, ServeSettings
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 YOUNG_S = 5.0

@@ -12,21 +12,21 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from ray import serve
-from ray.exceptions import RayError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ray import serve
+from ray.exceptions import RayError
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.logs import log, start_logging
-from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.processes.worker import LINGER_S, Doorkeeper
 from trnrt.serve.ray.messages import Whereabouts
 from trnrt.serve.ray.models import RayModel
 from trnrt.serve.ray.proxy import BODY
 from trnrt.serve.ray.replica import own_replica, whereabouts
-from trnrt.serve.hosting.repository import Repository
-from trnrt.serve.hosting.served import Model
 from trnrt.serve.settings import ServeSettings
-from trnrt.serve.processes.worker import LINGER_S, Doorkeeper
 
 PAGES_S = 3.0
 """How long the others may take to say their metrics; who takes longer is left out."""

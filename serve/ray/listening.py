@@ -8,7 +8,6 @@ from typing import Any
 import ray
 from ray import serve as ray_serve
 from ray.exceptions import RayError
-
 from trnrt.errors import BackendError, OptionError
 from trnrt.serve.ray.proxy import CALLBACK, LAYERS
 from trnrt.serve.settings import is_loopback

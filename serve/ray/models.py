@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+
 from ray.exceptions import ObjectLostError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
-
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.batching import Inference
-from trnrt.serve.http.checking import Checker
 from trnrt.serve.hosting.loading import TensorMeta
-from trnrt.serve.processes.logs import log, request_id
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.http.checking import Checker
 from trnrt.serve.http.problems import INTERNAL, Problem
+from trnrt.serve.processes.logs import log, request_id
 from trnrt.serve.ray.messages import Answer, Ask, Description, Refusal
 from trnrt.serve.settings import ServeSettings
 

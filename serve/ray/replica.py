@@ -19,20 +19,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ray import serve
-
-from trnrt.neuron.cores import VISIBLE, Lease
 from trnrt.errors import BackendError, CoresTakenError, DeviceError, ModelFileError, TrnrtError
+from trnrt.neuron.cores import VISIBLE, Lease
 from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.serve.hosting.batching import ComputeThread, Feeds, merge, split
-from trnrt.serve.http.checking import Checker
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.loading import LoadedModel
-from trnrt.serve.processes.logs import log, start_logging
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.http.problems import INTERNAL, Problem, problem_of, told
-from trnrt.serve.ray.messages import Answer, Ask, Description, Refusal, Share, Whereabouts
 from trnrt.serve.hosting.shadow import Shadow
 from trnrt.serve.hosting.versions import version_of
+from trnrt.serve.http.checking import Checker
+from trnrt.serve.http.problems import INTERNAL, Problem, problem_of, told
+from trnrt.serve.processes.logs import log, start_logging
+from trnrt.serve.ray.messages import Answer, Ask, Description, Refusal, Share, Whereabouts
 
 Outcome = Answer | Refusal
 LEASE_POLL_S, LEASE_TOLD_S = 0.2, 30.0

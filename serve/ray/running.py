@@ -16,18 +16,17 @@ from typing import Any
 
 from ray import serve as ray_serve
 from ray.exceptions import RayError
-
-from trnrt.predict.clusters import CPU, joined, started
 from trnrt.errors import BackendError
+from trnrt.predict.clusters import CPU, joined, started
 from trnrt.report.console import note, render, say
 from trnrt.report.tables import plain_table
-from trnrt.serve.ray import listening as ray_listening
 from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.listening import bound
-from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed
-from trnrt.serve.ray.proxy import CALLBACK, LAYERS
-from trnrt.serve.settings import ServeSettings
 from trnrt.serve.processes.worker import LINGER_S
+from trnrt.serve.ray import listening as ray_listening
+from trnrt.serve.ray.proxy import CALLBACK, LAYERS
+from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed
+from trnrt.serve.settings import ServeSettings
 
 _LOOK_S, _TOLD_S = 30.0, 10.0
 _FAILED = "RuntimeError: the model "

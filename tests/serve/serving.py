@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
 from trnrt.nki.machine.timing import Range
-from trnrt.serve.http.app import make_app
-from trnrt.serve.processes.logs import request_id
 from trnrt.serve.hosting.models import Inference, ServedModel, TensorMeta
-from trnrt.serve.http.problems import Problem
 from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.app import make_app
+from trnrt.serve.http.problems import Problem
+from trnrt.serve.processes.logs import request_id
 from trnrt.serve.settings import ServeSettings
 
 Array = NDArray[Any]

@@ -24,12 +24,12 @@ from serving import ask, error_of
 
 from trnrt.neuron import backend as neuron
 from trnrt.serve.hosting import devices, models
-from trnrt.serve.http.app import make_app
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.http.problems import Problem
 from trnrt.serve.hosting.repository import Repository
-from trnrt.serve.settings import ServeSettings
+from trnrt.serve.http.app import make_app
+from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes.worker import Worker
+from trnrt.serve.settings import ServeSettings
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from trnrt.neuron.cores import VISIBLE, _holders, failed_cores, leased_cores
 from trnrt.serve.hosting.devices import LONGEST_RUN_S, device_options, lease_for
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
-from trnrt.serve.settings import ServeSettings, variable_of
 from trnrt.serve.processes.workers import LONGEST_PAUSE_S, YOUNG_S, successor_pause
+from trnrt.serve.settings import ServeSettings, variable_of
 
 SCRIPT = Path(fake_neuron.__file__).with_name("commanding_fake.py")
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from trnrt.serve.hosting.models import TensorMeta
-from trnrt.serve.http.protocol import (InferRequest, RequestError, describe, dumps, header_length, loads, parse_infer, render_infer)
+from trnrt.serve.http.protocol import (
+    InferRequest,
+    RequestError,
+    describe,
+    dumps,
+    header_length,
+    loads,
+    parse_infer,
+    render_infer,
+)
 from trnrt.serve.http.tensors import TensorError, shown
 
 INPUTS = {m.name: m for m in (TensorMeta("x", "float32", (-1, 2)), TensorMeta("s", "str", (-1,)))}

@@ -15,8 +15,8 @@ pytest.importorskip("ray")
 
 import ray_quietly  # noqa: F401 - before whatever else imports it
 
-from trnrt.neuron.cores import lease_cores
 from trnrt.errors import BackendError
+from trnrt.neuron.cores import lease_cores
 from trnrt.serve.ray import replica as ray_replica
 
 SCRIPT = """

@@ -14,8 +14,8 @@ import ray_quietly  # before whatever else imports it
 from ray.exceptions import RayError
 
 from trnrt.errors import BackendError, OptionError
-from trnrt.serve.ray import listening as ray_listening
 from trnrt.serve.processes.listening import bound, listen
+from trnrt.serve.ray import listening as ray_listening
 from trnrt.serve.ray.proxy import CALLBACK, LAYERS
 
 NODES = [

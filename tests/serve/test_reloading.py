@@ -15,10 +15,10 @@ from fake_neuron import Faults, Hardware
 from fake_neuron.installing_fake import install, versions
 
 from trnrt.serve.hosting import models
-from trnrt.serve.http.app import make_app
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.app import make_app
 from trnrt.serve.settings import ServeSettings
 
 

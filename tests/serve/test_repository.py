@@ -13,8 +13,8 @@ from engines import RELU, numbers, run, save
 from trnrt.errors import ModelFileError, OptionError
 from trnrt.serve.hosting.files import model_files
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.http.problems import Problem
 from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
 
 

@@ -10,7 +10,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trnrt.serve.http.tensors import (DATATYPES, TensorError, check_shape, datatype_of, from_binary, from_json, shown, to_binary, to_json)
+from trnrt.serve.http.tensors import (
+    DATATYPES,
+    TensorError,
+    check_shape,
+    datatype_of,
+    from_binary,
+    from_json,
+    shown,
+    to_binary,
+    to_json,
+)
 
 LIMIT = 1000
 

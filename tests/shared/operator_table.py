@@ -27,11 +27,10 @@ from onnx.defs import OpSchema, get_all_schemas_with_history
 from trnrt.errors import TrnrtError
 from trnrt.importer import import_model
 from trnrt.planner.lowering import walk as lowering
-from trnrt import operators as ops
+from trnrt.planner.lowering.refusals import refusal
 from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
 from trnrt.planner.making import make_plan
 from trnrt.planner.plan import Plan
-from trnrt.planner.lowering.refusals import refusal
 
 OLDEST_OPSET = 6
 Operator = tuple[str, str]

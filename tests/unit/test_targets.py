@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from serving import fetch, server_process
 
 import trnrt as package
-from trnrt.neuron.cores import device_cores
-from trnrt.neuron.device import target_of
 from trnrt.cache.entries import Entries
 from trnrt.errors import OptionError
+from trnrt.neuron.cores import device_cores
+from trnrt.neuron.device import target_of
 from trnrt.nki.machine import targets
 from trnrt.nki.machine.targets import cache_name, get_target, known_targets, portable_name, target_names
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from trnrt.neuron.device import device_target, neuron_device
 from trnrt.errors import BackendError, OptionError
+from trnrt.neuron.device import device_target, neuron_device
 
 if TYPE_CHECKING:
     from trnrt.planner.plan import Plan

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.running.buckets import DEFAULT_BUCKETS
 from trnrt.commands.opening import SessionOptions, fixed_batch, open_session
 from trnrt.commands.options import EFFORT, DType, Reporting
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
 from trnrt.report.files import check_writable, write_text
+from trnrt.running.buckets import DEFAULT_BUCKETS
 
 if TYPE_CHECKING:
     from trnrt.capacity.assumptions import Host

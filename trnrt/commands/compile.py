@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def _compile_parts(session: InferenceSession, partition: Partition, directory: Path) -> list[Path]:
     """Compile what of the model is on the device."""
-    from trnrt.neuron.backend import NeuronBackend
     from trnrt.cache import KernelCache
+    from trnrt.neuron.backend import NeuronBackend
 
     backend, cache = session.runner, KernelCache()
     assert isinstance(backend, NeuronBackend)

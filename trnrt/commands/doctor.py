@@ -40,10 +40,10 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
 
     Raises BackendError where there is no device, unless the simulator was asked for.
     """
-    from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
-    from trnrt.report.selftest import selftest_document, selftest_parts
     from trnrt.neuron.selftest.cases import CASES
     from trnrt.neuron.selftest.suite import run_suite
+    from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+    from trnrt.report.selftest import selftest_document, selftest_parts
 
     target = target and get_target(target).name
     diagnosis = _diagnosis(target)
@@ -76,11 +76,11 @@ def _tell(name: str) -> None:
 
 
 def _diagnosis(target: str | None = None) -> Diagnosis:
-    from trnrt.neuron.releases import load_releases
-    from trnrt.neuron.requirements import Asked
     from trnrt.neuron.doctor import diagnose
     from trnrt.neuron.doctor.machine import look
     from trnrt.neuron.doctor.rules import table
+    from trnrt.neuron.releases import load_releases
+    from trnrt.neuron.requirements import Asked
 
     with working("looking at this machine"):
         return diagnose(look(), load_releases(), table(Asked(target)))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from trnrt.neuron.measured import Measured
     from trnrt.neuron.captured import Attribution
+    from trnrt.neuron.measured import Measured
     from trnrt.nki.machine.timing import Range
     from trnrt.nki.profiling import Profile
     from trnrt.planner.parts.partition import Partition
@@ -32,9 +32,9 @@ def measure_parts(session: InferenceSession, partition: Partition, *, compiled: 
     ``compiled``: it is there already, as ``trnrt compile`` made it; else each step gets a function of its own, by which
     a profiler can tell them apart.
     """
-    from trnrt.neuron.measured import measure
-    from trnrt.neuron.backend import NeuronKernel
     from trnrt.cache import KernelCache
+    from trnrt.neuron.backend import NeuronKernel
+    from trnrt.neuron.measured import measure
     from trnrt.planner.parts.partition import DevicePart
     from trnrt.planner.rendering.stepwise import in_functions
     from trnrt.running.partition import LoadedPartition

@@ -11,11 +11,11 @@ from trnrt.report.console import note, working
 from trnrt.report.text import escaped, listed, quoted, shown
 
 if TYPE_CHECKING:
-    from trnrt.planner.searching.candidates import Candidate, Weighed
     from trnrt.planner.choices import Choices
     from trnrt.planner.parts.partition import Partition
     from trnrt.planner.plan import StepReport
     from trnrt.planner.saving.planfile import PlanFile
+    from trnrt.planner.searching.candidates import Candidate, Weighed
     from trnrt.session import InferenceSession
 
 LARGEST_PLAN = 8 * 2**20

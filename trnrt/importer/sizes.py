@@ -8,8 +8,15 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from trnrt.errors import Blocker
-from trnrt.importer.reading.limits import (LARGEST_TENSOR, LARGEST_WINDOW, MOST_ACTIVATIONS, MOST_AXES, MOST_FILLED, in_words)
 from trnrt.importer.naming import one_line
+from trnrt.importer.reading.limits import (
+    LARGEST_TENSOR,
+    LARGEST_WINDOW,
+    MOST_ACTIVATIONS,
+    MOST_AXES,
+    MOST_FILLED,
+    in_words,
+)
 from trnrt.importer.values import named_outputs, static_shape
 
 _SMALLER = "run it with a smaller batch or smaller inputs"

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from trnrt.backends import Array, DeviceOptions
+from trnrt.backends.simulator import load_entry
+from trnrt.errors import BackendError, DeviceError, TrnrtError
 from trnrt.neuron.artefacts import Made, find, find_below, keep, made_from, stem_of
 from trnrt.neuron.cores import Lease, lease_for_process, note_failure
 from trnrt.neuron.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.neuron.failures import compile_error, device_error
-from trnrt.backends.simulator import load_entry
-from trnrt.errors import BackendError, DeviceError, TrnrtError
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
 from trnrt.planner.plan import Plan

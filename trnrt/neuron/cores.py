@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
-from trnrt.neuron.device import device_target, logical_config, neuron_devices
 from trnrt.errors import BackendError, CoresTakenError
+from trnrt.neuron.device import device_target, logical_config, neuron_devices
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 AVOIDED_S = 600.0

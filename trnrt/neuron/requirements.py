@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from trnrt.errors import BackendError
 from trnrt.neuron.cores import VISIBLE, parse_cores
 from trnrt.neuron.device import AWS_SIMULATOR, DEFAULT_LNC, LNC_VARIABLE, Facts, look_for_device
 from trnrt.neuron.releases import Range, Releases, load_releases, numbers
-from trnrt.errors import BackendError
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, target_names
 
 STATES = ("ok", "warning", "missing", "wrong")

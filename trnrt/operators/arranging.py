@@ -8,11 +8,11 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.planner.lowering.walk import Blocked, Lowering, node_name
 from trnrt.planner.lowering.moving import move_step
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import Blocked, Lowering, node_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Operand, SourceName, Step, WeightName
-from trnrt.planner.lowering.views import View
 
 # float32 counts elements exactly up to here.
 _MOST_ELEMENTS = 2**24

@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.walk import FLOATS, INTEGERS, Blocked, Lowering, attribute, lowers
 from trnrt.operators.elementwise import add_cast
 from trnrt.operators.movement import add_take
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.walk import FLOATS, INTEGERS, Blocked, Lowering, attribute, lowers
 from trnrt.planner.plan import Array
 
 

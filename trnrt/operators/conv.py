@@ -11,15 +11,15 @@ import onnx_ir as ir
 
 from trnrt.kernels.conv import conv2d, conv_transpose, grouping, packing, stacking
 from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.planner.lowering import weights
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.operators.arranging import arranged, named
 from trnrt.operators.fusing import following_sum, next_activation
 from trnrt.operators.pool import counts_alike, read_pool
 from trnrt.operators.windows import Window, read_transposed, read_window
+from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.weights import blocks_of
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
-from trnrt.planner.lowering.weights import blocks_of
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 # Up to so many channels the kernel packs taps, which it does with weights that it loads itself; up to 64 it does so

@@ -12,11 +12,11 @@ import onnx_ir as ir
 from trnrt.kernels import compute_tiles
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.placing.placement import tile_shape
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors, WeightName
-from trnrt.planner.lowering.views import View
 
 # Dimensions of the kernel's operands in HBM.
 _GROUPS = 4

@@ -9,14 +9,14 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.operators.movement import add_move, movable, take
+from trnrt.planner.lowering.refusals import FALLBACK
+from trnrt.planner.lowering.row_numbers import row_numbers
+from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.naming import printable
-from trnrt.planner.lowering.row_numbers import row_numbers
-from trnrt.operators.movement import add_move, movable, take
 from trnrt.planner.plan import DeviceTensor, HostNode
-from trnrt.planner.lowering.refusals import FALLBACK
 from trnrt.planner.steps import Call, Operand, Step, Tensors
-from trnrt.planner.lowering.views import View
 
 
 @dataclass(kw_only=True)

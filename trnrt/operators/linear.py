@@ -10,15 +10,15 @@ import onnx_ir as ir
 
 from trnrt.kernels import linear
 from trnrt.kernels.linear import MAX_FEATURES
-from trnrt.planner.lowering import weights
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.operators.elementwise import Program, Register, add_compute, term
 from trnrt.operators.fusing import next_activation
 from trnrt.operators.matmul import product_step
+from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
-from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
 
 # Bytes a partition of a bias that is brought in ahead for every row of the batch.
 _BIAS_BYTES = 8 * 1024

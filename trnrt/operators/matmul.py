@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
+from trnrt.planner.lowering.views import View, merge_dims
 from trnrt.planner.lowering.walk import Lowering
 from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors
-from trnrt.planner.lowering.views import View, merge_dims
 
 # (offset, batch strides, row stride, column stride), as the kernel takes it.
 Place = tuple[int, tuple[int, ...], int, int]

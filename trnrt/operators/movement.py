@@ -7,12 +7,22 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.walk import (FLOATS, INTEGERS, Blocked, Lowering, attribute, lowers, node_name, operator_name, value_name)
-from trnrt.planner.lowering.moving import Run, move_step
 from trnrt.operators.conv import ConvStep
-from trnrt.planner.plan import Array
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.moving import Run, move_step
 from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import (
+    FLOATS,
+    INTEGERS,
+    Blocked,
+    Lowering,
+    attribute,
+    lowers,
+    node_name,
+    operator_name,
+    value_name,
+)
+from trnrt.planner.plan import Array
 
 
 def add_move(

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels.normalize import MAX_COLUMNS
-from trnrt.planner.lowering.walk import (Blocked, Lowering, attribute, lowers, node_name, rows_and_columns, value_name)
 from trnrt.operators.elementwise import Program, Register, add_compute, add_program
 from trnrt.operators.reduce import Reduction, add_reduce, checked_axes, filled
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, rows_and_columns, value_name
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors, WeightName
-from trnrt.planner.lowering.views import View
 
 Shape = tuple[int, ...]
 Coefficient = Array | Operand | None

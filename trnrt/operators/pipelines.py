@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels import argmax, softmax
-from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.walk import (Blocked, Lowering, attribute, lowers, node_name, operator_name, value_name)
 from trnrt.operators.elementwise import Program, Term, add_compute, add_program
 from trnrt.operators.linear import linear_step
 from trnrt.operators.normalize import add_quotient, add_statistic
 from trnrt.operators.reduce import Reduction
 from trnrt.operators.rows import ArgmaxStep, SoftmaxStep
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, operator_name, value_name
 from trnrt.planner.plan import Array, HostNode
 from trnrt.planner.steps import Operand
 

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import Span, pool_spans
 from trnrt.kernels import pool2d
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.operators.elementwise import Program, add_compute, add_program
 from trnrt.operators.windows import Window, read_pair
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 

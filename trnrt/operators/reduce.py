@@ -8,13 +8,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.operators.elementwise import Program, Register, add_compute, add_program
 from trnrt.operators.movement import integers
 from trnrt.operators.pool import AveragePoolStep, PoolStep
 from trnrt.operators.windows import Window
-from trnrt.planner.steps import Call, Operand, Step, Tensors
 from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.steps import Call, Operand, Step, Tensors
 
 Shape = tuple[int, ...]
 

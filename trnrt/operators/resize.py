@@ -9,15 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels.resize import MAX_SIZE, images_together
-from trnrt.planner.lowering.interpolation import (MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside)
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
-from trnrt.planner.lowering.moving import move_step
 from trnrt.operators.elementwise import Program, add_compute
 from trnrt.operators.matmul import product_step
 from trnrt.operators.movement import add_move, take
+from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside
+from trnrt.planner.lowering.moving import move_step
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
-from trnrt.planner.lowering.views import View
 
 Shape = tuple[int, ...]
 

@@ -14,13 +14,22 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels import argmax, softmax, topk
-from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.walk import (INTEGERS, Blocked, Lowering, attribute, lowers, node_name, operator_name, value_name)
 from trnrt.operators.movement import integers
 from trnrt.operators.reduce import checked_axes, filled
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import (
+    INTEGERS,
+    Blocked,
+    Lowering,
+    attribute,
+    lowers,
+    node_name,
+    operator_name,
+    value_name,
+)
 from trnrt.planner.plan import Array, HostNode, Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
-from trnrt.planner.lowering.views import View
 
 
 @dataclass(kw_only=True)

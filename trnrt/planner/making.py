@@ -13,17 +13,16 @@ import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
-from trnrt import operators as ops  # registers the lowering functions
-from trnrt.planner.placing import passes
 from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
-from trnrt.planner.searching.fitting import Fitted, Material, repeated
-from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.lowering.merging import merge_steps
+from trnrt.planner.lowering.refusals import summed_up
+from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
+from trnrt.planner.placing import passes
 from trnrt.planner.placing.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
-from trnrt.planner.lowering.refusals import summed_up
 from trnrt.planner.rendering.module import KernelModule
+from trnrt.planner.searching.fitting import Fitted, Material, repeated
 from trnrt.planner.searching.search import search
 from trnrt.planner.sizes import default_shapes
 

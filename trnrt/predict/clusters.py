@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from trnrt.errors import BackendError, OptionError
 from trnrt.neuron.cores import device_cores
 from trnrt.neuron.device import logical_config
-from trnrt.errors import BackendError, OptionError
 
 CPU = "CPU"
 NEURON_CORES = "neuron_cores"

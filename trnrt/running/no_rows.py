@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from trnrt.errors import InputError
-from trnrt.inputs.drawing import Array, as_numpy
 from trnrt.importer import ImportedModel
+from trnrt.inputs.drawing import Array, as_numpy
 
 
 def outputs_of_no_rows(model: ImportedModel, arrays: Mapping[str, Array], mixing: str | None) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def test_options_are_those_of_a_session() -> None:
 
 
 def test_devices() -> None:
-    assert trnrt.interfaces.onnx_backend.supports_device("CPU") and trnrt.interfaces.onnx_backend.supports_device("CPU:0")
+    assert trnrt.interfaces.onnx_backend.supports_device("CPU") and trnrt.interfaces.onnx_backend.supports_device(
+        "CPU:0"
+    )
     assert not trnrt.interfaces.onnx_backend.supports_device("CUDA")
     with pytest.raises(OptionError, match="unknown device 'CUDA'"):
         trnrt.interfaces.onnx_backend.prepare(model(), "CUDA")
@@ -94,7 +96,9 @@ def test_run_node() -> None:
     split = helper.make_node("Split", ["x"], ["a", "b", "c"], axis=1)
     assert [part.shape for part in trnrt.interfaces.onnx_backend.run_node(split, [X], opset_version=11)] == [(1, 1)] * 3
     info = [(np.dtype(np.float32), (1, 3))]
-    np.testing.assert_array_equal(trnrt.interfaces.onnx_backend.run_node(node, [X], outputs_info=info)[0], np.where(X < 0, X / 2, X))
+    np.testing.assert_array_equal(
+        trnrt.interfaces.onnx_backend.run_node(node, [X], outputs_info=info)[0], np.where(X < 0, X / 2, X)
+    )
     with pytest.raises(InputError, match="2 inputs were given; the node names 1: x"):
         trnrt.interfaces.onnx_backend.run_node(node, [X, X])
 

@@ -16,8 +16,8 @@ import pytest
 
 from fake_neuron import Faults, Hardware
 from fake_neuron.installing_fake import install, versions
-from trnrt.neuron import backend as neuron
 from trnrt.cli import main
+from trnrt.neuron import backend as neuron
 from trnrt.serve.hosting import devices
 
 FOLDER = Path(os.environ["FAKE_NEURON"])

@@ -21,11 +21,11 @@ from trnrt.importer.folding.guarding import is_premature
 from trnrt.importer.folding.history import Snapshot
 from trnrt.importer.folding.idle import is_idle
 from trnrt.importer.folding.inference import Reason, infer, why_unknown
-from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
-from trnrt.importer.naming import listed, titled
 from trnrt.importer.folding.spatial import SIZED, is_open
-from trnrt.importer.values import constant_array, replace_output, static_size
 from trnrt.importer.folding.windows import write_out_padding
+from trnrt.importer.naming import listed, titled
+from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
+from trnrt.importer.values import constant_array, replace_output, static_size
 
 # The folder has its own limits, in elements; ours are in bytes and come first.
 _NO_LIMIT = 2**62

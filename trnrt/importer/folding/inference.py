@@ -12,11 +12,11 @@ import onnx_ir as ir
 from trnrt.importer.folding.amended import AMENDED, Kind
 from trnrt.importer.folding.consistency import contradiction
 from trnrt.importer.folding.guarding import is_dangerous
+from trnrt.importer.folding.spatial import result_shape
+from trnrt.importer.folding.windows import WINDOWED
 from trnrt.importer.naming import one_line, quoted, titled
 from trnrt.importer.reading.signature import SAME_SHAPE
-from trnrt.importer.folding.spatial import result_shape
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
-from trnrt.importer.folding.windows import WINDOWED
 
 
 @dataclass(frozen=True)

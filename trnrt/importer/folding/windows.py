@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from trnrt.importer.naming import titled
 from trnrt.importer.folding.spatial import POOLS, pool_spans
+from trnrt.importer.naming import titled
 from trnrt.importer.values import static_shape
 
 # onnxscript has this for Conv without dilation only.

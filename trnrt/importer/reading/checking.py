@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.importer.reading.limits import MOST_NODES, MOST_VALUES
 from trnrt.importer.naming import listed, one_line, quoted
+from trnrt.importer.reading.limits import MOST_NODES, MOST_VALUES
 from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, every_node, reads
 
 _STANDARD_DOMAINS = ("", "ai.onnx")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.naming import titled
 from trnrt.importer.rewriting.editing import Array, Editor, is_private, maker, shape_of
 from trnrt.importer.rewriting.orders import inverse, is_kept, moves_nothing
 from trnrt.importer.rewriting.transposes import order_of
-from trnrt.importer.naming import titled
 from trnrt.importer.values import static_shape
 
 _FLATTENING = ("Flatten", "Reshape")

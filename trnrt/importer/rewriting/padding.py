@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_private, maker
 from trnrt.importer.naming import titled
+from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_private, maker
 from trnrt.importer.values import constant_array, static_shape
 
 _WINDOWED = ("AveragePool", "Conv", "MaxPool")

@@ -14,6 +14,7 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.rewriter.rules import common as rules
 
+from trnrt.importer.naming import titled, unique
 from trnrt.importer.rewriting.editing import Editor
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
@@ -21,7 +22,6 @@ from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes
-from trnrt.importer.naming import titled, unique
 from trnrt.importer.values import static_shape
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.rewriting.editing import Array, Editor, input_at, is_private, maker, shape_of
 from trnrt.importer.naming import titled
+from trnrt.importer.rewriting.editing import Array, Editor, input_at, is_private, maker, shape_of
 from trnrt.importer.values import constant_array, static_shape
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.rewriting.editing import Editor, shape_of
 from trnrt.importer.naming import titled
+from trnrt.importer.rewriting.editing import Editor, shape_of
 from trnrt.importer.values import static_shape
 
 _MOST = 6

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.rewriting.editing import Editor, is_used, maker, shape_of
-from trnrt.importer.rewriting.orders import (Order, Through, composed, inverse, is_kept, moves_nothing, stored, through)
 from trnrt.importer.naming import listed, titled, unique
+from trnrt.importer.rewriting.editing import Editor, is_used, maker, shape_of
+from trnrt.importer.rewriting.orders import Order, Through, composed, inverse, is_kept, moves_nothing, stored, through
 from trnrt.importer.values import static_shape
 
 # Nodes that may be looked at for all regions of a graph together, so that a hostile graph doesn't take for ever.

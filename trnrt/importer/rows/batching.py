@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import InputError
-from trnrt.importer.rows.batch_rules import RULES, WITHOUT_RULE, Batch, Mixes, is_same_for_rows, ranges
 from trnrt.importer.naming import titled
+from trnrt.importer.rows.batch_rules import RULES, WITHOUT_RULE, Batch, Mixes, is_same_for_rows, ranges
 from trnrt.importer.values import constant_array, named_outputs, static_shape
 
 # From these a graph may learn how many rows there are, and do something else from some number on. Without them, it does

@@ -23,10 +23,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.neuron.device import target_of
+from trnrt.errors import InputError
 from trnrt.neuron.captured import Attribution, Rest, StepMeasured
 from trnrt.neuron.captured.explorer import DeviceProfile, Place, Placed, Rows
-from trnrt.errors import InputError
+from trnrt.neuron.device import target_of
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile
 from trnrt.planner.plan import Plan

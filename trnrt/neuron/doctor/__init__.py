@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trnrt.neuron.doctor.machine import Machine
 from trnrt.neuron.releases import Releases
 from trnrt.neuron.requirements import BAD, STATES, Finding
-from trnrt.neuron.doctor.machine import Machine
 
 __all__ = ["BAD", "STATES", "Diagnosis", "Finding", "Releases", "Rule", "diagnose"]
 

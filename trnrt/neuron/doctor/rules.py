@@ -7,10 +7,10 @@ from functools import partial
 
 from trnrt.neuron.cores import AVOIDED_S
 from trnrt.neuron.device import OWN_PACKAGES, TARGET_VARIABLE
-from trnrt.neuron.releases import Range, Releases, load_releases, numbers
-from trnrt.neuron.requirements import Asked, Finding, Requirement, install_command, package, requirements
 from trnrt.neuron.doctor import Rule
 from trnrt.neuron.doctor.machine import Machine
+from trnrt.neuron.releases import Range, Releases, load_releases, numbers
+from trnrt.neuron.requirements import Asked, Finding, Requirement, install_command, package, requirements
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, known_targets
 
 _CAST_FLAG = re.compile(r"--auto-cast[= ]\s*(?!none)(\S+)")

@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from trnrt.nki.machine.targets import get_target, portable_name
 from trnrt.neuron.selftest.cases import CASES
+from trnrt.nki.machine.targets import get_target, portable_name
 
 LIMIT_S = {"simulator": 120.0, "neuron": 900.0}
 """A case that takes longer is given up, and its process ended: AWS's compiler alone takes minutes for some."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trnrt.planner.lowering.walk import Lowering
 from trnrt.operators.elementwise import ComputeStep, collapse_broadcast
+from trnrt.planner.lowering.walk import Lowering
 from trnrt.planner.steps import Step
 
 # Of one program: more tiles at once would leave little of SBUF for each.

@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from trnrt.planner.lowering.blocked import Blocked
-from trnrt.planner.plan import Layout
-from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 from trnrt.planner.lowering.views import View, merge_dims
 from trnrt.planner.lowering.weights import PARTITIONS
+from trnrt.planner.plan import Layout
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 
 # DMA transfers of one step beyond which it is refused: each takes about 2 us.
 MOST_PARTS = 16384

@@ -19,16 +19,16 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import Blocker
+from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.blocked import NotStatic
-from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.moving import copy_step
-from trnrt.planner.naming import printable
-from trnrt.planner.lowering.row_numbers import index_nodes
-from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
 from trnrt.planner.lowering.refusals import FALLBACK, refusal
-from trnrt.planner.steps import Operand, Step
+from trnrt.planner.lowering.row_numbers import index_nodes
 from trnrt.planner.lowering.views import View
+from trnrt.planner.naming import printable
+from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
+from trnrt.planner.steps import Operand, Step
 
 Lower = Callable[["Lowering", ir.Node], None]
 _REGISTRY: dict[tuple[str, str], Lower] = {}

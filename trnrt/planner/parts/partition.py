@@ -19,11 +19,11 @@ import onnx_ir as ir
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.choices import DEFAULT, Choices, check_choices
+from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
+from trnrt.planner.making import node_reports, plan_view, rows_of
 from trnrt.planner.parts.crossing import Crossing, host_link, told
 from trnrt.planner.parts.cutting import cut, serialized, type_open_values
 from trnrt.planner.parts.levels import Flow, grouped
-from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
-from trnrt.planner.making import node_reports, plan_view, rows_of
 from trnrt.planner.placing.passes import fewer_rows
 from trnrt.planner.plan import Array, NodeReport, Plan
 

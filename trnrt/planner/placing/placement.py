@@ -11,11 +11,11 @@ from math import prod
 
 from trnrt.nki.machine.targets import Target
 from trnrt.planner.choices import ASKED
-from trnrt.planner.plan import Layout
-from trnrt.planner.placing.prefetching import Rooms
-from trnrt.planner.steps import Step
-from trnrt.planner.placing.sweeps import Sweep
 from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
+from trnrt.planner.placing.prefetching import Rooms
+from trnrt.planner.placing.sweeps import Sweep
+from trnrt.planner.plan import Layout
+from trnrt.planner.steps import Step
 
 
 @dataclass

@@ -15,9 +15,9 @@ from math import prod
 
 import numpy as np
 
+from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Call
-from trnrt.planner.lowering.weights import PARTITIONS
 
 # Bytes a partition that are brought in together, and of one transfer: 2 KiB are advised at least, and from 4 KiB on the
 # bandwidth no longer grows (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer.

@@ -12,8 +12,8 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.choices import ASKED
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing.placement import Placed, tile_shape
+from trnrt.planner.placing.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of
 from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
-from trnrt.planner.placing.prefetching import (PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of)
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.

@@ -12,8 +12,8 @@ import numpy as np
 from trnrt.errors import Blocker
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.choices import Choices
-from trnrt.planner.parts.crossing import Crossing
 from trnrt.planner.lowering.host import HOST_FUNCTIONS
+from trnrt.planner.parts.crossing import Crossing
 from trnrt.planner.parts.partition import CpuPart, DevicePart, Partition
 from trnrt.planner.plan import (
     Array,

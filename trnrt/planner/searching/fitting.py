@@ -14,11 +14,11 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.profiling import in_order_us
 from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.placing.placement import Placed, place, rooms_of
+from trnrt.planner.placing.sweeps import Sweep, possible, sizes
 from trnrt.planner.plan import Array, DeviceTensor
 from trnrt.planner.rendering.module import Draft, KernelModule, render
-from trnrt.planner.steps import Step
-from trnrt.planner.placing.sweeps import Sweep, possible, sizes
 from trnrt.planner.searching.trial import traced
+from trnrt.planner.steps import Step
 
 # Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small.
 _SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)

@@ -20,10 +20,10 @@ from math import prod
 from trnrt.errors import KernelError
 from trnrt.nki.machine.timing import PS_PER_US, schedule
 from trnrt.planner.choices import Choices
-from trnrt.planner.searching.fitting import Fitted, Material, fit, refit
-from trnrt.planner.plan import Tried
-from trnrt.planner.steps import Step
 from trnrt.planner.lowering.weights import PARTITIONS
+from trnrt.planner.plan import Tried
+from trnrt.planner.searching.fitting import Fitted, Material, fit, refit
+from trnrt.planner.steps import Step
 
 EFFORTS = (0, 1)
 """0 takes the estimates, 1 searches."""
