@@ -94,8 +94,8 @@ class ServeSettings(BaseSettings):
         le=1,
         description="Share of requests that onnxruntime runs again in the background, for /metrics.",
     )
-    target: Literal["trn1", "trn2", "trn3"] | None = Field(
-        default=None, description="The hardware: the device that is present, else trn2."
+    target: str | None = Field(
+        default=None, description="The hardware, or a target's file: the device that is present, else trn2."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="What weights and activations are computed in."
@@ -146,6 +146,19 @@ class ServeSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         """Texts, as the environment has them, are lists with commas between; nothing between them is nothing."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("target")
+    @classmethod
+    def _check_target(cls, target: str | None) -> str | None:
+        """A target that there is; of a file its whole path, as other processes look for it from other folders."""
+        if target is None:
+            return None
+        from trnrt.nki.machine.targets import portable_name
+
+        try:
+            return portable_name(target)
+        except OptionError as error:
+            raise ValueError(f"{error}; {error.hint}" if error.hint else str(error)) from None
 
     @field_validator("api_keys")
     @classmethod

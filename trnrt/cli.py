@@ -361,11 +361,9 @@ def doctor_command(
     from trnrt.commands.doctor import examine
     from trnrt.commands.doctor import self_test as run_self_test
 
-    if not self_test and (target is not None or case):
-        raise OptionError("--target and --case say what the self-test runs", hint="add --self-test")
     reporting = Reporting(as_json, json_out)
-    passed = run_self_test(backend.value, target, reporting, case) if self_test else examine(backend.value, reporting)
-    if not passed:
+    test = run_self_test if self_test else examine
+    if not test(backend.value, target, reporting, case):
         raise typer.Exit(1)
 
 

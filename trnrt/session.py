@@ -59,12 +59,12 @@ class NodeArg:
 class InferenceSession:
     """A model, compiled for a target, that runs on the simulator or on a NeuronCore.
 
-    ``model``: a file's path or its content. ``target``: "trn1", "trn2" or "trn3"; by default this machine's device,
-    else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32). ``fallback``:
-    "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such a model is
-    refused. ``choices`` override the planner's own; with ``effort`` 1 it chooses by the predicted time where that can
-    gain, with 0 by estimates, which is quicker and no slower on the simulator: by default 1 on a device. ``device``:
-    which NeuronCores, for how long. What a shape needs is compiled once, and kept. Errors are TrnrtErrors.
+    ``model``: a file's path or its content. ``target``: "trn1", "trn2", "trn3" or a target's file; by default this
+    machine's device, else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32).
+    ``fallback``: "onnxruntime" runs on the CPU what the device can't, and ``notes`` tells what that is; without it such
+    a model is refused. ``choices`` override the planner's own; with ``effort`` 1 it chooses by the predicted time where
+    that can gain, with 0 by estimates, which is quicker and no slower on the simulator: by default 1 on a device.
+    ``device``: which NeuronCores, for how long. What a shape needs is compiled once, and kept. Errors are TrnrtErrors.
     ``sess_options`` and ``providers`` are accepted so that a script written for onnxruntime changes one import; they
     mean nothing here.
     """
@@ -75,7 +75,7 @@ class InferenceSession:
         sess_options: object = None,
         providers: Sequence[object] | None = None,
         *,
-        target: str | None = None,
+        target: str | os.PathLike[str] | None = None,
         dtype: str = "float32",
         backend: str = "auto",
         fallback: str | None = None,

@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks.documented import rates
 from benchmarks.models.table import host_fit, latencies
 from benchmarks.verdicts import all_passed, bars_text, passed, verdict_text
-from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.parts.crossing import host_link
 from trnrt.report.documents import Document
@@ -200,7 +200,7 @@ def _rates_text(rows: Sequence[Row]) -> list[str]:
             f"predicted us: the headline, with its range; x bound is the headline's. The timing model moves"
             f" {get_target(target).timing.dma.total_gbps:g} GB/s",
             f"link us: an estimate for {target} at {link.gbps:g} GB/s and {link.latency_us:g} us each way, which are"
-            " assumptions (trnrt/planner/parts/host_link.toml)",
+            f" assumptions ({place_of(target)})",
         ]
     return told
 

@@ -269,7 +269,7 @@ def test_plan_says_what_a_rate_needs_and_on_what_that_rests(tmp_path: Path) -> N
     assert f"{first['count']} x {first['name']}" in lines[1] and "--workers" in lines[2]
     assert len([line for line in lines if line.startswith("> ")]) == 2
     assert sum(line.endswith("planned") for line in lines) == 1
-    for told in ("Poisson", "assumptions.toml", "host_link.toml", "standard error", "--max-delay-ms"):
+    for told in ("Poisson", "assumptions.toml", "machine/trn2.toml", "standard error", "--max-delay-ms"):
         assert told in outcome.out
     assert "nothing of this was ever run on a device" in outcome.err
 

@@ -90,7 +90,7 @@ def test_every_verb_has_help_and_json(verb: str) -> None:
     assert outcome.code == 0
     for flag in ("--json", "--json-out", "--dtype", "--target"):
         assert flag in outcome.out
-    assert f"[{'|'.join(target_names())}]" in outcome.out
+    assert f"[{'|'.join(target_names())}|FILE.toml]" in outcome.out
 
 
 def test_version() -> None:

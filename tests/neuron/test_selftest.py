@@ -18,8 +18,9 @@ from commanding import trnrt
 from fake_neuron.installing_fake import versions
 
 from trnrt.neuron.selftest import running, suite, worker
-from trnrt.neuron.selftest.cases import CASES, DIRECT, HERE, SAMPLES, SMALL, TARGETS, Direct, Small
+from trnrt.neuron.selftest.cases import CASES, DIRECT, HERE, SAMPLES, SMALL, Direct, Small
 from trnrt.neuron.selftest.suite import Outcome, Suite, Worker, environment, run_suite
+from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.report.console import render
 from trnrt.report.selftest import selftest_document, selftest_parts
 
@@ -70,7 +71,7 @@ def test_every_kernel_is_run_and_every_case_passes(called: set[tuple[str, str]])
 
 @pytest.mark.parametrize("target", ["trn1", "trn3"])
 def test_every_case_passes_on_other_targets(target: str) -> None:
-    names = [name for name, case in CASES.items() if target in case.targets]
+    names = [name for name, case in CASES.items() if get_target(target).generation >= case.since]
     assert [name for name in names if not running.run_case(CASES[name], "simulator", target).passed] == []
 
 
@@ -78,7 +79,8 @@ def test_the_table() -> None:
     assert len(CASES) == len(SMALL) + len(DIRECT) + len(SAMPLES)
     assert {sample.file for sample in SAMPLES} == {"digits_ffnn.onnx", "digits_cnn.onnx"}
     assert {case.dtype for case in SMALL} >= {"float32", "bfloat16", "float16"}
-    assert all(set(case.targets) <= set(TARGETS) for case in CASES.values())
+    generations = {get_target(name).generation for name in target_names()}
+    assert {case.since for case in CASES.values()} < generations
     for name in ("digits_ffnn.onnx", "digits_cnn.onnx", "digits_test.npz"):
         assert (HERE / name).resolve() == ROOT / "models" / name
 
@@ -90,7 +92,7 @@ def test_on_the_device(name: str) -> None:
     from trnrt.backends import device_target, neuron_device
 
     target = device_target() or "trn2"
-    if neuron_device() is None or target not in CASES[name].targets:
+    if neuron_device() is None or get_target(target).generation < CASES[name].since:
         pytest.skip("there is no Neuron device, or its target does not have this")
     result = running.run_case(CASES[name], "neuron", target)
     assert result.passed, result

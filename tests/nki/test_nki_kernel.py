@@ -152,7 +152,7 @@ def test_a_target_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     for call in (generation, lambda a: trace(generation, a), lambda a: simulate(generation)(a)):
         with pytest.raises(OptionError, match="unknown target 'h100'") as error:
             call(drawn(4, 6))
-        assert error.value.hint == "targets are trn1, trn2, trn3"
+        assert error.value.hint == "targets are trn1, trn2, trn3, or a file such as ./trn4.toml"
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -36,7 +36,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.planner.naming",
         "trnrt.planner.steps",
     ),
-    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.inputs.npz", "trnrt.planner"),
+    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.inputs.npz", "trnrt.nki", "trnrt.planner"),
     "trnrt.capacity": ("trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.running.buckets"),
     "trnrt.calibration": ("trnrt.nki",),
     "trnrt.report": (
@@ -60,7 +60,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.nki",
         "trnrt.operators",
         "trnrt.planner",
-        "trnrt.running",
+        "trnrt.running.partition",
         "trnrt.session",
     ),
     "trnrt.running": (
@@ -73,7 +73,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.planner",
     ),
     "trnrt.backends": ("trnrt.errors", "trnrt.neuron", "trnrt.nki", "trnrt.planner"),
-    "trnrt.neuron.doctor": ("trnrt.cache", "trnrt.errors", "trnrt.neuron"),
+    "trnrt.neuron.doctor": ("trnrt.cache", "trnrt.errors", "trnrt.neuron", "trnrt.nki"),
     "trnrt.neuron.selftest": (
         "trnrt.cache",
         "trnrt.errors",

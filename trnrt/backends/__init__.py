@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,10 @@ class Choice:
 
 
 def choose(
-    name: str, target: str | None = None, options: DeviceOptions | None = None, folder: Path | None = None
+    name: str,
+    target: str | os.PathLike[str] | None = None,
+    options: DeviceOptions | None = None,
+    folder: Path | None = None,
 ) -> Choice:
     """The backend called ``name``; ``auto`` takes the NeuronCore where there is one, the simulator otherwise.
 
@@ -103,8 +107,10 @@ def choose(
     if name == "auto" and device is None:
         return Choice(SimulatorBackend(), "no NeuronCore on this machine")
     from trnrt.neuron.requirements import Asked, findings
+    from trnrt.nki.machine.targets import get_target
 
-    found = findings(Asked(target, options.lnc, not options.compile_only))
+    asked = None if target is None else get_target(target).name
+    found = findings(Asked(asked, options.lnc, not options.compile_only))
     if found and name == "auto":
         return Choice(SimulatorBackend(), f"{device} is here, but {found[0].told}")
     if found:

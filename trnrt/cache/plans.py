@@ -16,6 +16,7 @@ from trnrt.cache import KernelCache
 from trnrt.cache.code import PLANS, code_version
 from trnrt.cache.entries import COMPILED, Entries, Times
 from trnrt.errors import OptionError
+from trnrt.nki.machine.targets import cache_name
 
 if TYPE_CHECKING:
     from trnrt.importer import ImportedModel
@@ -57,7 +58,7 @@ def request_for(
         "name": model.name,
         "model": model.digest,
         "version": code_version(PLANS),
-        "target": target,
+        "target": cache_name(target),
         "dtype": dtype,
         "fallback": fallback,
         "batch": rows.pop() if len(rows) == 1 else None,

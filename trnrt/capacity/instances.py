@@ -1,16 +1,14 @@
-"""The instances that have NeuronCores, from ``instances.toml``, and how many of them a number of cores needs."""
+"""The instances that have NeuronCores, from the targets' files, and how many of them a number of cores needs."""
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 from trnrt.errors import OptionError
+from trnrt.nki.machine.targets import Target, get_target, known_targets
 
 
 @dataclass(frozen=True)
@@ -50,29 +48,17 @@ class Fleet:
         return "host" if self.for_host > self.for_cores else "cores"
 
 
-@cache
 def instances() -> dict[str, Instance]:
-    """Name -> instance, of all targets."""
-    text = (files("trnrt.capacity") / "instances.toml").read_text(encoding="utf-8")
-    table: dict[str, Any] = tomllib.loads(text)
-    chips: dict[str, dict[str, Any]] = table["chips"]
-    return {
-        name: Instance(
-            name,
-            entry["target"],
-            entry["chips"],
-            entry["chips"] * chips[entry["target"]]["cores"],
-            entry["vcpus"],
-            entry["memory_gib"],
-            f"{entry['source']}; {chips[entry['target']]['source']}",
-        )
-        for name, entry in table["instances"].items()
-    }
+    """Name -> instance, of all known targets; of several with one name the first, trnrt's own."""
+    found: dict[str, Instance] = {}
+    for one in (one for target in known_targets() for one in _instances_of(target)):
+        found.setdefault(one.name, one)
+    return found
 
 
 def offered(target: str, name: str | None = None) -> list[Instance]:
     """The instances of a target, or the one of this name. OptionError where it is none of the target's."""
-    known = [instance for instance in instances().values() if instance.target == target]
+    known = _instances_of(get_target(target))
     if name is None:
         return known
     found = [instance for instance in known if instance.name == name]
@@ -81,6 +67,23 @@ def offered(target: str, name: str | None = None) -> list[Instance]:
         what = f"{name} has {other.target}" if other else f"there is no instance {name!r}"
         raise OptionError(what, hint=f"those with {target} are {', '.join(instance.name for instance in known)}")
     return found
+
+
+def _instances_of(target: Target) -> list[Instance]:
+    """Those in a target's file, in its order."""
+    device = target.device
+    return [
+        Instance(
+            one.name,
+            target.name,
+            one.chips,
+            one.chips * device.cores,
+            one.vcpus,
+            one.memory_gib,
+            f"{one.source}; {device.cores_source}",
+        )
+        for one in target.instances
+    ]
 
 
 def fleets(known: Iterable[Instance], cores: int, cpu_s: float, utilisation: float) -> list[Fleet]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.errors import BackendError
+from trnrt.errors import BackendError, OptionError
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
 from trnrt.report.files import check_writable, write_or_keep, write_text
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 REPORT = Path("trnrt-self-test.json")
 
 
-def examine(backend: str, reporting: Reporting) -> bool:
-    """Print the diagnosis; tell whether ``backend`` can be used."""
+def examine(backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None) -> bool:
+    """Print the diagnosis; tell whether ``backend`` can be used. A user's own target counts with its instances."""
+    from trnrt.nki.machine.targets import file_of, get_target
     from trnrt.report.doctor import doctor_parts
 
-    diagnosis = _diagnosis()
+    target = target and get_target(target).name
+    if names or (target is not None and file_of(target) is None):
+        raise OptionError("--target and --case say what the self-test runs", hint="add --self-test")
+    diagnosis = _diagnosis(target)
     document = as_text(_document(diagnosis, backend))
     say(document if reporting.as_json else render(doctor_parts(diagnosis, backend)))
     if reporting.json_out is not None:
@@ -38,9 +42,10 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
     """
     from trnrt.neuron.selftest.cases import CASES
     from trnrt.neuron.selftest.suite import run_suite
-    from trnrt.nki.machine.targets import DEFAULT_TARGET
+    from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
     from trnrt.report.selftest import selftest_document, selftest_parts
 
+    target = target and get_target(target).name
     diagnosis = _diagnosis(target)
     backend = "neuron" if backend == "auto" else backend
     if diagnosis.blocking[backend]:

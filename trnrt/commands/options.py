@@ -78,7 +78,7 @@ class Reporting:
 
 
 def check_target(name: str | None) -> str | None:
-    """The target's name as given; OptionError if there is no such target."""
+    """The target's name or file as given; OptionError if there is no such target."""
     if name is not None:
         from trnrt.nki.machine.targets import get_target
 
@@ -136,6 +136,9 @@ def read_percent(text: str) -> float:
     return float(text.strip().removesuffix("%"))
 
 
+# From the folder, not from its package: that is heavy, and this is imported for every --help.
+_NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml"))
+TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
 _MODEL = "The model, an .onnx file."
 _INPUT = (
     "Input file, repeatable: FILE.npz (arrays named like the model's inputs), NAME=FILE.npy, or an image "
@@ -151,8 +154,8 @@ TargetFlag = Annotated[
     str | None,
     typer.Option(
         "--target",
-        metavar="[trn1|trn2|trn3]",
-        help="The hardware: the device that is present, else trn2.",
+        metavar=TARGETS,
+        help="The hardware, or a target's file: the device that is present, else trn2.",
         callback=check_target,
         show_default=False,
     ),
@@ -270,8 +273,8 @@ SimulatedTargetFlag = Annotated[
     str | None,
     typer.Option(
         "--target",
-        metavar="[trn1|trn2|trn3]",
-        help="The hardware to simulate: what NEURON_PLATFORM_TARGET_OVERRIDE names, else trn2.",
+        metavar=TARGETS,
+        help="The hardware to simulate, or a target's file: what NEURON_PLATFORM_TARGET_OVERRIDE names, else trn2.",
         callback=check_target,
         show_default=False,
     ),

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import Backend, DType, Engine, Fallback
+from trnrt.commands.options import TARGETS, Backend, DType, Engine, Fallback
 from trnrt.errors import BackendError
 
 NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
@@ -112,7 +112,7 @@ ShadowFlag = Annotated[
     ),
 ]
 TargetFlag = Annotated[
-    str | None, _flag("--target", "The hardware: the device that is present, else trn2.", "[trn1|trn2|trn3]")
+    str | None, _flag("--target", "The hardware, or a target's file: the device that is present, else trn2.", TARGETS)
 ]
 DTypeFlag = Annotated[DType | None, _flag("--dtype", "What weights and activations are computed in.", None, "float32")]
 BackendFlag = Annotated[

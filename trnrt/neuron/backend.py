@@ -32,6 +32,7 @@ from trnrt.neuron.cores import Lease, lease_for_process, note_failure
 from trnrt.neuron.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.neuron.failures import compile_error, device_error
 from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.nki.machine.targets import get_target
 from trnrt.planner.plan import Plan
 
 TIMEOUT_VARIABLE = "NEURON_RT_EXEC_TIMEOUT"
@@ -118,8 +119,8 @@ class NeuronBackend:
         examples = tuple(
             _as_tensor(torch, np.zeros(tensor.shape, as_dtype(tensor.dtype).numpy)) for tensor in plan.inputs
         )
-        # trn1 has no logical cores, and its compiler no such flag.
-        arguments = [] if plan.target == "trn1" else ["--lnc", str(self.lnc)]
+        # Where there are no logical cores of several, the compiler has no such flag.
+        arguments = ["--lnc", str(self.lnc)] if get_target(plan.target).device.most_lnc > 1 else []
         if not on_device:
             arguments += ["--target", plan.target]
         work.mkdir(mode=0o700, parents=True, exist_ok=True)

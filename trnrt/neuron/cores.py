@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 
 from trnrt.errors import BackendError, CoresTakenError
-from trnrt.neuron.device import PHYSICAL_CORES, device_target, logical_config, neuron_devices
+from trnrt.neuron.device import device_target, logical_config, neuron_devices
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 AVOIDED_S = 600.0
@@ -202,7 +202,10 @@ def parse_cores(text: str) -> list[int]:
 
 def device_cores(lnc: int = 1) -> list[int]:
     """The cores of this machine, as the runtime numbers them where ``lnc`` physical ones make one."""
-    return list(range(len(neuron_devices()) * PHYSICAL_CORES[device_target() or "trn2"] // lnc))
+    from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+
+    device = get_target(device_target() or DEFAULT_TARGET).device
+    return list(range(len(neuron_devices()) * device.cores // lnc))
 
 
 def _lease_for_process(count: int, lnc: int) -> Lease:

@@ -21,9 +21,6 @@ AWS_SIMULATOR = "NKI_SIMULATOR"  # nki/guides/nki_simulator.rst
 DEFAULT_LNC = 1
 """The kernels run on one physical core. The runtime's own default is 2 on trn2."""
 
-PHYSICAL_CORES = {"trn1": 2, "trn2": 8, "trn3": 8}
-"""Physical NeuronCores of a device; NEURON_LOGICAL_NC_CONFIG of them make one that the runtime numbers."""
-
 AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla", "nrtpy")
 """AWS's Python packages, what they stand on, and one that they don't stand beside."""
 
@@ -36,9 +33,6 @@ OWN_SETTINGS = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
 
 ROOT = Path("/")
 """Of the file system; another one in tests."""
-
-# EC2 instance family -> target.
-_FAMILIES = {"trn1": "trn1", "inf2": "trn1", "trn2": "trn2", "trn3": "trn3"}
 
 
 @dataclass(frozen=True)
@@ -108,8 +102,10 @@ def device_target() -> str | None:
 
 def target_of(instance: str | None) -> str | None:
     """The target of an EC2 instance type, which EC2 gives as the product name; None where it is none of AWS's."""
+    from trnrt.nki.machine.targets import known_targets
+
     family = (instance or "").split(".")[0]
-    return next((target for prefix, target in _FAMILIES.items() if family.startswith(prefix)), None)
+    return next((target.name for target in known_targets() if family.startswith(target.device.families)), None)
 
 
 def installed_versions() -> dict[str, str]:

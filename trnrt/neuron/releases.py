@@ -51,7 +51,6 @@ class Releases:
     packages: tuple[Range, ...]
     system: tuple[Range, ...]
     releases: dict[str, dict[str, str]]
-    trn1: dict[str, list[str]]
     sources: dict[str, str]
 
     def release_of(self, package: str, version: str) -> str | None:
@@ -86,7 +85,6 @@ def load_releases() -> Releases:
         tuple(_range(row) for row in data["packages"]),
         tuple(_range(row) for row in data["system"]),
         data["releases"],
-        data["trn1"],
         data["sources"],
     )
 

@@ -15,6 +15,7 @@ from trnrt.errors import BackendError
 from trnrt.neuron.cores import VISIBLE, parse_cores
 from trnrt.neuron.device import AWS_SIMULATOR, DEFAULT_LNC, LNC_VARIABLE, Facts, look_for_device
 from trnrt.neuron.releases import Range, Releases, load_releases, numbers
+from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, target_names
 
 STATES = ("ok", "warning", "missing", "wrong")
 BAD = ("missing", "wrong")
@@ -81,7 +82,7 @@ def device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     if not asked.running:
         return Finding("device", "ok", "none is needed to compile")
     if not facts.devices:
-        mend = "launch a trn2 instance: docs/neuron.md says how; without one, --backend simulator"
+        mend = f"launch a {DEFAULT_TARGET} instance: docs/neuron.md says how; without one, --backend simulator"
         if facts.target is not None:
             mend = install_command(releases, "aws-neuronx-dkms")
         return Finding("device", "missing", f"there is no /dev/neuron* ({what})", "/dev/neuron0", mend)
@@ -90,7 +91,7 @@ def device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
         mend = f"leave --target out, or compile for {asked.target} only: trnrt compile --backend neuron"
         return Finding("device", "wrong", told, asked.target, mend)
     if asked.target is None and facts.target is None:
-        mend = "say --target trn1, trn2 or trn3"
+        mend = f"say --target {' or '.join(', '.join(target_names()).rsplit(', ', 1))}"
         return Finding("device", "missing", f"the kind of this machine's device can't be told ({what})", "", mend)
     count = f"{len(facts.devices)} device{'s' if len(facts.devices) != 1 else ''}"
     return Finding("device", "ok", f"{count} ({facts.devices[0]} first) on {what}")
@@ -140,9 +141,10 @@ def lnc(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     if flag is not None and flag[1] != used:
         told = f"NEURON_CC_FLAGS says {flag[0]}, and the runtime goes by {used}: compiler and runtime must agree"
         return Finding("lnc", "wrong", told, "the same", "take it out of NEURON_CC_FLAGS")
-    if (asked.target or facts.target) == "trn1" and used == "2":
+    target = asked.target or facts.target
+    if target is not None and int(used) > get_target(target).device.most_lnc:
         mend = "use --lnc 1" if variable is None else mend
-        return Finding("lnc", "wrong", "trn1 has no logical cores of 2: there, LNC is always 1", "1", mend)
+        return Finding("lnc", "wrong", f"{target} has no logical cores of 2: there, LNC is always 1", "1", mend)
     return _lnc_of_machine(facts, asked, variable)
 
 
@@ -168,7 +170,8 @@ def _lnc_of_machine(facts: Facts, asked: Asked, variable: str | None) -> Finding
     elif others is None and facts.listed_lnc is not None:
         others, source = str(facts.listed_lnc), "neuron-ls says"
     elif others is None:
-        others, source = {"trn1": "1", "trn2": "2"}.get(facts.target or "", "unknown"), "the default is"
+        default = get_target(facts.target).device.default_lnc if facts.target else 0
+        others, source = str(default or "unknown"), "the default is"
     if others != str(DEFAULT_LNC):
         told = f"{source} {others}; a kernel of trnrt runs on one physical core"
         return Finding("lnc", "warning", told, str(DEFAULT_LNC), f"export {LNC_VARIABLE}={DEFAULT_LNC}")

@@ -17,6 +17,7 @@ from typing import Any
 from trnrt.errors import KernelError, OptionError
 from trnrt.nki.installing import installed
 from trnrt.nki.machine.program import Program, Source
+from trnrt.nki.machine.targets import portable_name
 from trnrt.nki.sim.kernel import TARGET_VARIABLE, without_capacity
 from trnrt.nki.sim.trace import source_of
 
@@ -45,7 +46,7 @@ def environment(
         sys.argv = [str(script), *arguments]
         sys.path = [str(script.resolve().parent), *path]
         if target is not None:
-            os.environ[TARGET_VARIABLE] = target
+            os.environ[TARGET_VARIABLE] = portable_name(target)  # a script may change its folder
         try:
             yield overflowed
         finally:

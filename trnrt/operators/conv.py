@@ -23,7 +23,7 @@ from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, 
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 # Up to so many channels the kernel packs taps, which it does with weights that it loads itself; up to 64 it does so
-# where that saves columns of products enough (one a cycle, 2.8 GHz on trn1) to make up for its loads.
+# where that saves columns of products enough (one a cycle: timing.tensor.clock_ghz) to make up for its loads.
 _PACKED_CHANNELS, _HALF_CHANNELS, _PACKED_COLUMNS = 32, 64, 32768
 # Below this many columns saved the kernel packs nothing (its PACK_NS): float32, of so many bytes, takes 4 cycles a
 # column, at 2.4 GHz.

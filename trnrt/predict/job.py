@@ -21,6 +21,7 @@ from trnrt.cache.code import code_version
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.inputs.drawing import as_numpy
 from trnrt.inputs.matching import local_path, split_argument
+from trnrt.nki.machine.targets import cache_name, portable_name
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source, open_source
@@ -201,7 +202,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
     width = sum(_bytes(one, source.shapes[one.name]) for one in wanted)
     batch = _batch(session, request.batch, rows, width)
     session.buckets = (batch,)
-    settled = replace(request, target=session.target, backend=session.backend)
+    settled = replace(request, target=portable_name(session.target), backend=session.backend)
     per_part = request.rows_per_part or _rows_per_part(_output_bytes(session, source, batch), batch)
     job = Job(settled, rows, per_part, batch, ())
     opened = Opened(job, session, source, batch * max(1, session.runner.parallel))
@@ -369,7 +370,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "rows": job.rows,
         "rows per part": job.rows_per_part,
         "batch": job.batch,
-        "target": request.target,
+        "target": cache_name(opened.session.target),
         "dtype": request.dtype,
         "backend": request.backend,
         "fallback": request.fallback or "none",

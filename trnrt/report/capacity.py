@@ -12,6 +12,7 @@ from rich.text import Text
 
 from trnrt.capacity.assumptions import WORKERS, assumptions
 from trnrt.capacity.queueing import FINAL_SAMPLES
+from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
@@ -239,7 +240,7 @@ def assumed_lines(answer: Answer) -> list[str]:
         "a worker a core, with the server's rules: whatever waits goes as a batch once the core is free, up to the "
         "limit, padded to the next bucket. Clients' bodies come in one piece: --max-delay-ms makes nobody wait",
         f"the device: predicted{_predicted_line(answer)}. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} "
-        "us each way, assumed (trnrt/planner/parts/host_link.toml)",
+        f"us each way, assumed ({place_of(answer.question.target)})",
         told,
         f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
         f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
@@ -271,8 +272,6 @@ def _host_line(host: Host) -> str:
 
 def doubt(target: str) -> str:
     """How far the answer is to be trusted."""
-    from trnrt.nki.machine.targets import get_target
-
     if not get_target(target).timing.compared:
         return f"nothing of this was ever run on a device, and {target}'s model was never compared with a measurement"
     return (

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trnrt.cache import write_whole
 from trnrt.inputs.npz import pack_npz
+from trnrt.nki.machine.targets import file_of
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.cutting import cut, serialized
 from trnrt.validate.bounds import as_float
@@ -40,7 +41,7 @@ HERE = Path(__file__).parent
 
 
 def test_step() -> None:
-    session = trnrt.InferenceSession(HERE / "step.onnx", target="{target}", dtype="{dtype}", backend="{backend}")
+    session = trnrt.InferenceSession(HERE / "step.onnx", target={target}, dtype="{dtype}", backend="{backend}")
     with np.load(HERE / "data.npz") as data:
         expected, tolerance = data["expected"], data["tolerance"]
         feeds = {{info.name: data[f"input_{{k}}"] for k, info in enumerate(session.get_inputs())}}
@@ -75,7 +76,8 @@ class Material:
 
 
 def write_bundle(directory: Path, material: Material) -> list[Path]:
-    """Write step.onnx, data.npz and test_step.py into a directory, which is made if need be."""
+    """Write step.onnx, data.npz and test_step.py into a directory, which is made if need be; and the target's file, if
+    the target is a user's own."""
     group = material.group
     part = cut(material.model, "step", list(group.sources), [group.value])
     _strip(part.model)
@@ -84,9 +86,12 @@ def write_bundle(directory: Path, material: Material) -> list[Path]:
     tolerance = np.broadcast_to(material.tolerance, material.expected.shape)
     pack_npz(packed, {"expected": _plain(material.expected), "tolerance": tolerance, **arrays})
     name = printable(material.name).replace("\\", "").replace('"', "'")
-    test = _TEST.format(name=name, target=material.target, dtype=material.dtype, backend=material.backend)
+    own = file_of(material.target)
+    target = f'"{material.target}"' if own is None else 'HERE / "target.toml"'
+    test = _TEST.format(name=name, target=target, dtype=material.dtype, backend=material.backend)
     directory.mkdir(parents=True, exist_ok=True)
     contents = {"step.onnx": serialized(part), "data.npz": packed.getvalue(), "test_step.py": test.encode("utf-8")}
+    contents |= {} if own is None else {"target.toml": own.content}
     for file, content in contents.items():
         write_whole(directory / file, content, mode=0o644)
     return [directory / file for file in contents]

@@ -11,16 +11,8 @@ from trnrt.neuron.doctor import Rule
 from trnrt.neuron.doctor.machine import Machine
 from trnrt.neuron.releases import Range, Releases, load_releases, numbers
 from trnrt.neuron.requirements import Asked, Finding, Requirement, install_command, package, requirements
+from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, known_targets
 
-_OVERRIDES = {
-    "trn1": "trn1",
-    "inf2": "trn1",
-    "gen2": "trn1",
-    "trn2": "trn2",
-    "gen3": "trn2",
-    "trn3": "trn3",
-    "gen4": "trn3",
-}
 _CAST_FLAG = re.compile(r"--auto-cast[= ]\s*(?!none)(\S+)")
 
 
@@ -119,21 +111,26 @@ def driver(machine: Machine, releases: Releases) -> Finding:
 
 
 def instance(machine: Machine, releases: Releases) -> Finding:
-    """The device is of a kind that NKI 0.6 is for; of trn1 the SDK's own pages disagree."""
+    """The device is of a kind that NKI 0.6 is for; of some the SDK's own pages disagree."""
     if not machine.devices:
         return Finding("instance", "ok", machine.instance or "unknown")
     if machine.target is None:
         told = f"{machine.instance or 'unknown'}: its target can't be told"
-        return Finding("instance", "warning", told, "trn2, trn3", "say --target trn2")
-    if machine.target == "trn1":
-        pages = f"for it: {'; '.join(releases.trn1['for'])}. Against it: {'; '.join(releases.trn1['against'])}"
+        return Finding("instance", "warning", told, _undoubted(), f"say --target {DEFAULT_TARGET}")
+    device = get_target(machine.target).device
+    if device.nki_against:
+        pages = f"for it: {'; '.join(device.nki_for)}. Against it: {'; '.join(device.nki_against)}"
         told = (
             f"{machine.instance}: the SDK's pages contradict each other on NKI {numbers_text(releases)} here. {pages}"
         )
-        return Finding(
-            "instance", "warning", told, "trn2, trn3", "run trnrt doctor --self-test, or use a trn2 instance"
-        )
+        mend = f"run trnrt doctor --self-test, or use a {DEFAULT_TARGET} instance"
+        return Finding("instance", "warning", told, _undoubted(), mend)
     return Finding("instance", "ok", f"{machine.instance}, target {machine.target}")
+
+
+def _undoubted() -> str:
+    """The targets that all pages of the SDK say NKI is for."""
+    return ", ".join(target.name for target in known_targets() if not target.device.nki_against)
 
 
 def numbers_text(releases: Releases) -> str:
@@ -170,9 +167,10 @@ def target_override(machine: Machine, releases: Releases) -> Finding:
     value = machine.settings.get(name)
     if value is None:
         return Finding("target", "ok", f"{name} is not set")
-    meant = _OVERRIDES.get(value.lower())
+    meanings = {text: target.name for target in known_targets() for text in (target.name, *target.aliases)}
+    meant = meanings.get(value.lower())
     if meant is None:
-        return Finding("target", "warning", f"{name}={value}", ", ".join(_OVERRIDES), f"unset {name}")
+        return Finding("target", "warning", f"{name}={value}", ", ".join(meanings), f"unset {name}")
     if machine.devices and machine.target not in (None, meant):
         told = f"{name}={value}, and the device is a {machine.target}"
         return Finding("target", "warning", told, str(machine.target), f"unset {name}")

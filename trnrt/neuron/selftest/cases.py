@@ -2,7 +2,8 @@
 
 A ``Small`` case is an ONNX graph of a node or few, which goes the whole way from the importer to the backend and is
 compared with onnxruntime. A ``Direct`` case calls a kernel that stands alone with arrays, and is compared with numpy. A
-``Sample`` case runs a model of the package on images that it was not trained on.
+``Sample`` case runs a model of the package on images that it was not trained on. ``since``: the generation of
+NeuronCores (``Target.generation``) that a case needs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 HERE = Path(__file__).parent
-TARGETS = ("trn1", "trn2", "trn3")
+FIRST, _V3 = 2, 3
+"""Generations of NeuronCores: the first one that has NKI, and the one that DMA transposes and double rows came with."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Small:
     more: str = ""
     kind: str = "float"
     dtype: str = "float32"
-    targets: tuple[str, ...] = TARGETS
+    since: int = FIRST
     indices: Shape = ()
 
     def model(self) -> bytes:
@@ -71,7 +73,7 @@ class Direct:
     expected: Callable[..., Array]
     dtype: str = "float32"
     rtol: float = 1e-4
-    targets: tuple[str, ...] = TARGETS
+    since: int = FIRST
 
     def arrays(self) -> list[Array]:
         """Drawn operands of the dtype."""
@@ -89,7 +91,7 @@ class Sample:
     file: str
     rows: int
     dtype: str = "float32"
-    targets: tuple[str, ...] = TARGETS
+    since: int = FIRST
 
     def model(self) -> bytes:
         """The model's file, which is part of the package."""
@@ -260,10 +262,10 @@ DIRECT: tuple[Direct, ...] = (
         ((256, 60), (256, 70)),
         _product,
         "float8_e4m3",
-        targets=("trn2", "trn3"),
+        since=_V3,
     ),
     Direct("transpose_by_tensor", "turned", ((60, 200),), np.transpose, rtol=0.0),
-    Direct("transpose_by_dma", "turned_by_dma", ((64, 128),), np.transpose, "bfloat16", 0.0, ("trn2", "trn3")),
+    Direct("transpose_by_dma", "turned_by_dma", ((64, 128),), np.transpose, "bfloat16", 0.0, _V3),
     Direct("layout_rows", "through_rows", ((130, 20),), np.asarray, rtol=0.0),
     Direct("layout_features", "through_features", ((20, 130),), np.asarray, rtol=0.0),
     Direct("layout_channels", "through_channels", ((2, 130, 3, 4),), np.asarray, rtol=0.0),

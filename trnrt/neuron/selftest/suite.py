@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from trnrt.neuron.selftest.cases import CASES
+from trnrt.nki.machine.targets import get_target, portable_name
 
 LIMIT_S = {"simulator": 120.0, "neuron": 900.0}
 """A case that takes longer is given up, and its process ended: AWS's compiler alone takes minutes for some."""
@@ -161,7 +162,7 @@ class Worker:
 
 def command(backend: str, target: str, folder: Path) -> list[str]:
     """What starts a worker."""
-    return [sys.executable, "-m", "trnrt.neuron.selftest.worker", backend, target, str(folder)]
+    return [sys.executable, "-m", "trnrt.neuron.selftest.worker", backend, portable_name(target), str(folder)]
 
 
 def environment(before: Mapping[str, str], backend: str, target: str) -> dict[str, str]:
@@ -180,6 +181,7 @@ def run_suite(
     backend: str, target: str, names: Iterable[str] = CASES, progress: Progress = print, limit_s: float | None = None
 ) -> Suite:
     """Run the cases; nothing that goes wrong in one of them is raised. An interrupted run keeps what it has."""
+    target = get_target(target).name
     suite, start = Suite(backend, target), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trnrt-self-test-") as folder:
         workers = [Worker(name, target, Path(folder), limit_s) for name in dict.fromkeys(("simulator", backend))]
@@ -197,7 +199,7 @@ def run_suite(
 
 
 def _outcome(name: str, target: str, workers: list[Worker]) -> Outcome:
-    if target not in CASES[name].targets:
+    if get_target(target).generation < CASES[name].since:
         return Outcome(name, {"state": "skipped", "summary": f"{target} does not have it"})
     simulated = workers[0].run(name)
     if len(workers) == 1:

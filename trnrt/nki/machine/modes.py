@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 
 class _Mode(Enum):
@@ -48,6 +48,27 @@ class dma_engine(_Mode):  # noqa: N801 - NKI's name
 
     dma = 1
     gpsimd_dma = 2
+
+
+class nc_version(IntEnum):  # noqa: N801 - NKI's name
+    """NeuronCore generations; ordered, because kernels compare them with ``>=``."""
+
+    gen2 = 2
+    gen3 = 3
+    gen4 = 4
+
+
+def add_generation(number: int) -> None:
+    """Make ``nc_version(number)`` and its name valid, for a target of a generation that NKI's own list lacks.
+
+    The list itself, which iteration gives, stays NKI's.
+    """
+    known, name = nc_version._value2member_map_, f"gen{number}"
+    if number not in known:
+        member = int.__new__(nc_version, number)
+        member._name_, member._value_ = name, number
+        known[number] = member
+        setattr(nc_version, name, member)
 
 
 def as_dge_mode(mode: object) -> object:

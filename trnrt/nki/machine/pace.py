@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 End = Literal["least", "most"]
@@ -86,8 +86,8 @@ class DmaTiming:
     packet_ns: float
     read_ns: float
     completion_ns: float
-    default_mode: str
-    static_stores: str
+    default_mode: Literal["hardware", "software", "static"]
+    static_stores: Literal["vector", "scalar", "gpsimd", "tensor", "sync"]
     trigger_hardware_ns: float
     trigger_software_ns: float
     trigger_static_ns: float
@@ -130,7 +130,7 @@ class Timing:
     """
 
     compared: bool
-    order: str
+    order: Literal["program", "free"]
     places: int
     head_ns: float
     tail_ns: float
@@ -171,28 +171,3 @@ def with_value(timing: Any, name: str, value: float | str) -> Any:
     """``timing`` (or a part of it) with another number in the place that ``name`` says."""
     head, _, rest = name.partition(".")
     return replace(timing, **{head: with_value(getattr(timing, head), rest, value) if rest else value})
-
-
-_PARTS: dict[str, Any] = {
-    "vector": EngineTiming,
-    "scalar": EngineTiming,
-    "gpsimd": EngineTiming,
-    "sync": EngineTiming,
-    "tensor": TensorTiming,
-    "dma": DmaTiming,
-}
-
-
-def read_timing(table: Mapping[str, Any]) -> Timing:
-    """The ``[timing]`` table of a target's data file."""
-    values = {name: _PARTS[name](**_frozen(value)) if name in _PARTS else value for name, value in table.items()}
-    values["uncertain"] = tuple(Uncertain(**_frozen(one)) for one in values["uncertain"])
-    missing = {field.name for field in fields(Timing)} - values.keys()
-    if missing:
-        raise ValueError(f"the target's data file says nothing of timing.{', timing.'.join(sorted(missing))}")
-    return Timing(**values)
-
-
-def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with tuples of pairs in the place of its tables."""
-    return {name: tuple(value.items()) if isinstance(value, dict) else value for name, value in table.items()}

@@ -1,27 +1,81 @@
-"""The targets: a NeuronCore's parameters, read from one data file each (``trn1.toml`` ...)."""
+"""The targets: what trnrt knows of each kind of NeuronCore and of the machines that have it, one data file each.
+
+A target is a file of this folder (``trn1.toml`` ...), or a user's own, which is given in the place of a name. All rooms
+read what they need to know of a target from here; none decides by its name.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from trnrt.errors import OptionError
-from trnrt.nki.machine.pace import Timing, read_timing
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.nki.machine.modes import add_generation
+from trnrt.nki.machine.pace import Timing
+from trnrt.nki.machine.reading import TableReader, merge
 
 DEFAULT_TARGET = "trn2"
 
-# What AWS's NEURON_PLATFORM_TARGET_OVERRIDE takes (nki.jit in the API reference).
-ALIASES = {"inf2": "trn1", "gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
+_FOLDER = Path(__file__).parent
+_SUFFIX = ".toml"
+_LARGEST_FILE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The chip, and what AWS's software makes of it. ``cores``: physical NeuronCores of a chip.
+
+    ``families``: what the names of its EC2 instance types begin with. ``most_lnc``: physical cores that one logical
+    core can have; ``default_lnc``: what the runtime takes unasked, 0 where that is not documented.
+    ``nki_for`` and ``nki_against``: pages of the SDK that contradict each other on whether NKI is for it.
+    """
+
+    families: tuple[str, ...]
+    cores: int
+    cores_source: str
+    most_lnc: int
+    default_lnc: int
+    nki_for: tuple[str, ...]
+    nki_against: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way between the host and a NeuronCore: GB/s, and microseconds that a transfer takes beside its bytes."""
+
+    gbps: float
+    gbps_source: str
+    latency_us: float
+    latency_us_source: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """An EC2 instance type: its chips, virtual CPUs and host memory, and where that is said."""
+
+    name: str
+    chips: int
+    vcpus: int
+    memory_gib: int
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The parameters of one NeuronCore generation. Sizes are bytes of one partition."""
+    """The parameters of one NeuronCore generation. Sizes are bytes of one partition.
+
+    ``aliases``: other names that AWS's NEURON_PLATFORM_TARGET_OVERRIDE takes for it.
+    """
 
     name: str
+    aliases: tuple[str, ...]
     generation: int
     partitions: int
     sbuf_bytes: int
@@ -41,6 +95,9 @@ class Target:
     bit_accurate_transpose: bool
     hardware_dge: bool
     dma_priorities: bool
+    device: Device
+    host_link: Link
+    instances: tuple[InstanceType, ...]
     timing: Timing
 
     @property
@@ -52,19 +109,172 @@ class Target:
         return self.psum_banks * self.psum_bank_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class TargetFile:
+    """A user's own target, and the file that it was read from."""
+
+    target: Target
+    path: Path
+    content: bytes
+
+
+_given: dict[str, TargetFile] = {}
+"""The users' own targets by name, as soon as their files are read: plans, profiles and reports name a target only."""
+
+
 @cache
 def target_names() -> tuple[str, ...]:
-    """Every target there is a data file for."""
-    return tuple(sorted(f.name[: -len(".toml")] for f in files(__package__).iterdir() if f.name.endswith(".toml")))
+    """Every target that is part of trnrt."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob(f"*{_SUFFIX}")))
+
+
+def known_targets() -> list[Target]:
+    """Those that are part of trnrt, then those whose files were read by this process."""
+    return [*map(_own_target, target_names()), *(given.target for given in _given.values())]
+
+
+def get_target(name: str | os.PathLike[str]) -> Target:
+    """The target of this name, of this alias, or in this file; OptionError if there is none, or the file is wrong.
+
+    What ends in ``.toml``, or has a folder, is a file.
+    """
+    text = os.fspath(name)
+    if text.endswith(_SUFFIX) or os.sep in text:
+        return _read_given(Path(text))
+    if text in target_names():
+        return _own_target(text)
+    if text in _given:
+        return _given[text].target
+    found = next((target for target in known_targets() if text in target.aliases), None)
+    if found is None:
+        names = ", ".join(dict.fromkeys((*target_names(), *_given)))
+        raise OptionError(f"unknown target {text!r}", hint=f"targets are {names}, or a file such as ./trn4{_SUFFIX}")
+    return found
+
+
+def file_of(name: str) -> TargetFile | None:
+    """The file that a target of this name was read from; None for one that is part of trnrt."""
+    return _given.get(name)
+
+
+def portable_name(name: str | os.PathLike[str]) -> str:
+    """What another process of this machine says for the same target: its name, or its file's whole path."""
+    given = _given.get(get_target(name).name)
+    return os.fspath(name) if given is None else str(given.path)
+
+
+def cache_name(name: str) -> str:
+    """The target's name, with a digest of what its file says where that is not part of trnrt's own code."""
+    given = _given.get(name)
+    return name if given is None else f"{name}@{hashlib.sha256(repr(given.target).encode()).hexdigest()[:16]}"
+
+
+def place_of(name: str) -> str:
+    """Where a person finds the target's file."""
+    given = _given.get(name)
+    return f"trnrt/nki/machine/{name}{_SUFFIX}" if given is None else given.path.name
 
 
 @cache
-def get_target(name: str) -> Target:
-    """The target called ``name`` (``trn1``, ``trn2``, ``trn3`` or an alias of AWS's); OptionError if there is none."""
-    known = ALIASES.get(name, name)
-    if known not in target_names():
-        raise OptionError(f"unknown target {name!r}", hint=f"targets are {', '.join(target_names())}")
-    data = tomllib.loads((files(__package__) / f"{known}.toml").read_text(encoding="utf-8"))
-    timing = read_timing(data.pop("timing"))
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-    return Target(**fields, timing=timing)
+def _own_target(name: str) -> Target:
+    return _parse(name + _SUFFIX, (_FOLDER / f"{name}{_SUFFIX}").read_bytes())
+
+
+def _read_given(path: Path) -> Target:
+    """A user's file. A name means one target as long as a process lasts: another one of the same name is an error."""
+    target, content = _load(path.absolute(), *_stamp(path), str(path))
+    name, before = target.name, _given.get(target.name)
+    if name in target_names() or before is not None:
+        known = _own_target(name) if before is None else before.target
+        if known == target:
+            return known
+        where = "is part of trnrt" if before is None else f"was read from {before.path} with other values"
+        raise OptionError(f"{path}: name = {name!r}, and {name} {where}", hint="give it another name")
+    add_generation(target.generation)
+    _given[name] = TargetFile(target, path.absolute(), content)
+    return target
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when the file does; OptionError where there is no such file."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"can't read the target in {str(path)!r}: {reason}", hint=_KINDS.format(_names())) from None
+    return found.st_mtime_ns, found.st_size
+
+
+_KINDS = "a target is one of {}, or a file such as ./trn4.toml"
+
+
+def _names() -> str:
+    return ", ".join(target_names())
+
+
+@cache
+def _load(path: Path, changed: int, size: int, shown: str) -> tuple[Target, bytes]:
+    """The target in a file and the file's bytes; read again when it has changed."""
+    if size > _LARGEST_FILE or not path.is_file():
+        raise OptionError(f"{shown} is no file of a target", hint=f"it is a TOML file of at most {_LARGEST_FILE} bytes")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise OptionError(f"can't read the target in {shown!r}: {error.strerror}") from None
+    return _parse(shown, content), content
+
+
+def _parse(file: str, content: bytes) -> Target:
+    """The target that a file describes; OptionError names the key that is wrong."""
+    reader = TableReader(file)
+    try:
+        data: dict[str, Any] = tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise reader.refuse(f"it is not TOML: {error}", "one key a line: sbuf_bytes = 229376") from None
+    if (like := data.pop("like", None)) is not None:
+        data = _like(reader, like, data)
+    target: Target = reader.table(Target, data)
+    _check_values(reader, target)
+    return target
+
+
+def _like(reader: TableReader, like: object, changes: dict[str, Any]) -> dict[str, Any]:
+    """What the file of another target says, with these changes. No measurement was compared with the result."""
+    if like not in target_names():
+        raise reader.refuse(f"like = {like!r}", f"it is one of {_names()}")
+    if "name" not in changes:
+        raise reader.refuse("name is missing", f'it is not {like} any more: name = "..."')
+    base = tomllib.loads((_FOLDER / f"{like}{_SUFFIX}").read_text(encoding="utf-8"))
+    base["timing"]["compared"] = False
+    return merge(base, changes)
+
+
+def _check_values(reader: TableReader, target: Target) -> None:
+    """What a key's type and limits can't say: how it goes with others."""
+    _check_dtypes(reader, "matmul_dtypes", target.matmul_dtypes)
+    _check_dtypes(reader, "psum_matmul_dtypes", target.psum_matmul_dtypes)
+    if target.sbuf_reserved_bytes >= target.sbuf_bytes:
+        what = f"sbuf_reserved_bytes = {target.sbuf_reserved_bytes}"
+        raise reader.refuse(what, f"it is less than sbuf_bytes, {target.sbuf_bytes}")
+    if target.partitions % target.timing.dma.engines:
+        what = f"timing.dma.engines = {target.timing.dma.engines}"
+        raise reader.refuse(what, f"each serves as many of the {target.partitions} partitions")
+    if "other" not in dict(target.timing.tensor.peak_tflops):
+        raise reader.refuse("timing.tensor.peak_tflops.other is missing", "it is the rate of all other dtypes")
+    if target.device.default_lnc > target.device.most_lnc:
+        what = f"device.default_lnc = {target.device.default_lnc}"
+        raise reader.refuse(what, f"it is at most device.most_lnc, {target.device.most_lnc}")
+    if not target.instances:
+        raise reader.refuse("instances is empty", "it has one table an EC2 instance type: capacity is counted in them")
+    for k, one in enumerate(target.timing.uncertain):
+        for end, values in (("least", one.least), ("most", one.most)):
+            for name, value in values:
+                reader.named_value(Timing, name, value, f"timing.uncertain[{k}].{end}")
+
+
+def _check_dtypes(reader: TableReader, key: str, names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            as_dtype(name)
+        except TypeError as error:
+            raise reader.refuse(f"{key} has {name!r}", str(error)) from None

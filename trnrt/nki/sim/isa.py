@@ -7,7 +7,6 @@ Each function names its arguments and appends the instruction; what it may do an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from operator import index
 from typing import Any
 
@@ -115,16 +114,9 @@ dge_mode = modes.dge_mode
 oob_mode = modes.oob_mode
 matmul_perf_mode = modes.matmul_perf_mode
 dma_engine = modes.dma_engine
+nc_version = modes.nc_version
 
 _VECTOR_TRANSPOSE_MAX = 32
-
-
-class nc_version(IntEnum):  # noqa: N801 - NKI's name
-    """NeuronCore generations; ordered, because kernels compare them with ``>=``."""
-
-    gen2 = 2
-    gen3 = 3
-    gen4 = 4
 
 
 def get_nc_version() -> nc_version:

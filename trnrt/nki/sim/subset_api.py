@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trnrt.nki.machine.modes import nc_version
 from trnrt.nki.sim.subset_source import Finding, SourceFile, bound_names, read, syntax_finding
 
 _DATA = Path(__file__).with_name("nki_api_0_6.json")
@@ -100,7 +101,8 @@ class ApiTable:
         if rest and rest[0] not in module.names() and not rest[0].startswith("__"):
             return f"{module_path}.{rest[0]}", module.names()
         if len(rest) > 1 and (cls := self._class_of(module, rest[0])) is not None:
-            known = {*cls.members, *cls.methods}
+            # A target's file may name a generation that the release lacks.
+            known = {*cls.members, *cls.methods, *(vars(nc_version) if rest[0] == nc_version.__name__ else ())}
             if rest[1] not in known and not rest[1].startswith("__"):
                 return f"{module_path}.{rest[0]}.{rest[1]}", known
         return None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-ASSUMPTIONS = Path(__file__).with_name("host_link.toml")
+from trnrt.nki.machine.targets import get_target, place_of
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,10 @@ class Crossing:
         return cls(to_host, to_device, cost, open_shapes)
 
 
-@cache
 def host_link(target: str) -> HostLink:
-    """The link of a target, from ``host_link.toml``, which says where each value comes from."""
-    table = tomllib.loads(ASSUMPTIONS.read_text(encoding="utf-8"))[target]
-    return HostLink(float(table["gbps"]["value"]), float(table["latency_us"]["value"]))
+    """The link of a target, from its file, which says where each value comes from."""
+    found = get_target(target).host_link
+    return HostLink(found.gbps, found.latency_us)
 
 
 def told(target: str) -> str:
@@ -55,5 +51,5 @@ def told(target: str) -> str:
     link = host_link(target)
     return (
         f"crossings: {link.gbps:g} GB/s and {link.latency_us:g} us each way, which are assumptions "
-        "(trnrt/planner/parts/host_link.toml); the CPU's own time is not predicted"
+        f"({place_of(target)}); the CPU's own time is not predicted"
     )
