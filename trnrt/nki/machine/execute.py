@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError, KernelWarning
+from trnrt.nki.errors import KernelError, KernelWarning
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
 from trnrt.nki.machine.elision import elided_loads, seen_through
 from trnrt.nki.machine.instructions.cores import MEETINGS

@@ -10,13 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trnrt.nki.machine.dtypes import Array, DType
 from trnrt.nki.machine.targets import Target
-
-if TYPE_CHECKING:
-    from trnrt.nki.machine.memory import MemoryUse
 
 
 class MemoryRegion(Enum):
@@ -356,6 +353,20 @@ class Doubt:
 
     def __str__(self) -> str:
         return f"{self.message}\n  rule {self.rule.name}: {self.rule.says} ({self.rule.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Peak bytes a partition that tiles hold at once, and which memories can't hold them (of an unlimited program)."""
+
+    sbuf_peak_bytes: int
+    psum_peak_bytes: int
+    overflowed: tuple[MemoryRegion, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether every tile has a place on the device."""
+        return not self.overflowed
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from trnrt.errors import OptionError
+from trnrt.nki.errors import OptionError
 from trnrt.nki.machine.pace import Timing, read_timing
 
 DEFAULT_TARGET = "trn2"

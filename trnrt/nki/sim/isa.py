@@ -11,7 +11,7 @@ from enum import IntEnum
 from operator import index
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import modes
 from trnrt.nki.machine.instructions import OPERATIONS
 from trnrt.nki.machine.instructions.elementwise import integers_only

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor
 from trnrt.nki.machine.instructions.printing import CAPTURE, DEVICE_PRINT, PRINT

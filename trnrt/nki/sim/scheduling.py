@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.instructions.cores import MEETINGS
 from trnrt.nki.machine.program import Instruction, Program, Register, View
 from trnrt.nki.machine.timing.regions import region_of

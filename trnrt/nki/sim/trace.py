@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array, DType, float32
 from trnrt.nki.machine.program import (
     Doubt,

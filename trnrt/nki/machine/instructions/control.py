@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.program import Engine, Instruction, Operation, Register
 from trnrt.nki.machine.rules import control as rules
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, copier, exact, in_shape, writer
 from trnrt.nki.machine.bits import number_pattern, pattern, stored

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, exact, in_shape, matrix, writer
 from trnrt.nki.machine.dtypes import Array

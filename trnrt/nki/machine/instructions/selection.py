@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.accumulators import accumulating_writer
 from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, in_shape, writer

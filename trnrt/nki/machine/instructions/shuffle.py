@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, in_shape
 from trnrt.nki.machine.dtypes import Array

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.modes import matmul_perf_mode
 from trnrt.nki.machine.rules.array import FULL_ARRAY
 from trnrt.nki.machine.targets import Target

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.instructions import OPERATIONS
 from trnrt.nki.machine.program import Engine, Instruction, Loop, Register
 from trnrt.nki.sim.tensor import NkiTensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 
 
 def _refuse(name: str) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index as as_integer
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.instructions import shuffle
 from trnrt.nki.machine.program import Engine, Instruction
 from trnrt.nki.sim.tensor import NkiTensor

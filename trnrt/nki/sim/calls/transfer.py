@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import modes
 from trnrt.nki.machine.instructions import transfer
 from trnrt.nki.machine.operators import Operator

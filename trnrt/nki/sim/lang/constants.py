@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array, as_dtype, uint8
 from trnrt.nki.machine.instructions.printing import DEVICE_PRINT
 from trnrt.nki.machine.program import Engine, MemoryRegion
