@@ -131,7 +131,7 @@ class Stager:
                 if arg in instruction.operation.writes:
                     stores.append(operand)
         substituted = replace(instruction, args=args)
-        run = instruction.operation.bind(substituted, arrays)
+        run = instruction.operation.meaning(substituted, arrays)
         kept = self._destination(instruction, operands, arrays, substituted)
 
         def action() -> None:

@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 
 from trnrt.nki.errors import KernelError
 
+__all__ = ["nc_matmul_mx", "quantize_mx"]
+
 
 def _refuse(name: str) -> NoReturn:
     raise KernelError(
