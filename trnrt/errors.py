@@ -1,6 +1,6 @@
 """Every error that trnrt raises on purpose: one tree, so that a caller can catch one class. And its one warning.
 
-This module imports nothing, so that every room, the simulator included, may use it.
+This module imports nothing but the simulator's errors, which stand with the simulator, so that every room may use it.
 
 Exit codes are the CLI's contract: 1 when the answer is no, 2 when the request was wrong.
 """
@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-class TrnrtError(Exception):
-    """Base class. ``str(error)`` is what a user reads; ``hint`` says what would help."""
-
-    exit_code = 2
-
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+from trnrt.nki.errors import KernelError as KernelError
+from trnrt.nki.errors import KernelMemoryError as KernelMemoryError
+from trnrt.nki.errors import KernelWarning as KernelWarning
+from trnrt.nki.errors import OptionError as OptionError
+from trnrt.nki.errors import TrnrtError as TrnrtError
 
 
 class ModelFileError(TrnrtError):
@@ -26,10 +22,6 @@ class ModelFileError(TrnrtError):
 
 class InputError(TrnrtError):
     """An input array or image does not fit the model: name, shape, dtype, or content."""
-
-
-class OptionError(TrnrtError):
-    """A flag or argument has a value that trnrt does not take."""
 
 
 class TooManyBadError(TrnrtError):
@@ -90,20 +82,3 @@ class UnsupportedModelError(TrnrtError):
         super().__init__(f"{model}: {count} can't run on the NeuronCore:\n  " + "\n  ".join(lines))
         self.model = model
         self.blockers = blockers
-
-
-class KernelError(TrnrtError, AssertionError):
-    """A kernel breaks a rule of the hardware or of NKI; names instruction, operand, limit and source line.
-
-    An AssertionError, too: that is what AWS's simulator raises, and what code written for it catches.
-    """
-
-    exit_code = 1
-
-
-class KernelMemoryError(KernelError):
-    """A kernel's tiles do not fit SBUF or PSUM; lists the tiles that are alive at that point."""
-
-
-class KernelWarning(UserWarning):
-    """The simulator ran what the hardware may do otherwise, or AWS's compiler may refuse; names the source line."""

@@ -7,7 +7,7 @@ import pytest
 from simulating import NUMPY, Array, drawn, give, load, run, same, tile
 
 from trnrt.nki import nisa, nl, simulate
-from trnrt.nki.machine.instructions import random
+from trnrt.nki.sim.instructions import random
 
 ENGINES = {"vector": nisa.engine.vector, "gpsimd": nisa.engine.gpsimd}
 

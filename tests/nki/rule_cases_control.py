@@ -6,7 +6,7 @@ from rule_cases import case
 from simulating import tile, zeros
 
 from trnrt.nki import nisa, nl
-from trnrt.nki.sim.calls import control
+from trnrt.nki.sim.instructions import control
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 

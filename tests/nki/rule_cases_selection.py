@@ -68,6 +68,11 @@ def _(broken: bool) -> None:
     nisa.iota(tile(8, 4, dtype=nl.int32), [[1, 2], [1, 4 if broken else 2]])  # here
 
 
+@case("iota-fit", "dst is uint8, the values go from 0 to 256", "take a wider dtype")
+def _(broken: bool) -> None:
+    nisa.iota(tile(8, 2, dtype=nl.uint8), [[256 if broken else 255, 2]])  # here
+
+
 @case("pattern-integers", "offset is 0.5", "must be an int32")
 def _(broken: bool) -> None:
     offset: Any = 0.5 if broken else -(1 << 31)

@@ -1,4 +1,4 @@
-"""``Operation.cost``: the documented formulas, the published measurements, and that no operation was forgotten."""
+"""``Operation.cycles``: the documented formulas, the published measurements, and what takes none."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from simulating import TARGETS, tile, traced
 
 from trnrt.nki import nisa, nl
 from trnrt.nki.machine import costs
-from trnrt.nki.machine.instructions import OPERATIONS
-from trnrt.nki.machine.program import Engine, Instruction, Operation
+from trnrt.nki.machine.program import Engine, Instruction
 from trnrt.nki.machine.targets import get_target
+from trnrt.nki.sim.instructions import OPERATIONS
 
 SEQUENCER = {"loop_begin", "loop_end", "register_move", "register_load", "register_store", "core_barrier"}
 MODELLED = {  # in timing/
     *("nc_matmul", "dma_copy", "dma_transpose", "dma_compute", "sendrecv"),
     *("device_print", "capture", "print"),
 }
-NO_COST = Operation.__dataclass_fields__["cost"].default
 
 Body = Callable[[], Any]
 HALF, FULL = nl.bfloat16, nl.float32
@@ -34,7 +33,7 @@ def last(body: Body, target: str = "trn2") -> Instruction:
 
 def cost(body: Body, target: str = "trn2") -> float:
     instruction = last(body, target)
-    return instruction.operation.cost(instruction, get_target(target))
+    return instruction.operation.cycles(instruction, get_target(target))
 
 
 def sbuf(n: int = 512, dtype: object = FULL) -> nl.NkiTensor:
@@ -388,7 +387,7 @@ def predicted_ns(instruction: Instruction, name: str) -> float:
     engine = target.timing.scalar if instruction.engine is Engine.scalar else target.timing.vector
     exponential = instruction.operation.name == "activation" and instruction["op"].name == "exp"
     function = target.timing.function_latency_ns if exponential else 0
-    return engine.latency_ns + function + instruction.operation.cost(instruction, target) / engine.clock_ghz
+    return engine.latency_ns + function + instruction.operation.cycles(instruction, target) / engine.clock_ghz
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -399,11 +398,12 @@ def test_measurements(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_has_a_cost(name: str) -> None:
-    forgotten = OPERATIONS[name].cost is NO_COST
-    assert forgotten == (name in SEQUENCER | MODELLED)
+def test_what_takes_no_cycles_of_a_data_path(name: str) -> None:
+    operation = OPERATIONS[name]
+    assert (operation.cycles is costs.sequenced) == (name in SEQUENCER)
+    assert (operation.cycles is costs.modelled) == (name in MODELLED)
     if name in MODELLED:
-        assert OPERATIONS[name].engines[0] in (Engine.dma, Engine.tensor)
+        assert operation.engines[0] in (Engine.dma, Engine.tensor)
 
 
 def test_the_lists_name_operations() -> None:

@@ -12,8 +12,8 @@ from simulating import Kernel, Tensor, tile, traced, zeros
 
 from trnrt.errors import KernelMemoryError
 from trnrt.nki import nisa, nl
-from trnrt.nki.machine.memory import MemoryUse, allocate
-from trnrt.nki.machine.program import Program, Storage
+from trnrt.nki.machine.memory import allocate
+from trnrt.nki.machine.program import MemoryUse, Program, Storage
 from trnrt.nki.machine.targets import get_target
 
 USABLE = {"trn1": 176 * 1024, "trn2": 208 * 1024, "trn3": 240 * 1024}

@@ -12,10 +12,9 @@ from simulating import Tensor, give, load, tile, traced, zeros
 
 from trnrt.errors import KernelError, KernelWarning
 from trnrt.nki import nisa, nl, simulate
-from trnrt.nki.machine.instructions import OPERATIONS
 from trnrt.nki.machine.program import Engine, Rule
-from trnrt.nki.machine.rules import RULES
-from trnrt.nki.machine.rules.table import rule
+from trnrt.nki.machine.rules.table import RULES, rule
+from trnrt.nki.sim.instructions import OPERATIONS
 
 for path in sorted(Path(__file__).parent.glob("rule_cases_*.py")):  # the families' own rules
     import_module(path.stem)

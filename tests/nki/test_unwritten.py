@@ -13,9 +13,8 @@ from rule_cases import HERE
 from simulating import Tensor, give, load, run, spec, tile, zeros
 
 from trnrt.nki import nisa, nl, simulate
-from trnrt.nki.machine.instructions import OPERATIONS
-from trnrt.nki.machine.spreading import SPREADS
 from trnrt.nki.machine.unwritten import unwritten_reads
+from trnrt.nki.sim.instructions import OPERATIONS
 from trnrt.nki.sim.kernel import Simulated
 
 Body = Callable[..., Tensor]
@@ -443,10 +442,6 @@ def test_the_simulator_reads_nan_where_this_says_so() -> None:
     for body in GOOD:
         if body not in left:
             assert not np.isnan(run(body, x, target="trn3")).any(), body.__name__
-
-
-def test_what_spreads_are_instructions() -> None:
-    assert set(SPREADS) <= set(OPERATIONS)
 
 
 def test_arguments_of_masks_and_indices_are_reads() -> None:

@@ -3,16 +3,26 @@
 They get AWS's modules where its `nki` 0.6 is installed, and the simulator's elsewhere;
 ``TRNRT_NKI=simulator`` asks for the simulator on a machine that has both. For kernels that say ``import nki``,
 ``install()`` puts the simulator in the place of AWS's package where that is missing.
+
+Names are loaded on first use, so that the errors can be imported without the simulator.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from trnrt.nki.installing import aws_nki_installed, install, uninstall
-from trnrt.nki.profiling import Profile, profile
-from trnrt.nki.sim.kernel import Simulated, Spec, simulate, trace
+if TYPE_CHECKING:
+    from trnrt.nki import sim as nki
+    from trnrt.nki.installing import install, uninstall
+    from trnrt.nki.profiling import Profile, profile
+    from trnrt.nki.sim import isa as nisa
+    from trnrt.nki.sim import language as nl
+    from trnrt.nki.sim.kernel import Simulated, Spec, simulate, trace
+
+    USES_AWS: bool
 
 __all__ = [
     "USES_AWS",
@@ -29,14 +39,38 @@ __all__ = [
     "uninstall",
 ]
 
+_HOMES = {
+    "Profile": "trnrt.nki.profiling",
+    "Simulated": "trnrt.nki.sim.kernel",
+    "Spec": "trnrt.nki.sim.kernel",
+    "install": "trnrt.nki.installing",
+    "profile": "trnrt.nki.profiling",
+    "simulate": "trnrt.nki.sim.kernel",
+    "trace": "trnrt.nki.sim.kernel",
+    "uninstall": "trnrt.nki.installing",
+}
+# AWS's module, and ours.
+_MODULES = {
+    "nki": ("nki", "trnrt.nki.sim"),
+    "nisa": ("nki.isa", "trnrt.nki.sim.isa"),
+    "nl": ("nki.language", "trnrt.nki.sim.language"),
+}
 
-USES_AWS = os.environ.get("TRNRT_NKI", "auto") != "simulator" and aws_nki_installed()
 
-if TYPE_CHECKING or not USES_AWS:
-    from trnrt.nki import sim as nki
-    from trnrt.nki.sim import isa as nisa
-    from trnrt.nki.sim import language as nl
-else:
-    import nki
-    import nki.isa as nisa
-    import nki.language as nl
+@cache
+def _uses_aws() -> bool:
+    installing = import_module("trnrt.nki.installing")
+    return os.environ.get("TRNRT_NKI", "auto") != "simulator" and bool(installing.aws_nki_installed())
+
+
+def __getattr__(name: str) -> Any:
+    if name == "USES_AWS":
+        value: Any = _uses_aws()
+    elif name in _MODULES:
+        aws, ours = _MODULES[name]
+        value = import_module(aws if _uses_aws() else ours)
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'trnrt.nki' has no attribute {name!r}")
+    return globals().setdefault(name, value)

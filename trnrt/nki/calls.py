@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import OptionError
+from trnrt.nki.errors import OptionError
 from trnrt.nki.machine.dtypes import DTYPES, DType, as_dtype
 from trnrt.nki.sim.kernel import Spec
 

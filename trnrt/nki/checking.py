@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError, OptionError
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
+from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target

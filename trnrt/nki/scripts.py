@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trnrt.errors import KernelError, OptionError
+from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.installing import installed
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import portable_name

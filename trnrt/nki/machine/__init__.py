@@ -5,7 +5,7 @@
 ``modes``         the modes that instructions take as arguments
 ``program``       storages, views, instructions: the flat instruction stream
 ``rules``         what the hardware refuses, as one table
-``instructions``  each instruction declared once: operands, rules, meaning
+``costs``         the cycles of instructions
 ``memory``        where tiles live: liveness and addresses
 ``execute``       a program bound to arrays and replayed
 """

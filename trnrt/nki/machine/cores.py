@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor, unwritten
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Storage

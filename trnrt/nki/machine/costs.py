@@ -1,6 +1,6 @@
 """What an instruction costs: the cycles for which it keeps its engine's data path busy, in that engine's clock.
 
-A cost is a function (instruction, target) -> cycles, to which an Operation's ``cost`` refers. Left out, as the timing
+A cost is a function (instruction, target) -> cycles; a declaration's ``cycles`` names one. Left out, as the timing
 model adds them: the latency from start to end, the least interval of two instructions, semaphores, and the loading of
 an activation function's table. DMA and the tensor engine have models of their own.
 
@@ -99,6 +99,16 @@ def _contiguous(tiles: list[View]) -> bool:
     return all(_step(tile) == 1 for tile in tiles)
 
 
+def modelled(instruction: Instruction, target: Target) -> float:
+    """0: DMA and matrix products have models of their own in ``timing``."""
+    return 0
+
+
+def sequenced(instruction: Instruction, target: Target) -> float:
+    """0: an engine's sequencer does it, and the engine's data path stays free."""
+    return 0
+
+
 def streaming(instruction: Instruction, target: Target) -> float:
     """N: one element a cycle, whatever the dtype.
 
@@ -131,7 +141,7 @@ def fixed_cycles(instruction: Instruction, target: Target) -> float:
     start, of an operand of one element a partition its read, and what reading the accumulators adds."""
     if instruction.engine is Engine.gpsimd:
         return GPSIMD_START
-    cost = instruction.operation.cost
+    cost = instruction.operation.cycles
     if instruction.args.get("reduce_res") is not None:
         return cost(instruction, target) - min(cost(instruction, target) / 2, streaming(instruction, target))
     return cost(instruction, target) - copying(instruction, target) if cost is scaling else 0

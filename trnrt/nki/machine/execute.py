@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError, KernelWarning
+from trnrt.nki.errors import KernelError, KernelWarning
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
 from trnrt.nki.machine.elision import elided_loads, seen_through
-from trnrt.nki.machine.instructions.cores import MEETINGS
 from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Source, Storage, View
 from trnrt.nki.machine.staging import Stager, byte_storages, typed
 
@@ -272,7 +271,7 @@ class Executor:
             elif instruction.operation.name == "loop_end":
                 body, self._actions = self._actions, around.pop()
                 self._actions.append(_loop(instruction["loop"], body, self._memory.register))
-            elif instruction.operation.name in MEETINGS and not around:
+            elif instruction.operation.meets and not around:
                 self.meetings.append(instruction)
                 self.segments.append(self._actions)
                 self._actions = []
@@ -281,7 +280,7 @@ class Executor:
             elif self._stager.wants(instruction):
                 self._actions.append(self._stager.bind(instruction, self._memory))
             else:
-                self._actions.append(instruction.operation.bind(instruction, self._memory))
+                self._actions.append(instruction.operation.meaning(instruction, self._memory))
             for storage in ending.pop(position, ()):
                 array = self._memory.held[storage.index]
                 free[array.size, array.dtype].append(array)

@@ -19,8 +19,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from trnrt.errors import KernelMemoryError
-from trnrt.nki.machine.program import MemoryRegion, Program, Storage
+from trnrt.nki.errors import KernelMemoryError
+from trnrt.nki.machine.program import MemoryRegion, MemoryUse, Program, Storage
 from trnrt.nki.machine.rotation import ALIGNMENT, rotate
 from trnrt.nki.machine.rules.allocation import capacity
 from trnrt.nki.machine.targets import Target
@@ -38,20 +38,6 @@ _WAY_OUT = (
 )
 
 Span = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """Peak bytes a partition that tiles hold at once, and which memories can't hold them (of an unlimited program)."""
-
-    sbuf_peak_bytes: int
-    psum_peak_bytes: int
-    overflowed: tuple[MemoryRegion, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        """Whether every tile has a place on the device."""
-        return not self.overflowed
 
 
 @dataclass(frozen=True, slots=True)

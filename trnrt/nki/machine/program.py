@@ -6,17 +6,14 @@ the executor binds views to arrays, the reports read names and source lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trnrt.nki.machine.dtypes import Array, DType
 from trnrt.nki.machine.targets import Target
-
-if TYPE_CHECKING:
-    from trnrt.nki.machine.memory import MemoryUse
 
 
 class MemoryRegion(Enum):
@@ -217,8 +214,10 @@ class View:
         return f"({shape}) {self.dtype} {self.buffer.value} view of {self.storage.name or 'a tile'!r}"
 
 
-Bind = Callable[["Instruction", Any], Callable[[], None]]  # (instruction, binding.Arrays) -> what replays it
-Cost = Callable[["Instruction", Target], float]  # cycles of its engine's data path
+Meaning = Callable[["Instruction", Any], Callable[[], None]]  # (instruction, binding.Arrays) -> what replays it
+Cycles = Callable[["Instruction", Target], float]  # of its engine's data path
+Marks = Mapping[str, Array]  # by argument, in the shape of its view; arguments without marks are left out
+Spread = Callable[["Instruction", Marks], dict[str, Array]]
 Check = Callable[[Any, Target], "str | None"]
 
 
@@ -237,38 +236,60 @@ class Rule:
     refuses: bool = True
 
 
-def _no_cycles(instruction: Instruction, target: Target) -> float:
-    return 0
+class Reduction(NamedTuple):
+    """What an instruction takes that reduces its results into its engine's accumulator registers.
 
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An instruction of the NeuronCore, declared once.
-
-    ``writes`` and ``reads`` name the arguments that are tensors; those of ``numbers`` may be a number instead,
-    those of ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast. Those of
-    ``partly`` are read where a mask chooses them, if at all; those of ``indexed`` at the indices of another operand.
-    ``registers`` names the argument that holds the engine's own registers, read and written.
-    ``engines`` are the engines that can run it, the first one being what an unnamed engine means (the
-    model's policy for what AWS's compiler is free to choose); ``rules`` what is refused; ``bind`` the meaning;
-    ``cost`` the cycles for which it keeps its engine's data path busy (DMA and the tensor engine have models of their
-    own in ``timing``).
+    ``operators`` are the names that ``operator`` (an argument) may have; ``commands`` the values of ``reduce_cmd``.
+    ``loads`` is the argument that ``load_reduce`` loads, ``unused`` what it may be with another command (empty:
+    anything).
     """
 
-    name: str
+    commands: tuple[Enum, ...]
+    operator: str = ""
+    operators: tuple[str, ...] = ()
+    loads: str = ""
+    unused: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What is declared of an instruction, but for its name and signature. A facet that is left out is an error.
+
+    ``engines`` are the engines that can run it, the first one being what an unnamed engine means (the
+    model's policy for what AWS's compiler is free to choose). ``rules`` are what is refused, ``meaning`` is what it
+    does to arrays, ``cycles`` how long it keeps its engine's data path busy. ``spreads`` tells which elements of its
+    results depend on which it reads; None: masks or indices choose, and results count as good.
+
+    Operands: ``writes`` and ``reads`` name the arguments that are tensors; those of ``numbers`` may be a number
+    instead, those of ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast. Those
+    of ``partly`` are read where a mask chooses them, if at all; those of ``indexed`` at the indices of another operand.
+    ``registers`` names the argument that holds the engine's own registers, read and written, ``reduces`` what is
+    reduced into them. ``meets``: two cores wait here for each other.
+    """
+
     engines: tuple[Engine, ...]
     writes: tuple[str, ...]
     reads: tuple[str, ...]
     rules: tuple[Rule, ...]
-    bind: Bind
-    cost: Cost = _no_cycles
+    meaning: Meaning
+    cycles: Cycles
+    spreads: Spread | None
     numbers: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     columns: frozenset[str] = frozenset()
     partly: frozenset[str] = frozenset()
     indexed: frozenset[str] = frozenset()
     registers: str | None = None
-    tensors: tuple[str, ...] = field(init=False)  # the names of the tensor arguments, destinations first, each once
+    reduces: Reduction | None = None
+    meets: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(Declaration):
+    """An instruction of the NeuronCore. ``tensors`` names its tensor arguments, destinations first, each once."""
+
+    name: str
+    tensors: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", tuple(dict.fromkeys(self.writes + self.reads)))
@@ -356,6 +377,20 @@ class Doubt:
 
     def __str__(self) -> str:
         return f"{self.message}\n  rule {self.rule.name}: {self.rule.says} ({self.rule.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Peak bytes a partition that tiles hold at once, and which memories can't hold them (of an unlimited program)."""
+
+    sbuf_peak_bytes: int
+    psum_peak_bytes: int
+    overflowed: tuple[MemoryRegion, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether every tile has a place on the device."""
+        return not self.overflowed
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from trnrt.errors import OptionError
+from trnrt.nki.errors import OptionError
 
 _MOST = 1e12
 _LEAST_RATE = 1e-3

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array, DType
 from trnrt.nki.machine.modes import oob_mode
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Register, Source, Storage, View
@@ -131,7 +131,7 @@ class Stager:
                 if arg in instruction.operation.writes:
                     stores.append(operand)
         substituted = replace(instruction, args=args)
-        run = instruction.operation.bind(substituted, arrays)
+        run = instruction.operation.meaning(substituted, arrays)
         kept = self._destination(instruction, operands, arrays, substituted)
 
         def action() -> None:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trnrt.errors import OptionError
+from trnrt.nki.errors import OptionError
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.modes import add_generation
 from trnrt.nki.machine.pace import Timing

@@ -22,7 +22,6 @@ import numpy as np
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.modes import oob_mode
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Source, Storage, View
-from trnrt.nki.machine.spreading import SPREADS
 
 _SHARED = MemoryRegion.shared_hbm
 
@@ -146,7 +145,7 @@ class _Known:
 
     def spread(self, instruction: Instruction) -> None:
         """Take an instruction's writes in, and mark what it computes from unwritten memory."""
-        spread, found = SPREADS.get(instruction.operation.name), {}
+        spread, found = instruction.operation.spreads, {}
         for arg, view in instruction.operands if spread else ():
             marks = self._marked(instruction, arg, view) if arg in instruction.operation.reads else None
             if marks is not None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from trnrt.errors import KernelError, TrnrtError
+from trnrt.nki.errors import KernelError, TrnrtError
 from trnrt.nki.machine.cores import CoreGroup
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor, warn_at, without_collection

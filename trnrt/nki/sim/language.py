@@ -21,7 +21,7 @@ from trnrt.nki.machine.dtypes import (
 )
 from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import MemoryRegion
-from trnrt.nki.sim.calls.control import dynamic_range, fori_loop, while_loop
+from trnrt.nki.sim.instructions.control import dynamic_range, fori_loop, while_loop
 from trnrt.nki.sim.lang import tokens as _tokens  # noqa: F401  # makes operators callable
 from trnrt.nki.sim.lang.constants import device_print, shared_constant, shared_identity_matrix
 from trnrt.nki.sim.lang.creation import empty_like, full, ndarray, ones, rand, random_seed, zeros, zeros_like

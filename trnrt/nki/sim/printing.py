@@ -17,11 +17,11 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor
-from trnrt.nki.machine.instructions.printing import CAPTURE, DEVICE_PRINT, PRINT
 from trnrt.nki.machine.program import Engine, Program, View
+from trnrt.nki.sim.instructions.printing import CAPTURE, DEVICE_PRINT, PRINT
 from trnrt.nki.sim.trace import active_tracer, is_tracing
 from trnrt.nki.sim.values import MARKER, PACKAGE, DeviceValue
 

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trnrt.errors import KernelError
-from trnrt.nki.machine.instructions.cores import MEETINGS
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.program import Instruction, Program, Register, View
 from trnrt.nki.machine.timing.regions import region_of
 
@@ -104,7 +103,7 @@ def _must_follow(after: list[Instruction], before: list[Instruction]) -> bool:
 
 def _conflict(after: Instruction, before: Instruction) -> bool:
     """Whether memory, a register, an edge or a meeting of cores keeps two instructions in their order."""
-    if before in after.after or {after.operation.name, before.operation.name} & MEETINGS:
+    if before in after.after or after.operation.meets or before.operation.meets:
         return True
     return _registers_conflict(after, before) or any(
         _share_bytes(written, touched)

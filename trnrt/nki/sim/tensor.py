@@ -11,7 +11,7 @@ from math import prod
 from operator import index
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.program import Dynamic, MemoryRegion, Register, View, contiguous_strides
 from trnrt.nki.sim.values import DeviceValue, ValueUnknownError

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array, DType, float32
 from trnrt.nki.machine.program import (
     Doubt,
@@ -153,6 +153,8 @@ class Tracer:
     def _engine(self, operation: Operation, engine: Engine, args: dict[str, Any]) -> Engine:
         """The engine that runs an instruction: of one that names none, the first that has access to what it writes."""
         if engine is Engine.unknown:
+            if operation.engines[0] is not Engine.gpsimd:
+                return operation.engines[0]
             far = any(
                 isinstance(args.get(arg), View) and args[arg].buffer is MemoryRegion.psum for arg in operation.writes
             )

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 
 PACKAGE = str(Path(__file__).parents[1])  # the simulator's own code
 _GENERATED = "<string>"  # the __eq__ of a dataclass

@@ -1,21 +1,14 @@
 """What the hardware refuses, one row a rule.
 
 A rule looks at one instruction (or one allocation) and answers with what is wrong: the operand, the value, the
-limit; or None. Operations name the rules that bind them; tests walk ``RULES`` and break each one.
+limit; or None. Declarations name the rules that bind an instruction; tests walk ``RULES`` and break each one.
 
-``allocation``  where a tile may be
-``access``      what an engine, or a DMA, may touch and in which pattern
-``operands``    the operands of vector, scalar and gpsimd instructions
-``tensor``      matrix products and transposes
-``array``       how matrix products use the tensor engine's array
-``shuffle``     moves between and along partitions, GpSimd searches
-``transfer``    DMA that transposes, adds or prints
-``random``      random number generators
+Here are the rules that several families of instructions obey; those of one family alone stand in its file, in
+``sim/instructions``.
+
+``allocation``    where a tile may be
+``access``        what an engine may touch, and in which pattern
+``operands``      the operands of vector, scalar and gpsimd instructions
+``operators``     the operators that an instruction takes
+``accumulating``  what is reduced into an engine's accumulator registers
 """
-
-from __future__ import annotations
-
-from trnrt.nki.machine.rules import access, allocation, operands, tensor
-from trnrt.nki.machine.rules.table import RULES
-
-__all__ = ["RULES", "access", "allocation", "operands", "tensor"]

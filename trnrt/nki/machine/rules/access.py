@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trnrt.nki.machine.modes import dge_mode, oob_mode
-from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion
+from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 
@@ -85,79 +84,27 @@ def gpsimd_no_psum(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-ENGINE_ACCESS = (on_chip, partition_stride, start_partition, dimensions, pattern_range, gpsimd_no_psum)
+PATTERN = (partition_stride, start_partition, dimensions, pattern_range)
+ENGINE_ACCESS = (on_chip, *PATTERN, gpsimd_no_psum)
 
 
-@rule("dma-no-psum", "DMA reaches HBM and SBUF, not PSUM", "nki.isa dma_copy, Memory types")
-def dma_no_psum(instruction: Instruction, target: Target) -> str | None:
-    for arg, view in instruction.operands:
-        if view.buffer is MemoryRegion.psum:
-            return f"{arg} is in PSUM; move it to SBUF first (nisa.tensor_copy, nisa.activation)"
-    return None
-
-
-@rule("dma-size", "a DMA writes as many elements as it reads", "nki.isa dma_copy, Tile size")
-def dma_size(instruction: Instruction, target: Target) -> str | None:
-    dst, src = instruction["dst"], instruction["src"]
-    if dst.size != src.size:
-        return f"src has {src.size} elements {src.shape}, dst {dst.size} {dst.shape}; they must be equal"
-    return None
-
-
-@rule("dma-modes", "a mode is a member of its enum", "migration guide, Integer enum constants no longer supported")
-def dma_modes(instruction: Instruction, target: Target) -> str | None:
-    for arg, members in (("dge_mode", dge_mode), ("oob_mode", oob_mode)):
-        mode = instruction.args.get(arg)
-        if mode is not None and not isinstance(mode, members):
-            names = ", ".join(member.name for member in members)
-            return f"{arg}={mode!r}; it must be a member of nisa.{arg}: {names}"
-    return None
-
-
-@rule("dma-hardware-descriptors", "hardware descriptors exist from NeuronCore-v3 on", "nki.isa dma_copy, dge_mode")
-def dma_hardware_descriptors(instruction: Instruction, target: Target) -> str | None:
-    if instruction["dge_mode"] is dge_mode.hwdge and not target.hardware_dge:
-        return f"dge_mode is {dge_mode.hwdge!r}; {target.name} has swdge and none"
-    return None
-
-
-@rule("dma-hardware-dtype", "a DMA with hardware descriptors does not convert", "shared/NKI_HINTS.md, Operand types")
-def dma_hardware_dtype(instruction: Instruction, target: Target) -> str | None:
-    dst, src = instruction["dst"], instruction["src"]
-    if instruction["dge_mode"] is dge_mode.hwdge and dst.dtype != src.dtype:
-        return f"src is {src.dtype}, dst {dst.dtype}; with {dge_mode.hwdge!r} they must be equal"
-    return None
-
-
-@rule("dma-engine", "the sync or scalar engine triggers hardware descriptors", "nki.isa dma_copy, engine")
-def dma_engine(instruction: Instruction, target: Target) -> str | None:
-    engine = instruction["engine"]
-    if engine is Engine.unknown:
-        return None
-    if instruction["dge_mode"] is not dge_mode.hwdge:
-        return f"engine={engine!r} with dge_mode={instruction['dge_mode']!r}; it is valid with {dge_mode.hwdge!r} only"
-    if engine not in (Engine.sync, Engine.scalar):
-        return f"engine={engine!r}; it must be sync or scalar"
-    return None
-
-
-@rule("dma-priority", "a DMA's priority is 0 to 3, from NeuronCore-v4 on", "nki.isa dma_copy, priority")
-def dma_priority(instruction: Instruction, target: Target) -> str | None:
-    priority = instruction["priority"]
-    if priority is None:
-        return None
-    if not target.dma_priorities:
-        return f"priority={priority!r}; {target.name} has no priorities: leave it None"
-    return None if priority in (0, 1, 2, 3) else f"priority={priority!r}; it must be 0, 1, 2 or 3"
-
-
-DMA_ACCESS = (
-    dma_no_psum,
-    dimensions,
-    dma_size,
-    dma_modes,
-    dma_hardware_descriptors,
-    dma_hardware_dtype,
-    dma_engine,
-    dma_priority,
+@rule(
+    "psum-bank",
+    "what the tensor engine writes stays in one PSUM bank (trn1, trn2: 2 KiB a partition)",
+    "arch guide trn1, Near-memory accumulation in PSUM; nki.isa nc_matmul, Tile size",
 )
+def psum_bank(instruction: Instruction, target: Target) -> str | None:
+    dst: View = instruction["dst"]
+    if instruction.engine is not Engine.tensor or target.matmul_crosses_banks:
+        return None
+    size, bank = dst.dtype.itemsize, target.psum_bank_bytes
+    steps = [(n - 1) * s for n, s in zip(dst.shape[1:], dst.strides[1:], strict=True)]
+    # A tile without an address starts at a bank, or lies in one: the allocator's promise.
+    start = (dst.storage.address[1] if dst.storage.address else 0) + dst.offset % dst.partition_elements * size
+    first, last = (
+        start + sum(s for s in steps if s < 0) * size,
+        start + sum(s for s in steps if s > 0) * size + size - 1,
+    )
+    if first // bank != last // bank:
+        return f"dst covers bytes {first} to {last} of a partition; it must stay in one bank of {bank}"
+    return None

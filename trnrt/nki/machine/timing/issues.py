@@ -146,7 +146,7 @@ class Issues:
             ports = tuple(port for port in self._shared.get(stream.engine, ()) if _uses(instruction, port))
             product = stream.engine == "tensor" and instruction.operation.name in PRODUCTS
             work = work_of(instruction, self.target) if product else None
-            cycles = 0 if product else instruction.operation.cost(instruction, self.target)
+            cycles = 0 if product else instruction.operation.cycles(instruction, self.target)
             function = function_of(instruction)
             return Facts(instruction, stream, stream.lane, None, ports, stream.lane, function, cycles, work)
         return self._of_transfer(instruction)

@@ -23,7 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from trnrt.nki.machine.instructions.cores import MEETINGS
 from trnrt.nki.machine.timing.hazards import WINDOW
 from trnrt.nki.machine.timing.issues import Issues, Stream
 from trnrt.nki.machine.timing.simulation import Schedule
@@ -208,4 +207,4 @@ def _segments(issues: Issues) -> list[int]:
 
 def _stays(issues: Issues, issue: int) -> bool:
     instruction = issues.facts[issue].instruction
-    return instruction.in_order or instruction.operation.name in MEETINGS
+    return instruction.in_order or instruction.operation.meets

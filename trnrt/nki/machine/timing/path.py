@@ -121,7 +121,7 @@ class _Walk:
                 return 0
             slowdown = 2 if issue in self.timeline.slowed else 1
             return round(work_of(instruction, target).streamed * slowdown * 1000 / self.timing.tensor.clock_ghz)
-        cycles = instruction.operation.cost(instruction, target) - fixed_cycles(instruction, target)
+        cycles = instruction.operation.cycles(instruction, target) - fixed_cycles(instruction, target)
         clock_ghz: float = getattr(self.timing, self._engine(issue)).clock_ghz
         return round(max(0, cycles) * 1000 / clock_ghz)
 

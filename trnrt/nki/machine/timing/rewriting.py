@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from trnrt.errors import KernelMemoryError
+from trnrt.nki.errors import KernelMemoryError
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import Dynamic, Engine, Instruction, MemoryRegion, Program, Storage, View
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.dma_engines import DmaEngines

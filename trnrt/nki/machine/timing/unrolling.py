@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.program import Loop, Program
 
 MOST_ISSUES = 2_000_000

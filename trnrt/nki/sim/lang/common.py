@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype, bfloat16, float32, int32
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import MemoryRegion

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array, as_dtype, uint8
-from trnrt.nki.machine.instructions.printing import DEVICE_PRINT
 from trnrt.nki.machine.program import Engine, MemoryRegion
+from trnrt.nki.sim.instructions.printing import DEVICE_PRINT
 from trnrt.nki.sim.isa import dma_copy
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer

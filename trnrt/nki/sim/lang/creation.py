@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import as_dtype, uint16
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, float32
 from trnrt.nki.machine.operators import Operator
 from trnrt.nki.machine.program import Engine, MemoryRegion

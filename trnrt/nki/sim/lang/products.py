@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod as product
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, float32
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import Scalar, free_axes, operator, require_tile, result_dtype, tile

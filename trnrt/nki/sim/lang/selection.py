@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, uint8
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays
 from trnrt.nki.machine.dtypes import rounder
-from trnrt.nki.machine.program import Engine, Instruction, Operation, View
-from trnrt.nki.machine.rules.transfer import print_memory
+from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
+from trnrt.nki.machine.rules.table import rule
+from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.declaring import declare
+
+
+@rule("print-memory", "device_print prints SBUF and HBM", "nki.language device_print")
+def print_memory(instruction: Instruction, target: Target) -> str | None:
+    if instruction["tensor"].buffer is MemoryRegion.psum:
+        return "tensor is in PSUM; copy it to SBUF first (nisa.tensor_copy)"
+    return None
 
 
 def _text(view: View, arrays: Arrays) -> Callable[[], str]:
@@ -24,15 +34,16 @@ def _device_print(instruction: Instruction, arrays: Arrays) -> Callable[[], None
     return lambda: print(prefix, text())
 
 
-DEVICE_PRINT = Operation(
-    name="device_print",
+DEVICE_PRINT = declare(
     engines=(Engine.dma,),
     writes=(),
     reads=("tensor",),
-    rules=(print_memory,),
-    bind=_device_print,
     partly=frozenset({"tensor"}),
-)
+    rules=(print_memory,),
+    meaning=_device_print,
+    cycles=costs.modelled,
+    spreads=None,
+).record("device_print")
 
 
 def _capture(instruction: Instruction, arrays: Any) -> Callable[[], None]:
@@ -45,16 +56,17 @@ def _capture(instruction: Instruction, arrays: Any) -> Callable[[], None]:
     return lambda: cell.__setitem__(0, text())
 
 
-CAPTURE = Operation(
-    name="capture",
+CAPTURE = declare(
     engines=(Engine.dma,),
     writes=(),
     reads=("tensor",),
-    rules=(),
-    bind=_capture,
-    partly=frozenset({"tensor"}),
     optional=frozenset({"tensor"}),
-)
+    partly=frozenset({"tensor"}),
+    rules=(),
+    meaning=_capture,
+    cycles=costs.modelled,
+    spreads=None,
+).record("capture")
 
 
 def _print(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -63,4 +75,12 @@ def _print(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     return lambda: print("".join(p if isinstance(p, str) else p[0] for p in parts), end="", **options)
 
 
-PRINT = Operation(name="print", engines=(Engine.dma,), writes=(), reads=(), rules=(), bind=_print)
+PRINT = declare(
+    engines=(Engine.dma,),
+    writes=(),
+    reads=(),
+    rules=(),
+    meaning=_print,
+    cycles=costs.modelled,
+    spreads=None,
+).record("print")

@@ -1,11 +1,20 @@
-"""Two physical cores that run one kernel (LNC=2)."""
+"""Two cores that run one kernel: where they meet. What happens there involves both: ``machine/cores.py``."""
 
 from __future__ import annotations
 
-from trnrt.nki.machine.modes import dma_engine
-from trnrt.nki.machine.program import Instruction, MemoryRegion
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trnrt.nki.errors import KernelError
+from trnrt.nki.machine import costs, modes
+from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.declaring import Args, declare
+from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.trace import active_tracer
+
+__all__ = ["core_barrier", "sendrecv"]
 
 _FIRST_GENERATION = 3
 _PAIR = (0, 1)
@@ -61,6 +70,54 @@ def exchange_tiles(instruction: Instruction, target: Target) -> str | None:
 def exchange_size(instruction: Instruction, target: Target) -> str | None:
     src = instruction["src"]
     size, limit = src.free_size * src.dtype.itemsize, _GPSIMD_BYTES[src.dtype.itemsize]
-    if instruction["dma_engine"] is dma_engine.gpsimd_dma and size > limit:
+    if instruction["dma_engine"] is modes.dma_engine.gpsimd_dma and size > limit:
         return f"src has {size} bytes a partition; with gpsimd_dma the limit for {src.dtype} is {limit}"
     return None
+
+
+def _meeting(instruction: Instruction, arrays: Any) -> Callable[[], None]:
+    raise KernelError(f"{instruction.operation.name} in a device loop or on one core has no meaning in the simulator")
+
+
+@declare(
+    engines=(Engine.gpsimd, Engine.vector, Engine.scalar, Engine.tensor, Engine.sync),
+    writes=(),
+    reads=("data",),
+    partly=frozenset({"data"}),
+    rules=(two_cores, barrier_cores, barrier_data),
+    meaning=_meeting,
+    cycles=costs.sequenced,
+    spreads=None,
+    meets=True,
+)
+def core_barrier(
+    data: NkiTensor, cores: Sequence[int], engine: Engine = Engine.gpsimd, name: str | None = None
+) -> Args:
+    """Both cores wait here for each other; what either wrote to ``data`` (shared HBM) before, both see after."""
+    cores, num_cores = tuple(cores), active_tracer("nisa.core_barrier").cores
+    return locals()
+
+
+@declare(
+    engines=(Engine.dma, Engine.gpsimd),
+    writes=("dst",),
+    reads=("src",),
+    rules=(two_cores, exchange_tiles, exchange_ranks, exchange_size),
+    meaning=_meeting,
+    cycles=costs.modelled,
+    spreads=None,
+    meets=True,
+)
+def sendrecv(
+    src: NkiTensor,
+    dst: NkiTensor,
+    send_to_rank: int,
+    recv_from_rank: int,
+    pipe_id: int,
+    dma_engine: modes.dma_engine = modes.dma_engine.dma,
+    name: str | None = None,
+) -> Args:
+    """Send ``src`` to one core and receive into ``dst`` what another one sends, at the same time."""
+    engine = Engine.gpsimd if dma_engine is modes.dma_engine.gpsimd_dma else Engine.dma
+    num_cores = active_tracer("nisa.sendrecv").cores
+    return locals()

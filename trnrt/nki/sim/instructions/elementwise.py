@@ -1,4 +1,4 @@
-"""Vector-engine instructions that compute each element of a tile on its own: copies and ALU operators."""
+"""Each element of a tile on its own: copies and the ALU's operators."""
 
 from __future__ import annotations
 
@@ -7,16 +7,112 @@ from functools import partial
 
 import numpy as np
 
-from trnrt.errors import KernelError
-from trnrt.nki.machine import costs
+from trnrt.nki.errors import KernelError
+from trnrt.nki.machine import costs, spreading
 from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, copier, exact, in_shape, writer
 from trnrt.nki.machine.bits import number_pattern, pattern, stored
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.operators import OPERATORS, binary_function
-from trnrt.nki.machine.program import Engine, Instruction, Operation, View
+from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
+from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules import access, operands, operators
+from trnrt.nki.machine.rules.table import rule
+from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.declaring import Args, declare
+from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = [
+    "memset",
+    "reciprocal",
+    "scalar_tensor_tensor",
+    "tensor_copy",
+    "tensor_copy_predicated",
+    "tensor_scalar",
+    "tensor_tensor",
+]
 
 _NATIVE_INTEGERS = ("int32", "uint32")
+# What the scalar engine's own multiply-add can do of tensor_scalar, where it has no more than that.
+_SCALAR_ENGINE_FORMS = (("multiply", "add"), ("multiply", None), ("add", None))
+
+
+@rule(
+    "tensor-scalar-engine", "engines other than vector do some forms of tensor_scalar", "nki.isa tensor_scalar, engine"
+)
+def tensor_scalar_engine(instruction: Instruction, target: Target) -> str | None:
+    op0, op1 = instruction["op0"], instruction["op1"]
+    form = (op0.name, None if op1 is None else op1.name)
+    if instruction.engine is Engine.gpsimd and form != ("rsqrt", None):
+        return f"op0={op0!r}, op1={op1!r} on the gpsimd engine; it does nl.rsqrt only"
+    restricted = instruction.engine is Engine.scalar and not target.scalar_engine_tensor_scalar
+    if restricted and form not in _SCALAR_ENGINE_FORMS:
+        return f"op0={op0!r}, op1={op1!r}; the scalar engine of {target.name} multiplies, adds, or does both in turn"
+    return None
+
+
+@rule(
+    "same-start-partition",
+    "two inputs in SBUF start at the same partition",
+    "AWS's compiler, error NCC_IBIR297 (aws-neuron-sdk, issue 1362); nki-library, core/embeddings/rope.py",
+)
+def same_start_partition(instruction: Instruction, target: Target) -> str | None:
+    starts = operands.unequal_starts(instruction)
+    return None if starts is None else f"{starts}; they must be equal: copy one of them first (nisa.tensor_copy)"
+
+
+@rule("two-input-operator", "two tiles meet in an operator of two inputs", "API reference, Supported Math Operators")
+def two_input_operator(instruction: Instruction, target: Target) -> str | None:
+    arg = "op" if "op" in instruction.args else "op1"
+    op = instruction[arg]
+    return None if isinstance(op, Operator) and op.binary else f"{arg}={op!r} does not take two inputs"
+
+
+@rule("scalar-tensor-copy", "trn1's scalar engine has no tensor_copy", "nki.isa tensor_copy")
+def scalar_tensor_copy(instruction: Instruction, target: Target) -> str | None:
+    if instruction.engine is Engine.scalar and not target.scalar_engine_tensor_copy:
+        return f"engine=scalar; on {target.name} use nisa.activation(op=nl.copy)"
+    return None
+
+
+@rule("predicate-dtype", "a predicate is uint8, uint16 or uint32", "nki.isa tensor_copy_predicated")
+def predicate_dtype(instruction: Instruction, target: Target) -> str | None:
+    dtype = instruction["predicate"].dtype
+    if dtype.name in ("uint8", "uint16", "uint32"):
+        return None
+    return f"predicate is {dtype}; it must be uint8, uint16 or uint32"
+
+
+@rule("predicated-dtype", "a predicated copy keeps the dtype", "nki.isa tensor_copy_predicated")
+def predicated_dtype(instruction: Instruction, target: Target) -> str | None:
+    dst, src = instruction["dst"], instruction["src"]
+    if isinstance(src, View) and src.dtype != dst.dtype:
+        return f"src is {src.dtype}, dst {dst.dtype}; they must be equal"
+    return None
+
+
+@rule(
+    "one-kind-of-operator",
+    "op0 and op1 are both bitvec operators or both arithmetic ones",
+    "nki.isa tensor_scalar",
+)
+def one_kind_of_operator(instruction: Instruction, target: Target) -> str | None:
+    op0, op1 = instruction["op0"], instruction["op1"]
+    if op1 is None or operators.is_bitvec(op0) == operators.is_bitvec(op1):
+        return None
+    return f"op0={op0!r}, op1={op1!r}; one of them is a bitvec operator and one an arithmetic one"
+
+
+@rule("bitvec-engine", "tensor_scalar runs bitvec operators on the vector engine", "nki.isa tensor_scalar")
+def bitvec_engine(instruction: Instruction, target: Target) -> str | None:
+    if instruction.engine is Engine.vector or not operators.is_bitvec(instruction["op0"]):
+        return None
+    return f"engine={instruction.engine!r} with op0={instruction['op0']!r}; it must be vector"
+
+
+@rule("power-engine", "tensor_tensor raises to powers on the GpSimd engine", "nki.isa tensor_tensor, op")
+def power_engine(instruction: Instruction, target: Target) -> str | None:
+    if instruction["op"] is OPERATORS["power"] and instruction.engine is not Engine.gpsimd:
+        return f"engine={instruction.engine!r} with op=nl.power; it must be gpsimd"
+    return None
 
 
 def _copy(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -24,15 +120,18 @@ def _copy(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     return copier(instruction["dst"], instruction["src"], arrays)
 
 
-TENSOR_COPY = Operation(
-    name="tensor_copy",
+@declare(
     engines=(Engine.vector, Engine.scalar, Engine.gpsimd),
     writes=("dst",),
     reads=("src",),
-    rules=(*operands.ELEMENTWISE, operands.scalar_tensor_copy),
-    bind=_copy,
-    cost=costs.copying,
+    rules=(*operands.ELEMENTWISE, scalar_tensor_copy),
+    meaning=_copy,
+    cycles=costs.copying,
+    spreads=spreading.elements,
 )
+def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> Args:
+    """``dst = src`` on chip."""
+    return locals()
 
 
 def _memset(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -42,21 +141,23 @@ def _memset(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     return partial(target.fill, value.item()) if target.flags.c_contiguous else partial(np.copyto, target, value)
 
 
-MEMSET = Operation(
-    name="memset",
+@declare(
     engines=(Engine.gpsimd, Engine.vector),
     writes=("dst",),
     reads=(),
-    rules=access.ENGINE_ACCESS,
-    bind=_memset,
-    cost=costs.filling,
     numbers=frozenset({"value"}),
+    rules=access.ENGINE_ACCESS,
+    meaning=_memset,
+    cycles=costs.filling,
+    spreads=None,
 )
+def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: str | None = None) -> Args:
+    """``dst = value``."""
+    return locals()
 
 
-def integers_only(instruction_args: dict[str, object]) -> bool:
+def integers_only(*tiles: object) -> bool:
     """Whether tensor_tensor's tiles are all 32-bit integers, which the GpSimd engine computes with exactly."""
-    tiles = [instruction_args[arg] for arg in ("dst", "data1", "data2")]
     return all(isinstance(tile, View) and tile.dtype.name in _NATIVE_INTEGERS for tile in tiles)
 
 
@@ -116,7 +217,7 @@ def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     """``dst = data1 <op> data2`` in float32, on the GpSimd engine in integers where all tiles are 32-bit ones."""
     if instruction["op"].bitvec:
         return _bitvec_tensor_tensor(instruction, arrays)
-    if instruction.engine is Engine.gpsimd and integers_only(instruction.args):
+    if instruction.engine is Engine.gpsimd and integers_only(*(instruction[arg] for arg in ("dst", "data1", "data2"))):
         return _integer_tensor_tensor(instruction, arrays)
     dst = instruction["dst"]
     target = arrays(dst)
@@ -131,8 +232,7 @@ def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     return lambda: write(function(as_float32(left()), as_float32(right())))
 
 
-TENSOR_TENSOR = Operation(
-    name="tensor_tensor",
+@declare(
     engines=(Engine.vector, Engine.gpsimd),
     writes=("dst",),
     reads=("data1", "data2"),
@@ -140,15 +240,34 @@ TENSOR_TENSOR = Operation(
         *operands.ELEMENTWISE,
         operands.one_psum_input,
         operands.vector_operator,
-        operands.two_input_operator,
+        two_input_operator,
         operators.operator_generation,
         *operators.BITVEC,
-        operators.power_engine,
-        operands.same_start_partition,
+        power_engine,
+        same_start_partition,
     ),
-    bind=_tensor_tensor,
-    cost=costs.two_inputs,
+    meaning=_tensor_tensor,
+    cycles=costs.two_inputs,
+    spreads=spreading.elements,
 )
+def tensor_tensor(
+    dst: NkiTensor,
+    data1: NkiTensor,
+    data2: NkiTensor,
+    op: Operator,
+    engine: Engine = Engine.unknown,
+    name: str | None = None,
+) -> Args:
+    """``dst = data1 <op> data2``, element by element, in float32.
+
+    32-bit integers in SBUF mean the GpSimd engine, and its integer arithmetic, where no engine is named; so does
+    ``nl.power``. Bitvec operators work on the bit patterns of integers.
+    """
+    if engine is Engine.unknown and op is OPERATORS["power"]:
+        engine = Engine.gpsimd
+    elif engine is Engine.unknown and integers_only(dst, data1, data2) and not (isinstance(op, Operator) and op.bitvec):
+        engine = Engine.gpsimd if all(t.buffer is MemoryRegion.sbuf for t in (dst, data1, data2)) else Engine.vector
+    return locals()
 
 
 def _tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -171,30 +290,44 @@ def _tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     return lambda: write(second(first(as_float32(data()), operand0()), operand1()))
 
 
-TENSOR_SCALAR = Operation(
-    name="tensor_scalar",
+@declare(
     engines=(Engine.vector, Engine.scalar, Engine.gpsimd),
     writes=("dst",),
     reads=("data", "operand0", "operand1"),
+    numbers=frozenset({"operand0", "operand1"}),
+    optional=frozenset({"operand0", "operand1"}),
+    columns=frozenset({"operand0", "operand1"}),
     rules=(
         *operands.ELEMENTWISE,
         operands.vector_operator,
         operators.operator_generation,
-        operators.one_kind_of_operator,
+        one_kind_of_operator,
         *operators.BITVEC,
-        operators.bitvec_engine,
+        bitvec_engine,
         operands.operand_given,
         operands.column_operands,
         operands.float32_operands,
-        operands.tensor_scalar_engine,
+        tensor_scalar_engine,
         operands.other_start_partition,
     ),
-    bind=_tensor_scalar,
-    cost=costs.scaling,
-    numbers=frozenset({"operand0", "operand1"}),
-    optional=frozenset({"operand0", "operand1"}),
-    columns=frozenset({"operand0", "operand1"}),
+    meaning=_tensor_scalar,
+    cycles=costs.scaling,
+    spreads=spreading.elements,
 )
+def tensor_scalar(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Operator,
+    operand0: float | NkiTensor,
+    reverse0: bool = False,
+    op1: Operator | None = None,
+    operand1: float | NkiTensor | None = None,
+    reverse1: bool = False,
+    engine: Engine = Engine.unknown,
+    name: str | None = None,
+) -> Args:
+    """``dst = (data <op0> operand0) <op1> operand1``; operands are numbers or float32 ``[P, 1]`` tiles."""
+    return locals()
 
 
 def _scalar_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -210,28 +343,41 @@ def _scalar_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[
     return lambda: write(second(first(as_float32(data()), operand0()), as_float32(other())))
 
 
-SCALAR_TENSOR_TENSOR = Operation(
-    name="scalar_tensor_tensor",
+@declare(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data", "operand0", "operand1"),
+    numbers=frozenset({"operand0"}),
+    optional=frozenset({"operand0"}),
+    columns=frozenset({"operand0"}),
     rules=(
         *operands.ELEMENTWISE,
         operands.vector_operator,
         operators.arithmetic_operator,
         operators.operator_generation,
-        operands.two_input_operator,
+        two_input_operator,
         operands.operand_given,
         operands.column_operands,
         operands.one_psum_input,
         operands.other_start_partition,
     ),
-    bind=_scalar_tensor_tensor,
-    cost=costs.scalar_then_tensor,
-    numbers=frozenset({"operand0"}),
-    optional=frozenset({"operand0"}),
-    columns=frozenset({"operand0"}),
+    meaning=_scalar_tensor_tensor,
+    cycles=costs.scalar_then_tensor,
+    spreads=spreading.elements,
 )
+def scalar_tensor_tensor(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Operator,
+    operand0: float | NkiTensor,
+    op1: Operator,
+    operand1: NkiTensor,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    name: str | None = None,
+) -> Args:
+    """``dst = (data <op0> operand0) <op1> operand1``; ``operand0`` broadcasts, ``operand1`` is a tile."""
+    return locals()
 
 
 def _reciprocal(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -243,15 +389,18 @@ def _reciprocal(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     return lambda: write(np.reciprocal(as_float32(data())))
 
 
-RECIPROCAL = Operation(
-    name="reciprocal",
+@declare(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data",),
     rules=operands.ELEMENTWISE,
-    bind=_reciprocal,
-    cost=costs.reciprocal,
+    meaning=_reciprocal,
+    cycles=costs.reciprocal,
+    spreads=spreading.elements,
 )
+def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Args:
+    """``dst = 1 / data`` on the vector engine."""
+    return locals()
 
 
 def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -269,20 +418,25 @@ def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], N
     return lambda: np.copyto(target, take(), where=(chosen() != 0) == wanted)
 
 
-TENSOR_COPY_PREDICATED = Operation(
-    name="tensor_copy_predicated",
+@declare(
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("dst", "src", "predicate"),  # what is not chosen stays: dst is read, too
+    numbers=frozenset({"src"}),
+    partly=frozenset({"dst", "src"}),
     rules=(
         *operands.ELEMENTWISE,
-        operands.predicate_dtype,
-        operands.predicated_dtype,
+        predicate_dtype,
+        predicated_dtype,
         operands.one_psum_input,
         operands.other_start_partition,
     ),
-    bind=_copy_predicated,
-    partly=frozenset({"dst", "src"}),
-    cost=costs.selecting,
-    numbers=frozenset({"src"}),
+    meaning=_copy_predicated,
+    cycles=costs.selecting,
+    spreads=None,
 )
+def tensor_copy_predicated(
+    dst: NkiTensor, src: float | NkiTensor, predicate: NkiTensor, reverse_pred: bool = False, name: str | None = None
+) -> Args:
+    """``dst = src`` where ``predicate`` is not zero; elsewhere ``dst`` stays."""
+    return locals()

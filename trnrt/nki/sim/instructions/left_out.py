@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from trnrt.errors import KernelError
+from trnrt.nki.errors import KernelError
+
+__all__ = ["nc_matmul_mx", "quantize_mx"]
 
 
 def _refuse(name: str) -> NoReturn:

@@ -9,12 +9,138 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trnrt.errors import KernelError
-from trnrt.nki.machine.instructions import OPERATIONS
-from trnrt.nki.machine.program import Engine, Instruction, Loop, Register
+import numpy as np
+
+from trnrt.nki.errors import KernelError
+from trnrt.nki.machine import costs
+from trnrt.nki.machine.program import Engine, Instruction, Loop, MemoryRegion, Operation, Register, View
+from trnrt.nki.machine.rules.table import rule
+from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.declaring import declare
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 from trnrt.nki.sim.values import CONDITION, DeviceValue, asked_by_while, refuse
+
+__all__ = [
+    "VirtualRegister",
+    "register_alloc",
+    "register_load",
+    "register_move",
+    "register_store",
+]
+
+
+@rule("register-writable", "a loop's counter is written by the loop alone", "language guide, Dynamic Control Flow")
+def register_writable(instruction: Instruction, target: Target) -> str | None:
+    return "dst is the counter of a device loop, which can't be written" if instruction["dst"].frozen else None
+
+
+@rule(
+    "register-tile", "registers are loaded from and stored to a 1x1 SBUF tile", "nki.isa register_load, register_store"
+)
+def register_tile(instruction: Instruction, target: Target) -> str | None:
+    for arg, view in instruction.operands:
+        assert isinstance(view, View)
+        if view.buffer is not MemoryRegion.sbuf or view.size != 1:
+            return f"{arg} is {view.shape} in {view.buffer.value}; it must be one element in SBUF"
+    return None
+
+
+_SEQUENCERS = (Engine.sync, Engine.scalar, Engine.vector, Engine.gpsimd, Engine.tensor)
+
+
+def _marker(instruction: Instruction, arrays: Any) -> Callable[[], None]:
+    raise KernelError(f"{instruction.operation.name} has no meaning of its own")  # the executor makes the loop
+
+
+LOOP_BEGIN = declare(
+    engines=_SEQUENCERS,
+    writes=(),
+    reads=(),
+    rules=(),
+    meaning=_marker,
+    cycles=costs.sequenced,
+    spreads=None,
+).record("loop_begin")
+
+
+LOOP_END = declare(
+    engines=_SEQUENCERS,
+    writes=(),
+    reads=(),
+    rules=(),
+    meaning=_marker,
+    cycles=costs.sequenced,
+    spreads=None,
+).record("loop_end")
+
+
+def _move(instruction: Instruction, arrays: Any) -> Callable[[], None]:
+    """A register gets a number, or what another register holds."""
+    dst, src = arrays.register(instruction["dst"]), instruction["src"]
+    source = arrays.register(src) if isinstance(src, Register) else [int(src)]
+
+    def move() -> None:
+        dst[0] = source[0]
+
+    return move
+
+
+REGISTER_MOVE = declare(
+    engines=_SEQUENCERS,
+    writes=(),
+    reads=(),
+    rules=(register_writable,),
+    meaning=_move,
+    cycles=costs.sequenced,
+    spreads=None,
+).record("register_move")
+
+
+def _load(instruction: Instruction, arrays: Any) -> Callable[[], None]:
+    """A register gets the one element of a tile; a float keeps its bits, as a register has no type."""
+    dst, tile = arrays.register(instruction["dst"]), arrays(instruction["src"])
+
+    def load() -> None:
+        value = tile.reshape(-1)[:1]
+        dst[0] = int(value[0]) if value.dtype.kind in "iub" else int(np.float32(value[0]).view(np.int32))
+
+    return load
+
+
+REGISTER_LOAD = declare(
+    engines=_SEQUENCERS,
+    writes=(),
+    reads=("src",),
+    rules=(register_writable, register_tile),
+    meaning=_load,
+    cycles=costs.sequenced,
+    spreads=None,
+).record("register_load")
+
+
+def _store(instruction: Instruction, arrays: Any) -> Callable[[], None]:
+    """The one element of a tile gets what a register holds, cut to the tile's width."""
+    source, tile = arrays.register(instruction["src"]), arrays(instruction["dst"])
+
+    def store() -> None:
+        if tile.dtype.kind == "f":
+            tile[...] = np.int64(source[0]).astype(np.int32).view(np.float32)
+        else:
+            tile[...] = np.int64(source[0]).astype(tile.dtype)
+
+    return store
+
+
+REGISTER_STORE = declare(
+    engines=_SEQUENCERS,
+    writes=("dst",),
+    reads=(),
+    rules=(register_tile,),
+    meaning=_store,
+    cycles=costs.sequenced,
+    spreads=None,
+).record("register_store")
 
 
 class VirtualRegister(DeviceValue, Register):
@@ -41,8 +167,8 @@ class VirtualRegister(DeviceValue, Register):
         return f"register {self.index}"
 
 
-def _emit(operation: str, args: dict[str, Any]) -> Instruction:
-    return active_tracer(f"nisa.{operation}").emit(OPERATIONS[operation], args, Engine.unknown, None)
+def _emit(operation: Operation, **args: Any) -> None:
+    active_tracer(f"nisa.{operation.name}").emit(operation, args, Engine.unknown, None)
 
 
 def _check_register(what: str, value: object) -> None:
@@ -68,24 +194,24 @@ def register_move(dst: VirtualRegister, src: int | VirtualRegister) -> None:
         raise KernelError(f"register_move: src is a {type(src).__name__}; it must be an integer or a register")
     if isinstance(src, int) and not -(2**31) <= src < 2**32:
         raise KernelError(f"register_move: {src} does not fit the 32 bits of a register")
-    _emit("register_move", {"dst": dst, "src": src})
+    _emit(REGISTER_MOVE, dst=dst, src=src)
 
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> None:
     """``dst`` = the one element of an SBUF tile."""
     _check_register("register_load: dst", dst)
-    _emit("register_load", {"dst": dst, "src": src})
+    _emit(REGISTER_LOAD, dst=dst, src=src)
 
 
 def register_store(dst: NkiTensor, src: VirtualRegister) -> None:
     """The one element of an SBUF tile = ``src``."""
     _check_register("register_store: src", src)
-    _emit("register_store", {"dst": dst, "src": src})
+    _emit(REGISTER_STORE, dst=dst, src=src)
 
 
 def _begin(loop: Loop) -> None:
     active_tracer("a device loop").open_loops.append(loop)
-    _emit("loop_begin", {"loop": loop})
+    _emit(LOOP_BEGIN, loop=loop)
 
 
 def _end(loop: Loop) -> None:
@@ -93,7 +219,7 @@ def _end(loop: Loop) -> None:
     if not tracer.open_loops or tracer.open_loops[-1] is not loop:
         raise KernelError("device loops are not nested properly: an inner one is still open")
     tracer.open_loops.pop()
-    _emit("loop_end", {"loop": loop})
+    _emit(LOOP_END, loop=loop)
 
 
 def _counted(start: int | VirtualRegister, stop: int | VirtualRegister, step: int) -> tuple[Loop, VirtualRegister]:

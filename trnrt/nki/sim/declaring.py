@@ -1,0 +1,50 @@
+"""How an instruction is declared: a decorator with its facets, on the `nisa` function that is its signature.
+
+Tracing reads the signature, the engines, the operands and the rules; timing reads the engines and the cycles; a run
+reads the meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from typing import Any, ParamSpec
+
+from trnrt.nki.machine.program import Declaration, Engine, Instruction, Operation
+from trnrt.nki.sim.trace import active_tracer
+
+Args = dict[str, Any]
+P = ParamSpec("P")
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+class declare(Declaration):  # noqa: N801 - a decorator
+    """Declare the instruction that the decorated function issues.
+
+    The function returns the arguments that an instruction keeps: ``locals()``, often with more that tracing knows.
+    ``name`` names the instruction. ``engine`` is where it runs, if it has several engines; else an argument as any
+    other: of ``dma_copy`` it is who triggers the transfer.
+    """
+
+    def __call__(self, function: Callable[P, Args]) -> Callable[P, Instruction]:
+        operation = self.record(function.__name__)
+        label, several = f"nisa.{operation.name}", len(operation.engines) > 1
+
+        @wraps(function)
+        def issue(*args: P.args, **kwargs: P.kwargs) -> Instruction:
+            tracer = active_tracer(label)
+            kept = function(*args, **kwargs)
+            engine = kept.pop("engine", Engine.unknown) if several else Engine.unknown
+            return tracer.emit(operation, kept, engine, kept.pop("name", None))
+
+        return issue
+
+    def record(self, name: str) -> Operation:
+        """The instruction's record; a second claim on a name is a programming error."""
+        if name in OPERATIONS:
+            raise ValueError(f"instruction {name!r} is declared twice")
+        facets = {facet.name: getattr(self, facet.name) for facet in fields(Declaration)}
+        OPERATIONS[name] = Operation(name=name, **facets)
+        return OPERATIONS[name]

@@ -1,0 +1,412 @@
+"""What reduces into its engine's accumulator registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from trnrt.nki.machine import costs, modes, spreading
+from trnrt.nki.machine.accumulators import accumulating_writer, preparation, registers
+from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, within_range, writer
+from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
+from trnrt.nki.machine.program import Engine, Instruction, Reduction, View
+from trnrt.nki.machine.rules import accumulating, operands, operators
+from trnrt.nki.machine.rules.table import rule
+from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.declaring import Args, declare
+from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.trace import active_tracer
+
+__all__ = ["activate2", "exponential", "tensor_scalar_cumulative", "tensor_scalar_reduce"]
+
+_NOT_CUMULATIVE = frozenset({"int32", "uint32", "tfloat32"})
+_EXPONENTIAL_RESULTS = frozenset(["float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32", "tfloat32"])
+_EXPONENTIAL_DTYPES = {
+    "dst": _EXPONENTIAL_RESULTS | frozenset(["int8", "int16", "int32", "uint8", "uint16"]),
+    "src": (_EXPONENTIAL_RESULTS - {"tfloat32"}) | frozenset(["int8", "int16", "int32", "uint8", "uint16", "uint32"]),
+    "reduce_res": _EXPONENTIAL_RESULTS,
+}
+_EXPONENTIAL_DIMENSIONS = 4
+_PIPELINES = (
+    ("multiply", "add"),
+    ("multiply", "subtract"),
+    ("multiply", "bypass"),
+    ("add", "bypass"),
+    ("subtract", "bypass"),
+    ("bypass", "bypass"),
+)
+
+
+@rule("from-v4", "exponential and activate2 exist from NeuronCore-v4 on", "nki.isa exponential, activate2")
+def from_v4(instruction: Instruction, target: Target) -> str | None:
+    if target.generation >= 4:
+        return None
+    return f"{target.name} has a NeuronCore-v{target.generation}; it must be v4 or newer"
+
+
+@rule("reduce-reverse", "tensor_scalar_reduce can't reverse its operands yet", "nki.isa tensor_scalar_reduce, reverse0")
+def reduce_reverse(instruction: Instruction, target: Target) -> str | None:
+    return f"reverse0={instruction['reverse0']!r}; it must be False" if instruction["reverse0"] else None
+
+
+@rule(
+    "cumulative-dtypes",
+    "tensor_scalar_cumulative takes floats and integers of up to 16 bits",
+    "nki.isa tensor_scalar_cumulative, Operation constraints",
+)
+def cumulative_dtypes(instruction: Instruction, target: Target) -> str | None:
+    for arg in ("dst", "src"):
+        dtype = instruction[arg].dtype
+        if dtype.name in _NOT_CUMULATIVE:
+            return f"{arg} is {dtype}; it must be float32, bfloat16, float16, float8 or an integer of 8 or 16 bits"
+    return None
+
+
+@rule("exponential-dtypes", "exponential's tiles have dtypes that it supports", "nki.isa exponential, Supported dtypes")
+def exponential_dtypes(instruction: Instruction, target: Target) -> str | None:
+    for arg, view in instruction.operands:
+        legal = _EXPONENTIAL_DTYPES.get(arg)
+        if legal is not None and view.dtype.name not in legal:
+            return f"{arg} is {view.dtype}; it must be one of {', '.join(sorted(legal))}"
+    return None
+
+
+@rule("exponential-dimensions", "exponential's tiles have at most 4 dimensions", "nki.isa exponential, Constraints")
+def exponential_dimensions(instruction: Instruction, target: Target) -> str | None:
+    for arg in ("dst", "src"):
+        if instruction[arg].ndim > _EXPONENTIAL_DIMENSIONS:
+            return f"{arg} has {instruction[arg].ndim} dimensions; the limit is {_EXPONENTIAL_DIMENSIONS}"
+    return None
+
+
+@rule("activate2-operators", "activate2 has six pairs of op0 and op1", "nki.isa activate2")
+def activate2_operators(instruction: Instruction, target: Target) -> str | None:
+    op0, op1 = instruction["op0"], instruction["op1"]
+    pair = tuple(op.name if isinstance(op, Operator) else None for op in (op0, op1))
+    if pair in _PIPELINES:
+        return None
+    legal = ", ".join(f"({first}, {second})" for first, second in _PIPELINES)
+    return f"op0={op0!r}, op1={op1!r}; it must be one of {legal}"
+
+
+@rule("activate2-function", "activate2's op is a function of the scalar engine", "nki.isa activate2, op")
+def activate2_function(instruction: Instruction, target: Target) -> str | None:
+    op = instruction["op"]
+    if isinstance(op, Operator) and (op.activation or op.parametric):
+        return None
+    return f"op={op!r} is not an activation function of the scalar engine"
+
+
+@rule("activate2-reverse", "activate2 reverses the operands of an operation that it has", "nki.isa activate2")
+def activate2_reverse(instruction: Instruction, target: Target) -> str | None:
+    for reverse, arg in (("reverse0", "op0"), ("reverse1", "op1")):
+        if instruction[reverse] and instruction[arg] is OPERATORS["bypass"]:
+            return f"{reverse}=True; {arg} is nl.bypass, there is nothing to reverse"
+    return None
+
+
+@rule("activate2-immediates", "activate2's immediates have one dtype if both are tiles", "nki.isa activate2")
+def activate2_immediates(instruction: Instruction, target: Target) -> str | None:
+    imm0, imm1 = instruction["imm0"], instruction["imm1"]
+    if isinstance(imm0, View) and isinstance(imm1, View) and imm0.dtype != imm1.dtype:
+        return f"imm0 is {imm0.dtype}, imm1 {imm1.dtype}; they must be equal"
+    return None
+
+
+def _tensor_scalar_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = data <op0> operand0``, reduced with ``reduce_op``."""
+    target = arrays(instruction["dst"])
+    data = in_shape(arrays(instruction["data"]), target.shape)
+    function = binary_function(instruction["op0"])
+    operand0 = column(instruction["operand0"], arrays, target.ndim)
+    op, init, negate = instruction["reduce_op"], instruction["reduce_init"], instruction["reduce_res_negate"]
+    store = accumulating_writer(instruction, arrays, op, init, negate)
+    return lambda: store(function(as_float32(data()), operand0()))
+
+
+@declare(
+    engines=(Engine.vector,),
+    writes=("dst", "reduce_res"),
+    reads=("data", "operand0", "reduce_init"),
+    numbers=frozenset({"operand0", "reduce_init"}),
+    optional=frozenset({"operand0", "reduce_init", "reduce_res"}),
+    columns=frozenset({"operand0", "reduce_init", "reduce_res"}),
+    registers="reduce_regs",
+    reduces=Reduction(
+        commands=(modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce, modes.reduce_cmd.load_reduce),
+        operator="reduce_op",
+        operators=("add", "multiply", "maximum", "minimum"),
+        loads="reduce_init",
+        unused=(None,),
+    ),
+    rules=(
+        *operands.ELEMENTWISE,
+        operands.vector_operator,
+        operators.arithmetic_operator,
+        operators.operator_generation,
+        operands.operand_given,
+        operands.column_operands,
+        accumulating.float32_columns,
+        reduce_reverse,
+        accumulating.reduce_command,
+        accumulating.accumulated_operator,
+        accumulating.loaded_value,
+        operands.other_start_partition,
+    ),
+    meaning=_tensor_scalar_reduce,
+    cycles=costs.accumulating,
+    spreads=spreading.elements,
+)
+def tensor_scalar_reduce(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Operator,
+    operand0: float | NkiTensor,
+    reduce_op: Operator,
+    reduce_res: NkiTensor | None = None,
+    reverse0: bool = False,
+    reduce_cmd: modes.reduce_cmd = modes.reduce_cmd.reset_reduce,
+    reduce_init: float | NkiTensor | None = None,
+    reduce_res_negate: bool = False,
+    name: str | None = None,
+) -> Args:
+    """``dst = data <op0> operand0``, and ``reduce_op`` over each partition's results into ``reduce_res`` ``[P, 1]``.
+
+    ``reduce_cmd`` starts the vector engine's registers anew, from ``reduce_init`` (``load_reduce``), or goes on with
+    them; ``reduce_res_negate`` negates what is read out, not the registers.
+    """
+    reduce_regs = active_tracer("nisa.tensor_scalar_reduce").accumulators(Engine.vector, data)
+    return locals()
+
+
+def _running(op: Operator) -> Callable[[Array], Array]:
+    """(P, 1 + N) -> (P, N): ``reg = x <op> reg`` for each x of a row, the first of which is the register."""
+    if op is OPERATORS["subtract"]:
+        # x - reg alternates the register's sign: a sum of alternating terms, whose float32 rounding is the same.
+        def alternating(values: Array) -> Array:
+            signs = np.ones(values.shape[1], np.float32)
+            signs[1::2] = -1
+            return (np.add.accumulate(values * signs, axis=1) * signs)[:, 1:]
+
+        return alternating
+    function = op.binary
+    assert isinstance(function, np.ufunc)
+    accumulate = function.accumulate
+    return lambda values: accumulate(values, axis=1)[:, 1:]
+
+
+def _tensor_scalar_cumulative(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``register = (src <op0> imm0) <op1> register`` element by element; ``dst`` gets each state."""
+    src, dst = instruction["src"], instruction["dst"]
+    rows = in_shape(arrays(src), (src.partitions, src.free_size))
+    function, op1 = binary_function(instruction["op0"]), instruction["op1"]
+    imm0 = column(instruction["imm0"], arrays, 2)
+    held, prepare = registers(instruction, arrays), preparation(instruction, arrays, op1, instruction["imm1"])
+    running, write = _running(op1), writer(dst, arrays(dst))
+
+    def compute() -> None:
+        if prepare is not None:
+            prepare()
+        values = function(as_float32(rows()), imm0())
+        states = running(np.concatenate([held, values], axis=1))
+        write(states)
+        held[...] = states[:, -1:]
+
+    return compute
+
+
+@declare(
+    engines=(Engine.vector,),
+    writes=("dst",),
+    reads=("src", "imm0", "imm1"),
+    numbers=frozenset({"imm0", "imm1"}),
+    optional=frozenset({"imm1"}),
+    columns=frozenset({"imm0", "imm1"}),
+    registers="reduce_regs",
+    reduces=Reduction(
+        commands=(modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce, modes.reduce_cmd.load_reduce),
+        operator="op1",
+        operators=("add", "subtract", "multiply", "maximum", "minimum"),
+        loads="imm1",
+    ),
+    rules=(
+        *operands.ELEMENTWISE,
+        operands.vector_operator,
+        operators.arithmetic_operator,
+        operators.operator_generation,
+        operands.column_operands,
+        accumulating.float32_columns,
+        cumulative_dtypes,
+        accumulating.reduce_command,
+        accumulating.accumulated_operator,
+        accumulating.loaded_value,
+        operands.other_start_partition,
+    ),
+    meaning=_tensor_scalar_cumulative,
+    cycles=costs.streaming,
+    spreads=spreading.running,
+)
+def tensor_scalar_cumulative(
+    dst: NkiTensor,
+    src: NkiTensor,
+    op0: Operator,
+    op1: Operator,
+    imm0: float | NkiTensor,
+    imm1: float | NkiTensor | None = None,
+    reduce_cmd: modes.reduce_cmd = modes.reduce_cmd.reset_reduce,
+    name: str | None = None,
+) -> Args:
+    """``register = (src <op0> imm0) <op1> register`` along each partition; ``dst`` gets every state of the register.
+
+    It starts from ``op1``'s identity, from what the register holds (``reduce``), or from ``imm1`` (``load_reduce``).
+    """
+    reduce_regs = active_tracer("nisa.tensor_scalar_cumulative").accumulators(Engine.vector, src)
+    return locals()
+
+
+def _exponential(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = exp(src - max_value)``, summed."""
+    target = arrays(instruction["dst"])
+    source = in_shape(arrays(instruction["src"]), target.shape)
+    most = column(instruction["max_value"], arrays, target.ndim)
+    store = accumulating_writer(instruction, arrays, OPERATORS["add"], instruction["reduce_init"])
+    return lambda: store(np.exp(as_float32(source()) - most()))
+
+
+@declare(
+    engines=(Engine.vector,),
+    writes=("dst", "reduce_res"),
+    reads=("src", "max_value", "reduce_init"),
+    numbers=frozenset({"max_value", "reduce_init"}),
+    optional=frozenset({"reduce_init", "reduce_res"}),
+    columns=frozenset({"max_value", "reduce_init", "reduce_res"}),
+    registers="reduce_regs",
+    reduces=Reduction(
+        commands=(
+            modes.reduce_cmd.idle,
+            modes.reduce_cmd.reset_reduce,
+            modes.reduce_cmd.reduce,
+            modes.reduce_cmd.load_reduce,
+        ),
+        loads="reduce_init",
+        unused=(None, 0.0),
+    ),
+    rules=(
+        from_v4,
+        *operands.ELEMENTWISE,
+        operands.column_operands,
+        exponential_dimensions,
+        exponential_dtypes,
+        accumulating.float32_columns,
+        accumulating.reduce_command,
+        accumulating.loaded_value,
+        operands.other_start_partition,
+    ),
+    meaning=_exponential,
+    cycles=costs.exponentiation,
+    spreads=spreading.elements,
+)
+def exponential(
+    dst: NkiTensor,
+    src: NkiTensor,
+    max_value: float | NkiTensor = 0.0,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: modes.reduce_cmd = modes.reduce_cmd.idle,
+    reduce_init: float | NkiTensor = 0.0,
+    name: str | None = None,
+) -> Args:
+    """``dst = exp(src - max_value)`` on the vector engine of NeuronCore-v4, and the sum of each partition's results.
+
+    With ``idle`` the reference calls the registers' state unknown afterwards: they read as NaN.
+    """
+    reduce_regs = active_tracer("nisa.exponential").accumulators(Engine.vector, src)
+    return locals()
+
+
+def _activate2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = op((data <op0> imm0) <op1> imm1)``, reduced with ``reduce_op``."""
+    target = arrays(instruction["dst"])
+    data = in_shape(arrays(instruction["data"]), target.shape)
+    stages = [
+        (binary_function(op, instruction[reverse]), column(instruction[imm], arrays, target.ndim))
+        for op, reverse, imm in (
+            (instruction["op0"], "reverse0", "imm0"),
+            (instruction["op1"], "reverse1", "imm1"),
+        )
+        if op is not OPERATORS["bypass"]
+    ]
+    function, parametric = within_range(instruction, arrays), instruction["op"].parametric
+    parameter = column(instruction["relu_param"], arrays, target.ndim)
+    store = accumulating_writer(instruction, arrays, instruction["reduce_op"])
+
+    def activate() -> None:
+        values = as_float32(data())
+        for stage, immediate in stages:
+            values = stage(values, immediate())
+        store(parametric(values, parameter()) if function is None else function(values))
+
+    return activate
+
+
+@declare(
+    engines=(Engine.scalar,),
+    writes=("dst", "reduce_res"),
+    reads=("data", "imm0", "imm1", "relu_param"),
+    numbers=frozenset({"imm0", "imm1", "relu_param"}),
+    optional=frozenset({"reduce_res"}),
+    columns=frozenset({"imm0", "imm1", "relu_param", "reduce_res"}),
+    registers="reduce_regs",
+    reduces=Reduction(
+        commands=(
+            modes.reduce_cmd.idle,
+            modes.reduce_cmd.reset,
+            modes.reduce_cmd.reset_reduce,
+            modes.reduce_cmd.reduce,
+        ),
+        operator="reduce_op",
+        operators=("add", "maximum", "minimum", "abs_max", "abs_min"),
+    ),
+    rules=(
+        from_v4,
+        *operands.ELEMENTWISE,
+        operands.column_operands,
+        activate2_function,
+        activate2_operators,
+        activate2_reverse,
+        activate2_immediates,
+        accumulating.reduce_command,
+        accumulating.accumulated_operator,
+        operands.other_start_partition,
+    ),
+    meaning=_activate2,
+    cycles=costs.accumulating,
+    spreads=spreading.elements,
+)
+def activate2(
+    dst: NkiTensor,
+    op: Operator,
+    data: NkiTensor,
+    imm0: float | NkiTensor,
+    imm1: float | NkiTensor,
+    op0: Operator,
+    op1: Operator,
+    relu_param: float | NkiTensor = 0.0,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    reduce_op: Operator | None = None,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: modes.reduce_cmd = modes.reduce_cmd.idle,
+    name: str | None = None,
+) -> Args:
+    """``dst = op((data <op0> imm0) <op1> imm1)`` on the scalar engine of NeuronCore-v4, and its reduction.
+
+    ``relu_param`` is the slope of ``nl.prelu``; None stands for ``nl.bypass``.
+    """
+    reduce_regs = None
+    if reduce_res is not None or reduce_cmd is not modes.reduce_cmd.idle:
+        reduce_regs = active_tracer("nisa.activate2").accumulators(Engine.scalar, data)
+    op0 = OPERATORS["bypass"] if op0 is None else op0
+    op1 = OPERATORS["bypass"] if op1 is None else op1
+    return locals()

@@ -1,0 +1,240 @@
+"""Means and variances on the vector engine; sums across partitions and bounds of sequences on the GpSimd engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from trnrt.nki.machine import costs, spreading
+from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
+from trnrt.nki.machine.bits import pattern, stored
+from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.machine.operators import AVERAGE, Operator
+from trnrt.nki.machine.program import Engine, Instruction
+from trnrt.nki.machine.rules import access, operands, operators
+from trnrt.nki.machine.rules.table import rule
+from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.declaring import Args, declare
+from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["bn_aggr", "bn_stats", "sequence_bounds", "tensor_partition_reduce"]
+
+STATISTICS_MAX = 512  # nl.tile_size.bn_stats_fmax
+_STATISTICS, _TUPLE, _AGGREGATED = 6, 3, 2
+_PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and")
+
+
+@rule("statistics-size", "bn_stats reads up to 512 elements a partition and writes 6", "nki.isa bn_stats")
+def statistics_size(instruction: Instruction, target: Target) -> str | None:
+    data, dst = instruction["data"], instruction["dst"]
+    if data.free_size > STATISTICS_MAX:
+        return f"data holds {data.free_size} elements a partition; the limit is {STATISTICS_MAX}"
+    if dst.free_size != _STATISTICS:
+        return f"dst holds {dst.free_size} elements a partition; it must hold {_STATISTICS}"
+    return None
+
+
+@rule("aggregated-size", "bn_aggr reads triples of count, mean and variance, and writes 2 elements", "nki.isa bn_aggr")
+def aggregated_size(instruction: Instruction, target: Target) -> str | None:
+    data, dst = instruction["data"], instruction["dst"]
+    if data.free_size % _TUPLE:
+        return f"data holds {data.free_size} elements a partition; it must be a multiple of {_TUPLE}"
+    if dst.free_size != _AGGREGATED:
+        return f"dst holds {dst.free_size} elements a partition; it must hold {_AGGREGATED}"
+    return None
+
+
+@rule(
+    "partition-reduce-operator",
+    "tensor_partition_reduce adds, averages, finds the maximum, or does bitwise or and and",
+    "nki.isa tensor_partition_reduce, op",
+)
+def partition_reduce_operator(instruction: Instruction, target: Target) -> str | None:
+    op = instruction["op"]
+    if isinstance(op, Operator) and op.name in _PARTITION_REDUCTIONS:
+        return None
+    return f"op={op!r}; it must be {' or '.join(f'nl.{name}' for name in _PARTITION_REDUCTIONS)}"
+
+
+@rule(
+    "partition-reduce-size",
+    "tensor_partition_reduce leaves one partition with the elements of each",
+    "nki.isa tensor_partition_reduce; its examples (SDK 2.26)",
+)
+def partition_reduce_size(instruction: Instruction, target: Target) -> str | None:
+    data, dst = instruction["data"], instruction["dst"]
+    if dst.partitions == 1 and dst.free_size == data.free_size:
+        return None
+    return (
+        f"dst is {dst.partitions} x {dst.free_size}; reducing {data.partitions} x {data.free_size} leaves 1 x "
+        + str(data.free_size)
+    )
+
+
+@rule(
+    "sequence-shape",
+    "sequence_bounds reads one partition and writes two values an element",
+    "nki.isa sequence_bounds",
+)
+def sequence_shape(instruction: Instruction, target: Target) -> str | None:
+    ids, dst = instruction["segment_ids"], instruction["dst"]
+    for arg, view in instruction.operands:
+        if view.partitions != 1:
+            return f"{arg} spans {view.partitions} partitions; it must span 1"
+    if dst.free_size != 2 * ids.free_size:
+        return f"dst holds {dst.free_size} elements, segment_ids {ids.free_size}; dst must hold {2 * ids.free_size}"
+    return None
+
+
+@rule("sequence-dtype", "sequence_bounds works on float32 and int32", "nki.isa sequence_bounds")
+def sequence_dtype(instruction: Instruction, target: Target) -> str | None:
+    for arg, view in instruction.operands:
+        if view.dtype.name not in ("float32", "int32"):
+            return f"{arg} is {view.dtype}; it must be float32 or int32"
+    return None
+
+
+def _moments(rows: Array) -> list[Array]:
+    """(P, N) -> count, mean and variance * count of each row; zeros where a row is empty."""
+    partitions, count = rows.shape
+    if count == 0:
+        return [np.zeros(partitions, np.float32)] * 3
+    mean = rows.mean(axis=1, dtype=np.float32)
+    deviations = rows - mean[:, None]
+    return [np.full(partitions, count, np.float32), mean, np.square(deviations).sum(axis=1, dtype=np.float32)]
+
+
+def _bn_stats(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst`` = count, mean, variance * count of the elements at even places, then of those at odd places."""
+    dst, data = instruction["dst"], instruction["data"]
+    take = in_shape(arrays(data), (data.partitions, data.free_size))
+    write = writer(dst, arrays(dst))
+
+    def compute() -> None:
+        rows = as_float32(take())
+        write(np.stack(_moments(rows[:, 0::2]) + _moments(rows[:, 1::2]), axis=1))
+
+    return compute
+
+
+@declare(
+    engines=(Engine.vector,),
+    writes=("dst",),
+    reads=("data",),
+    rules=(*access.ENGINE_ACCESS, operands.same_partitions, statistics_size),
+    meaning=_bn_stats,
+    cycles=costs.streaming,
+    spreads=spreading.rows,
+)
+def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Args:
+    """``dst`` ``[P, 6]`` = count, mean, variance * count of the elements at even places, then at odd places."""
+    return locals()
+
+
+def _bn_aggr(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst`` = the mean and the variance of what several (count, mean, variance * count) describe together."""
+    dst, data = instruction["dst"], instruction["data"]
+    take = in_shape(arrays(data), (data.partitions, data.free_size // 3, 3))
+    write = writer(dst, arrays(dst))
+
+    def compute() -> None:
+        tuples = as_float32(take())
+        counts, means, spreads = tuples[..., 0], tuples[..., 1], tuples[..., 2]
+        total = counts.sum(axis=1, keepdims=True)
+        mean = (counts * means).sum(axis=1, keepdims=True) / total
+        spread = (spreads + counts * np.square(means - mean)).sum(axis=1, keepdims=True)
+        write(np.concatenate([mean, spread / total], axis=1))
+
+    return compute
+
+
+@declare(
+    engines=(Engine.vector,),
+    writes=("dst",),
+    reads=("data",),
+    rules=(*access.ENGINE_ACCESS, operands.same_partitions, aggregated_size),
+    meaning=_bn_aggr,
+    cycles=costs.aggregation,
+    spreads=spreading.rows,
+)
+def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Args:
+    """``dst`` ``[P, 2]`` = mean and variance of all that the ``bn_stats`` results in ``data`` describe."""
+    return locals()
+
+
+def _tensor_partition_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = op.reduce(data, axis=0)``: across partitions."""
+    dst, data, op = instruction["dst"], instruction["data"], instruction["op"]
+    target = arrays(dst)
+    take = in_shape(arrays(data), (data.partitions, data.free_size))
+    if op.bitvec:
+        fold = op.binary.reduce
+
+        def combine() -> None:
+            target[...] = stored(fold(pattern(take()), axis=0), target.dtype).reshape(target.shape)
+
+        return combine
+    write = writer(dst, target)
+    if op is AVERAGE:
+        return lambda: write(as_float32(take()).mean(axis=0, dtype=np.float32))
+    reduce = op.binary.reduce
+    return lambda: write(reduce(as_float32(take()), axis=0))
+
+
+@declare(
+    engines=(Engine.gpsimd,),
+    writes=("dst",),
+    reads=("data",),
+    rules=(
+        *access.ENGINE_ACCESS,
+        partition_reduce_operator,
+        partition_reduce_size,
+        operators.bitvec_dtypes,
+    ),
+    meaning=_tensor_partition_reduce,
+    cycles=costs.gpsimd_kernel,
+    spreads=None,
+)
+def tensor_partition_reduce(dst: NkiTensor, op: Operator, data: NkiTensor, name: str | None = None) -> Args:
+    """``dst`` ``[1, ...]`` = ``op`` over the partitions of ``data``, on the GpSimd engine."""
+    return locals()
+
+
+def segment_bounds(ids: Array) -> Array:
+    """(N,) -> (2, N): where the run of equal ids that an element is in begins, and where it ends (exclusive).
+
+    Elements of id 0 are padding: they begin at N and end at -1.
+    """
+    count = ids.size
+    places = np.arange(count)
+    begins = np.r_[True, ids[1:] != ids[:-1]]
+    ends = np.r_[begins[1:], True]
+    first = np.maximum.accumulate(np.where(begins, places, 0))
+    last = np.minimum.accumulate(np.where(ends, places + 1, count)[::-1])[::-1]
+    padding = ids == 0
+    return np.stack([np.where(padding, count, first), np.where(padding, -1, last)]).astype(np.float32)
+
+
+def _sequence_bounds(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    dst, ids = instruction["dst"], instruction["segment_ids"]
+    take = in_shape(arrays(ids), (ids.free_size,))
+    write = writer(dst, arrays(dst))
+    return lambda: write(segment_bounds(take()))
+
+
+@declare(
+    engines=(Engine.gpsimd,),
+    writes=("dst",),
+    reads=("segment_ids",),
+    rules=(*access.ENGINE_ACCESS, sequence_shape, sequence_dtype),
+    meaning=_sequence_bounds,
+    cycles=costs.gpsimd_kernel,
+    spreads=None,
+)
+def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = None) -> Args:
+    """``dst`` ``[1, 2, n]``: where the segment that each of n elements is in begins, and where it ends (exclusive).
+
+    Elements of segment 0 are padding: they begin at n and end at -1.
+    """
+    return locals()
