@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
+from trnrt.kernels.channels import Run
 from trnrt.planner.blocked import Blocked
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
@@ -26,8 +27,6 @@ class Part:
     put: View
 
 
-# Channels of images: (source, its first channel, from one to the next, the same of the result, how many).
-Run = tuple[int, int, int, int, int, int]
 # Runs of one step beyond which its tensors go to HBM: each is a transfer, or a few.
 MOST_RUNS = 64
 
@@ -81,7 +80,7 @@ class MoveStep(Step):
     def call(self, tensors: Tensors) -> Call:
         names = tuple(SourceName(k) for k in range(len(self.sources)))
         if self._in_sbuf(tensors):
-            return Call("channels", "move_channels", (names, tuple(self.runs())))
+            return Call("channels", "move_channels", (names, tuple(astuple(run) for run in self.runs())))
         parts = tuple(_rendered(part) for part in self.parts)
         options = {} if self.fill is None else {"fill": self.fill}
         return Call("movement", "move", (names, parts), options)
@@ -127,7 +126,7 @@ def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
     for index in product(*(range(n) for n, _, _ in dims)):
         first = taken.offset // pixels + sum(i * a for i, (_, a, _) in zip(index, dims, strict=True))
         start = put.offset // pixels + sum(i * b for i, (_, _, b) in zip(index, dims, strict=True))
-        runs.append((part.source, first, step, start, put_step, count))
+        runs.append(Run(part.source, first, step, start, put_step, count))
     return runs
 
 
