@@ -73,6 +73,12 @@ def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple
                 _copy(_part(to, piece.put, piece.put_step, piece.count), part, _quadrants(to, src, piece))
 
 
+def tile_bytes(runs: int, channels: int) -> int:
+    """Bytes a partition that the tiles take at most, for whoever plans a call that makes ``channels`` in SBUF of so
+    many runs: some go by products with matrices that select them, one a run and block, and what it is made from."""
+    return (2 * runs + 2) * min(channels, nl.tile_size.pmax) * 4
+
+
 def _extent(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...]) -> tuple[int, int]:
     """(images, pixels) of the tiles in SBUF."""
     found = (0, 0)

@@ -8,6 +8,8 @@ from trnrt.kernels.compute_ops import OTHER_ROOM, ROOM, SCALAR, VECTOR, evaluate
 from trnrt.kernels.values import as_float32, fresh, is_column, is_number, result_shape, wide
 from trnrt.nki import nisa, nl
 
+# Dimensions of tensors in HBM.
+DIMENSIONS = 4
 # Columns of a tile, and bytes of a partition that all tiles of a piece may take.
 COLUMNS = 2048
 PIECE_BYTES = 88 * 1024
@@ -132,6 +134,12 @@ def last_uses(sources: int, ops: tuple[tuple[Any, ...], ...]) -> list[int]:
 def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
     """How many elements of a partition a piece may have for all that lives at once to fit PIECE_BYTES."""
     return max(1, min(COLUMNS, PIECE_BYTES // (4 * tiles_at_once(sources, ops))))
+
+
+def tile_bytes(sources: int, ops: tuple[tuple[Any, ...], ...], elements: int) -> int:
+    """Bytes a partition that the tiles take at most, for whoever plans a call on so many elements of a partition: those
+    of a piece, and of the next one."""
+    return 2 * tiles_at_once(sources, ops) * min(columns_of_a_piece(sources, ops), elements) * 4
 
 
 def tiles_at_once(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:

@@ -7,12 +7,12 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from trnrt.kernels.channels import Run
+from trnrt.kernels.channels import Run, tile_bytes
+from trnrt.kernels.movement import MOST_DIMENSIONS
 from trnrt.planner.blocked import Blocked
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 from trnrt.planner.views import View, merge_dims
-from trnrt.planner.weights import PARTITIONS
 
 # DMA transfers of one step beyond which it is refused: each takes about 2 us.
 MOST_PARTS = 16384
@@ -27,7 +27,8 @@ class Part:
     put: View
 
 
-# Runs of one step beyond which its tensors go to HBM: each is a transfer, or a few.
+# Runs of one step beyond which its tensors go to HBM: each is a transfer, or a few, of about 2 us.
+# There is no record of how 64 was chosen; measure DenseNet-121, Inception and ShuffleNet when it changes.
 MOST_RUNS = 64
 
 
@@ -70,12 +71,9 @@ class MoveStep(Step):
         return any(tensors.layout(value) is not Layout.HBM for value in values)
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """Channels go from where they are to where they belong, some by products with matrices that select them: one
-        for each run and block of its source, and what it is made from."""
         if not self._in_sbuf(tensors):
             return WORKING_BYTES
-        matrix = min(self.shape[1], PARTITIONS) * 4
-        return (2 * len(self.runs()) + 2) * matrix if tensors.layout(self.output) is not Layout.HBM else 0
+        return tile_bytes(len(self.runs()), self.shape[1]) if tensors.layout(self.output) is not Layout.HBM else 0
 
     def call(self, tensors: Tensors) -> Call:
         names = tuple(SourceName(k) for k in range(len(self.sources)))
@@ -152,7 +150,7 @@ def copy_step(name: str, view: View) -> tuple[Step, str]:
     order = view.order
     if order is not None:
         collapsed, small = _collapse(view)
-        if len(collapsed) <= 5:
+        if len(collapsed) <= MOST_DIMENSIONS:
             source = Operand(view.root, (view.size,))
             step = TransposeStep(
                 name=name, nodes=[], sources=[source], output=name, shape=view.shape, order=small, collapsed=collapsed

@@ -25,10 +25,12 @@ from trnrt.planner.weights import blocks_of
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 # Bytes of weights that are zero for groups to be one: DMA brings them in about the 5 us that a tensor takes to HBM and
-# back.
+# back, at some 320 GB/s. Measure the grouped networks (ShuffleNet, MobileNet, EfficientNet) when it changes.
 MOST_ZEROS = 1536 * 1024
-# Bytes a partition of results that are tried to be worked on at once. Nothing is tried where all products take less
-# cycles: some microseconds.
+# Bytes a partition of results that the search tries beside the kernel's own: half and a quarter of it, with which pools
+# and stores start earlier, and twice. With up to _FEW_CHANNELS it does not try one tap at a time, and nothing where all
+# products take fewer cycles than _LEAST_CYCLES, about 3 us. Chosen with the search (November 2026), whose budget they
+# share; ``UPDATE_GOLDEN=1 pytest tests/unit/test_bench_models.py -k golden`` searches anew.
 _BAND_BYTES = (8192, 4096, 32768)
 _FEW_CHANNELS = 8
 _LEAST_CYCLES = 8192
