@@ -7,7 +7,7 @@ from trnrt.kernels.common import LOWEST, Pair, block_rows, ceil_div, is_hbm_tens
 from trnrt.nki import nisa, nl
 
 # Bytes a partition that one band of input rows may take. Four such tiles fit the planner's WORKING_BYTES: a band, the
-# next one, sums and results. Kept from the first pooling; measure the networks (test_bench_models) when it changes.
+# next one, sums and results. Kept from the first pooling; measure the networks when it changes.
 BAND_BYTES = 32 * 1024
 # Where a window is too large for that, it is taken by parts, from bands of at least so many rows if one is that narrow.
 PART_ROWS = 8

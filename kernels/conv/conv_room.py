@@ -1,6 +1,6 @@
 """How much of a convolution is worked on at once, and what its tiles then take of SBUF: the kernel and the planner ask.
 
-What the tiles take is an upper bound, so that a plan needs no trace: ``tests/unit/planner/test_planner_working.py``
+What the tiles take is an upper bound, so that a plan needs no trace: ``tests/planner/test_planner_working.py``
 holds it against traced tiles. Whoever changes a tile of conv2d changes its bound here.
 """
 
@@ -12,7 +12,7 @@ from trnrt.nki import nl
 # Bytes a partition for the weights at hand, for a band of input (all its channel blocks), and for a band of
 # convolution results, pooled or not. Kept from the first convolutions of any kind (November 2026): the weights of a 3x3
 # kernel over 1280 channels fit, and all tiles together the planner's WORKING_BYTES (``test_budgets.py``). When one
-# changes, measure all networks (test_bench_models). The search tries other POOL_BYTES, as ``band_bytes``.
+# changes, measure the networks. The search tries other POOL_BYTES, as ``band_bytes``.
 WEIGHT_BYTES = 48 * 1024
 BAND_BYTES = 40 * 1024
 POOL_BYTES = 16 * 1024

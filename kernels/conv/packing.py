@@ -37,7 +37,7 @@ PACK_NS = 4000
 PACKED_TAPS, PACKED_COLUMNS = 4, 32768
 # Nanoseconds for each row of taps of a band at an image's edge, which comes in transfers of its own; and until the
 # first padded images lie in HBM, three transfers after each other. Kept from when convolutions of any kind were tuned
-# (November 2026), there is no record of how; ``trnrt bench labs`` and the networks show whether they still serve.
+# (November 2026), there is no record of how; measure the labs' convolutions and the networks.
 TAP_ROW_NS = 400
 PADDING_NS = 6000
 

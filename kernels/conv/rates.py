@@ -4,8 +4,7 @@ A kernel file also runs under AWS's own nki, where no target's data can be read:
 estimates. They are those of the timing model of November 2026, with which the ways to compute were tuned. It has been
 calibrated anew since: on trn1 a packet is 8 ns there now, an engine 17 GB/s. The choices were kept.
 
-After a change of any number: ``pytest tests/unit/test_bench_models.py -k golden`` shows which network gets slower on
-trn1 or trn2, ``trnrt bench labs`` which kernel.
+After a change of any number, measure the networks and the labs' convolutions (docs/kernels.md, Tuned numbers).
 """
 
 from trnrt.nki import nisa

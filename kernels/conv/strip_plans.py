@@ -23,7 +23,7 @@ Strips = tuple[int, int]
 Rows = tuple[int, int, int]
 
 # All numbers here were chosen for the first layers of ResNet, SqueezeNet, Inception and the like at 224 x 224, whose
-# strips they came with; when one changes, measure these networks on both targets (test_bench_models).
+# strips they came with; when one changes, measure these networks on both targets (docs/kernels.md, Tuned numbers).
 # The least rows times columns of an image: a smaller one is computed with others of its batch.
 LEAST_PIXELS = 8192
 # Bytes a partition for the weights, and of the strip's results that wait to be pooled, of which there are two: a

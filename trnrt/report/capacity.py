@@ -239,7 +239,7 @@ def assumed_lines(answer: Answer) -> list[str]:
         "a worker a core, with the server's rules: whatever waits goes as a batch once the core is free, up to the "
         "limit, padded to the next bucket. Clients' bodies come in one piece: --max-delay-ms makes nobody wait",
         f"the device: predicted{_predicted_line(answer)}. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} "
-        "us each way, assumed (trnrt/planner/host_link.toml)",
+        "us each way, assumed (trnrt/planner/parts/host_link.toml)",
         told,
         f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
         f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",

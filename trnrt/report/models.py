@@ -12,7 +12,7 @@ from trnrt.bench.documented import rates
 from trnrt.bench.models.table import host_fit, latencies
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
-from trnrt.planner.crossing import host_link
+from trnrt.planner.parts.crossing import host_link
 from trnrt.report.documents import Document
 from trnrt.report.tables import plain_table
 from trnrt.report.text import range_text
@@ -200,7 +200,7 @@ def _rates_text(rows: Sequence[Row]) -> list[str]:
             f"predicted us: the headline, with its range; x bound is the headline's. The timing model moves"
             f" {get_target(target).timing.dma.total_gbps:g} GB/s",
             f"link us: an estimate for {target} at {link.gbps:g} GB/s and {link.latency_us:g} us each way, which are"
-            " assumptions (trnrt/planner/host_link.toml)",
+            " assumptions (trnrt/planner/parts/host_link.toml)",
         ]
     return told
 

@@ -16,9 +16,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.cache import write_whole
-from trnrt.npz import pack_npz
-from trnrt.planner.cutting import cut, serialized
+from trnrt.inputs.npz import pack_npz
 from trnrt.planner.naming import printable
+from trnrt.planner.parts.cutting import cut, serialized
 from trnrt.validate.bounds import as_float
 from trnrt.validate.reference import Group
 

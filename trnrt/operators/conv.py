@@ -1,0 +1,445 @@
+"""Conv and ConvTranspose over images and rows, with the activation and pooling that follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.kernels.conv import conv_room, conv_transpose, grouping, packing, stacking
+from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.packing import ConvShape
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.operators.arranging import arranged, named
+from trnrt.operators.fusing import following_sum, next_activation
+from trnrt.operators.pool import counts_alike, read_pool
+from trnrt.operators.windows import Window, read_transposed, read_window
+from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.weights import blocks_of
+from trnrt.planner.plan import Array, Layout
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
+
+_POOLS = {"MaxPool": "max", "AveragePool": "average"}
+# Bytes of weights that are zero for groups to be one: DMA brings them in about the 5 us that a tensor takes to HBM and
+# back, at some 320 GB/s. Measure the grouped networks (ShuffleNet, MobileNet, EfficientNet) when it changes.
+MOST_ZEROS = 1536 * 1024
+# Bytes a partition of results that the search tries beside the kernel's own: half and a quarter of it, with which pools
+# and stores start earlier, and twice. With up to _FEW_CHANNELS it does not try one tap at a time, and nothing where all
+# products take fewer cycles than _LEAST_CYCLES, about 3 us. Chosen with the search (November 2026), whose budget they
+# share: when they change, search the networks anew (docs/kernels.md, Tuned numbers).
+_BAND_BYTES = (8192, 4096, 32768)
+_FEW_CHANNELS = 8
+_LEAST_CYCLES = 8192
+_NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
+# conv2d's own defaults: what equals them is left out of the call.
+_DEFAULTS = {
+    "stride": (1, 1),
+    "pads": (0, 0),
+    "dilation": (1, 1),
+    "act": "none",
+    "pool": (1, 1),
+    "pool_stride": (1, 1),
+    "pool_pads": (0, 0),
+    "pool_dilation": (1, 1),
+    "pool_op": "max",
+    "groups": 1,
+}
+
+
+@dataclass(kw_only=True)
+class ImagesStep(Step):
+    """A convolution of either kind; ``weight`` and ``bias`` are prepared, or tensors that are computed and prepared.
+
+    A row of pixels (N, C, W) is an image of one row, in HBM.
+    """
+
+    weight: Array | Operand
+    bias: Array | Operand
+    channels: int
+    window: Window
+    act: str
+    groups: int
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        shape = super().hbm_view(position)
+        return (*shape[:2], 1, shape[2]) if not position and len(shape) == 3 else shape
+
+    def _called(self, module: str, kernel: str, given: dict[str, Any]) -> Call:
+        """The call, with the options that are not the kernel's own defaults."""
+        weight, bias = named(self, "w", self.weight), named(self, "b", self.bias)
+        return Call(
+            module=module,
+            kernel=kernel,
+            args=(SourceName(0), weight, bias),
+            options={key: value for key, value in given.items() if value != _DEFAULTS.get(key)} | self.tuned,
+            weights={} if isinstance(self.weight, Operand) else {"w": self.weight},
+            biases={} if isinstance(self.bias, Operand) else {"b": self.bias},
+            held=self._held(),
+        )
+
+    def _held(self) -> tuple[str, ...]:
+        """The weights that the kernel takes in SBUF."""
+        return ()
+
+
+@dataclass(kw_only=True)
+class ConvStep(ImagesStep):
+    """``pool(act(conv(source, weight) + bias))``; ``size`` is the convolution's (rows, columns) before pooling, and
+    ``itemsize`` what an element of the weights takes on the device."""
+
+    size: tuple[int, int]
+    itemsize: int
+    pool: Window
+    pool_op: str
+    added: Operand | None = None
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        if position is not None and self.sources[position] == self.added:
+            return super().hbm_view(None)
+        return super().hbm_view(position)
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        if self.sources[position] == self.added:
+            same = shapes.shape(self.added.value) == self.shape
+            return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
+        same = position == 0 and shapes.shape(self.sources[0].value) == self.sources[0].shape
+        return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.CHANNELS, Layout.HBM) if self._on_chip() else (Layout.HBM,)
+
+    def _on_chip(self) -> bool:
+        """Whether the kernel can have its images in SBUF: groups that are computed together must be whole blocks."""
+        return len(self.shape) == 4 and self._layer.in_blocks
+
+    @property
+    def _layer(self) -> _Layer:
+        return _Layer(self.channels, self.shape[1], self.window.kernel, self.groups)
+
+    def part(self, images: int) -> ConvStep | None:
+        if len(self.shape) != 4 or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+            return None
+        added = None if self.added is None else self.added.part(images)
+        sources = [source.part(images) for source in self.sources]
+        return replace(self, shape=(images, *self.shape[1:]), sources=sources, added=added)
+
+    def reorder(self, order: list[int]) -> bool:
+        """Make output ``order[k]`` number k, if the weights are constants of one group."""
+        if self.groups > 1 or self.added or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+            return False
+        self.weight = self.weight[..., order]
+        self.bias = weights.columns(self.bias.T.reshape(-1)[order])
+        return True
+
+    def _shape(self, channels: int) -> ConvShape:
+        window = self.window
+        return ConvShape(channels, self.size, window.kernel, window.stride, window.pads, window.dilation)
+
+    def tunable(self) -> dict[str, tuple[int | str, ...]]:
+        """How much is worked on at once, where that makes a difference, and whether taps share the partitions."""
+        kernel, columns = self.window.kernel, self.shape[0] * self.size[0] * self.size[1]
+        cycles = columns * kernel[0] * kernel[1] * blocks_of(self._layer.seen) * blocks_of(self.shape[1])
+        if cycles < _LEAST_CYCLES or replace(self, tuned={})._stacked():
+            return {}
+        found: dict[str, tuple[int | str, ...]] = {}
+        sizes = self._band_sizes()
+        if sizes:
+            found["band_bytes"] = sizes
+        packs = self.groups == 1 and packing.is_packed(packing.packing(self.channels, kernel, 0))
+        if packs and not isinstance(self.weight, Operand):
+            # With few channels one tap after the other takes many times as long.
+            few = self.channels <= _FEW_CHANNELS
+            found["way"] = ("taps", "strips") if self._packs and not few else ("packed", "strips")
+        return found
+
+    def _band_sizes(self) -> tuple[int, ...]:
+        """Those of _BAND_BYTES that fit, and that give other bands than the default and each other."""
+        shape, pooling = self._shape(self._layer.seen), _pooling(self.pool_op, self.pool)
+        images, rows, cols = self.shape[0], *((1, *self.shape[2:])[-2:])
+        bands: dict[conv_room.Steps, int] = {}
+        for size in (0, *_BAND_BYTES):
+            if conv_room.conv_fits(shape, pooling, size):
+                bands.setdefault(conv_room.band_steps(images, rows, cols, shape, pooling, (1, 1, 0), size), size)
+        return tuple(size for size in bands.values() if size)
+
+    def _held(self) -> tuple[str, ...]:
+        """Not those of few channels: the kernel arranges them as it packs taps, where that saves time."""
+        if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+            return ()
+        if self._stacked():
+            return ("w", "b")
+        way = self.tuned.get("way", "best")
+        packs = self._packs if way == "best" else way != "taps"
+        return ("b",) if packs else ("w", "b")
+
+    @property
+    def _packs(self) -> bool:
+        return packing.is_worth_packing(self._shape(self._layer.seen), self.shape[0], self.shape[1])
+
+    def _stacked(self) -> bool:
+        """Whether the rows of the kernel are stacked on chip."""
+        if isinstance(self.weight, Operand) or self.added is not None or self.groups > 1 or len(self.shape) != 4:
+            return False
+        if self.tuned:  # conv2d's options, which some images of a batch have as all of them do
+            return False
+        images, outputs = self.shape[:2]
+        return stacking.is_worth_stacking(self._shape(self.channels), images, self._image, outputs, self.itemsize)
+
+    @property
+    def _image(self) -> tuple[int, int]:
+        """(rows, columns) of the source; a row of pixels is an image of one row."""
+        rows, columns = (1, *self.sources[0].shape[2:])[-2:]
+        return rows, columns
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """A band of the source if it is not read where it lies, results on their way, and the weights at hand."""
+        if self.groups > 1 and not held:
+            return WORKING_BYTES
+        images, outputs = self.shape[:2]
+        on_chip = tensors.layout(self.sources[0].value) is not Layout.HBM
+        in_place = tensors.layout(self.output) is not Layout.HBM and self.pool == _NO_POOL
+        added = "" if self.added is None else "hbm" if tensors.layout(self.added.value) is Layout.HBM else "sbuf"
+        band_bytes = int(self.tuned.get("band_bytes", 0))
+        packs = self._held() == ("b",)
+        weight = 0 if held and not packs else conv_room.weight_bytes(self._shape(self._layer.seen), outputs)
+        source = conv_room.source_bytes(self._shape(self.channels), images, self._image, on_chip, packs)
+        result = conv_room.result_bytes(self._shape(self.channels), images, in_place, added, band_bytes)
+        stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._stacked() else 0
+        return min(WORKING_BYTES, weight + source + result + stack)
+
+    def call(self, tensors: Tensors) -> Call:
+        window, pool = self.window, self.pool
+        given = {
+            "channels": self.channels,
+            "size": self.size,
+            "kernel": window.kernel,
+            "stride": window.stride,
+            "pads": window.pads,
+            "dilation": window.dilation,
+            "act": self.act,
+            "pool": pool.kernel,
+            "pool_stride": pool.stride,
+            "pool_pads": pool.pads,
+            "pool_dilation": pool.dilation,
+            "pool_op": self.pool_op,
+            "groups": self.groups,
+        }
+        if self.added is not None:
+            given["added"] = SourceName(self.sources.index(self.added))
+        if self._stacked():
+            assert not isinstance(self.weight, Operand)
+            call = self._called("conv.stacking", "conv2d_stacked", given)
+            return replace(call, weights={"w": weights.stacked_weight(self.weight, window.kernel)})
+        return self._called("conv.conv2d", "conv2d", given)
+
+
+@dataclass(kw_only=True)
+class ConvTransposeStep(ImagesStep):
+    """``act(transposed convolution of source with weight + bias)``."""
+
+    def call(self, tensors: Tensors) -> Call:
+        window = self.window
+        given = {
+            "channels": self.channels,
+            "kernel": window.kernel,
+            "stride": window.stride,
+            "pads": window.pads,
+            "dilation": window.dilation,
+            "act": self.act,
+            "groups": self.groups,
+        }
+        return self._called("conv.conv_transpose", "conv_transpose2d", given)
+
+
+def _pooling(op: str, pool: Window) -> Pooling:
+    return Pooling(op, pool.kernel, pool.stride, pool.pads, pool.dilation)
+
+
+def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) -> bool:
+    """Whether conv2d can compute results that are pooled from a convolution of ``size``."""
+    shape = ConvShape(channels, size, window.kernel, window.stride, window.pads, window.dilation)
+    return bool(conv_room.conv_fits(shape, _pooling("max", pool)))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The sizes of a convolution; ``together`` groups are computed as one."""
+
+    channels: int
+    outputs: int
+    kernel: tuple[int, int]
+    groups: int
+
+    @property
+    def together(self) -> int:
+        return int(grouping.groups_together(self.channels, self.outputs, self.groups))
+
+    @property
+    def seen(self) -> int:
+        """Channels that are on the partitions, or in their blocks, at once."""
+        return self.channels // self.groups * self.together
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the groups that are computed as one have whole blocks of channels, and make whole ones."""
+        made = self.outputs // self.groups * self.together
+        return self.together == self.groups or not (self.seen % weights.PARTITIONS or made % weights.PARTITIONS)
+
+    def dense(self, itemsize: int) -> _Layer:
+        """The layer as one group, with zeros where an output does not see a channel, if these take little: what is
+        between steps can stay in SBUF then."""
+        taps = self.kernel[0] * self.kernel[1]
+        zeros = (self.channels - self.seen) * self.outputs * taps * itemsize
+        return self if self.in_blocks or zeros > MOST_ZEROS else replace(self, groups=1)
+
+
+def _layer(lowering: Lowering, node: ir.Node, transposed: bool) -> _Layer:
+    """The sizes that the shapes of a node's source and weight (O, C, KH, KW), or (C, O, KH, KW), give."""
+    source, weight = node.inputs[0], node.inputs[1]
+    assert source is not None and weight is not None
+    shape, seen = lowering.shape(weight), lowering.shape(source)
+    groups = int(attribute(node, "group", 1))
+    if len(shape) not in (3, 4):
+        what = "over volumes (3-D)" if len(shape) == 5 else f"over {len(shape) - 2} dimensions"
+        raise Blocked(f"a convolution {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
+    kernel = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
+    outputs = shape[1] * groups if transposed else shape[0]
+    inner = shape[0] // groups if transposed else shape[1]
+    if seen[1] != inner * groups or outputs % groups:
+        raise Blocked(f"{groups} groups of {seen[1]} channels, with weights of shape {shape}")
+    return _Layer(seen[1], outputs, kernel, groups)
+
+
+def _parameters(
+    lowering: Lowering, node: ir.Node, layer: _Layer, transposed: bool
+) -> tuple[Array | Operand, Array | Operand]:
+    """Weight and bias as the kernels want them: constants, or tensors that a movement step makes."""
+    groups = int(attribute(node, "group", 1))
+    together = groups if layer.groups == 1 else layer.together
+
+    def prepared(weight: Array) -> Array:
+        images = weight if weight.ndim == 4 else weight[:, :, None]
+        made = weights.conv_transpose_weight if transposed else weights.conv_weight
+        return made(images, groups, together)
+
+    value = node.inputs[1]
+    assert value is not None
+    weight = arranged(lowering, node, value, prepared, "weight")
+    columns = partial(weights.columns, each=layer.together * layer.outputs // layer.groups)
+    added = node.inputs[2] if len(node.inputs) > 2 else None
+    if added is None:
+        return weight, columns(np.zeros(layer.outputs, np.float32))
+    return weight, arranged(lowering, node, added, columns, "bias", "float32")
+
+
+@lowers("Conv")
+def lower_conv(lowering: Lowering, node: ir.Node) -> None:
+    """A convolution; a following activation and pooling are computed in the same pass."""
+    layer = _layer(lowering, node, False)
+    source = lowering.operand(node.inputs[0])
+    shape = lowering.shape(node.outputs[0])
+    window = read_window(node, layer.kernel, source.shape[2:], shape[2:])
+    size = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
+    dense = layer.dense(as_dtype(lowering.dtype).itemsize)
+    if _fits(dense.seen, size, window, _NO_POOL):
+        layer = dense
+    if not _fits(layer.seen, size, window, _NO_POOL):
+        raise Blocked(*_too_large(layer, window))
+    weight, bias = _parameters(lowering, node, layer, False)
+    act, activation = next_activation(lowering, node.outputs[0], node)
+    nodes = [node, *activation]
+    pool_op, pool, pooling = _following_pool(lowering, nodes, layer.seen, size, window)
+    nodes += pooling
+    if pooling and act == "none" and pool_op == "max":
+        # Every activation here is monotonic: the largest of the activated is the activated largest.
+        act, activation = next_activation(lowering, nodes[-1].outputs[0], node)
+        nodes += activation
+    added, adding = (None, []) if pooling or act != "none" or layer.groups > 1 else following_sum(lowering, node)
+    if adding:
+        act, activation = next_activation(lowering, adding[-1].outputs[0], node)
+        nodes += [*adding, *activation]
+    step = ConvStep(
+        name=node_name(node),
+        nodes=[node_name(n) for n in nodes],
+        sources=[source, *(p for p in (added, weight, bias) if isinstance(p, Operand))],
+        output=value_name(nodes[-1].outputs[0]),
+        shape=lowering.shape(nodes[-1].outputs[0]),
+        weight=weight,
+        bias=bias,
+        channels=layer.channels,
+        window=window,
+        size=size,
+        itemsize=as_dtype(lowering.dtype).itemsize,
+        act=act,
+        pool=pool,
+        pool_op=pool_op,
+        groups=layer.groups,
+        added=added,
+    )
+    lowering.add(step, nodes, "a convolution on the tensor engine")
+
+
+def _too_large(layer: _Layer, window: Window) -> tuple[str, str]:
+    """The reason, and a way out."""
+    dilated = f" with dilation {window.dilation}" if window.dilation != (1, 1) else ""
+    seen = f"{layer.seen} channels under a kernel of {window.kernel}{dilated}"
+    return f"the input of one result, {seen}, exceeds SBUF", "use fewer channels (groups), or a smaller kernel"
+
+
+@lowers("ConvTranspose")
+def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
+    """A transposed convolution; a following activation is computed in the same pass."""
+    layer = _layer(lowering, node, True)
+    source = lowering.operand(node.inputs[0])
+    window = read_transposed(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
+    taps = conv_transpose.Taps(window.kernel, window.stride, window.pads, window.dilation)
+    if not conv_transpose.transpose_fits(layer.seen, taps):
+        raise Blocked(*_too_large(layer, window))
+    weight, bias = _parameters(lowering, node, layer, True)
+    act, activation = next_activation(lowering, node.outputs[0], node)
+    nodes = [node, *activation]
+    step = ConvTransposeStep(
+        name=node_name(node),
+        nodes=[node_name(n) for n in nodes],
+        sources=[source, *(p for p in (weight, bias) if isinstance(p, Operand))],
+        output=value_name(nodes[-1].outputs[0]),
+        shape=lowering.shape(nodes[-1].outputs[0]),
+        weight=weight,
+        bias=bias,
+        channels=layer.channels,
+        window=window,
+        act=act,
+        groups=layer.groups,
+    )
+    lowering.add(step, nodes, "a convolution on the tensor engine for each remainder of row and column by the stride")
+
+
+def _following_pool(
+    lowering: Lowering, nodes: list[ir.Node], channels: int, size: tuple[int, int], window: Window
+) -> tuple[str, Window, list[ir.Node]]:
+    """The pooling that can be computed in the same pass; a note says why one was left out."""
+    value = nodes[-1].outputs[0]
+    follower, why_not = lowering.sole_consumer(value)
+    pools = [reader for reader, _ in value.uses() if reader.op_type in _POOLS and reader.domain == ""]
+    if not pools:
+        return "max", _NO_POOL, []
+    if follower is not None:
+        try:
+            pool = read_pool(lowering, follower)
+        except Blocked:
+            return "max", _NO_POOL, []  # its own lowering says why
+        if not _fits(channels, size, window, pool):
+            why_not = "what one pooled result needs does not fit SBUF"
+        elif not counts_alike(lowering, follower):
+            why_not = "its windows at the edges are averages of less than others"
+        else:
+            return _POOLS[follower.op_type], pool, [follower]
+    for reader in pools:
+        lowering.notes.append(
+            f"{reader.op_type} {node_name(reader)!r} is not fused into Conv {node_name(nodes[0])!r}: {why_not}"
+        )
+    return "max", _NO_POOL, []
