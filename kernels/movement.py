@@ -3,20 +3,23 @@ few, through SBUF, in which an engine puts them in their new order.
 """
 
 from trnrt.kernels.common import ceil_div, item_bytes
+from trnrt.kernels.rates import DMA_ENGINES, PACKET_NS
 from trnrt.nki import nisa, nl
 
 # Dimensions of a pattern, and elements of one.
 MOST_DIMENSIONS = 5
 # Elements of a partition in the tile that a fill is written from.
 FILL_COLUMNS = 4096
-# Through SBUF: bytes of a partition that a tile may have, and its dimensions besides the partitions.
+# Through SBUF: bytes of a partition that a tile may have, of which four fit the planner's WORKING_BYTES (before and
+# after, twice), and its dimensions besides the partitions.
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
 # Elements of a row that one partition may take, where rows are turned; more where there are more partitions' worth.
 LEAST_RUN = 64
 # Estimates in nanoseconds: a packet, spread over the DMA engines; an element of a partition that an engine copies; the
-# latencies of a load, a copy and a store.
-PACKET_NS = 0.5
+# latencies of a load, a copy and a store, about 2 us a transfer. Kept from when the way through SBUF came; measure
+# ShuffleNet and a transformer's attention when one changes.
+SPREAD_NS = PACKET_NS / DMA_ENGINES
 COPY_NS = 1.0
 STAGED_NS = 5000.0
 
@@ -132,7 +135,7 @@ def staged(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
             return best, found
     together = dims[len(dims) - 1] if len(dims) > 0 else (1, 1, 1)
     run = together[0] if together[1] == 1 and together[2] == 1 else 1
-    least = PACKET_NS * elements(dims) / run - STAGED_NS
+    least = SPREAD_NS * elements(dims) / run - STAGED_NS
     ways = [dims]
     at = 0
     while at < len(dims) and dims[at][1] != 1:
@@ -161,7 +164,7 @@ def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
     packets = rows * (elements(loaded) / run_of(first) + stored / run_of(second))
     # Each DMA engine has its partitions.
     share = max(1.0, nl.tile_size.pmax / rows)
-    return PACKET_NS * packets * share + COPY_NS * stored * ceil_div(rows, nl.tile_size.pmax)
+    return SPREAD_NS * packets * share + COPY_NS * stored * ceil_div(rows, nl.tile_size.pmax)
 
 
 def divided(dims: list[Dimension], split: int, at: int, size: int) -> list[Dimension]:

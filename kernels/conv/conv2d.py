@@ -55,7 +55,8 @@ from trnrt.kernels.conv.strips import convolve_strips
 from trnrt.kernels.warm_up import warm_up
 from trnrt.nki import nisa, nl
 
-# Transposes of zeros ahead of natural weights, which have to be turned.
+# Transposes of zeros ahead of natural weights, which have to be turned. Of the labs' convolution of 256 channels by
+# 3 x 3 over 32 x 16 pixels (float16, trn2, predicted) none take 5 % more, 7 take 2 % less, 28 take 9 % more.
 LABS_WARM_UP = 14
 
 

@@ -9,11 +9,13 @@ from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_
 from trnrt.kernels.pool2d import max_windows
 from trnrt.nki import nisa, nl
 
-# Bytes a partition that a store should have at least, so that the last one is short.
+# Bytes a partition that a store should have at least, so that the last one is short: DMA's guide advises 2 KiB.
 STORE_BYTES = 2 * 1024
-# Results of an image that are pooled by one instruction: the last of these should be short, too.
+# Results of an image that are pooled by one instruction: the last of these should be short, too. Kept from the first
+# tuning; half and twice of it change nothing for the labs' small convolutions.
 POOLED = 256
-# Up to so many products a bank the scalar engine alone would not keep up with the tensor engine.
+# Up to so many products a bank the scalar engine alone would not keep up with the tensor engine: at half its clock,
+# with an overhead a bank. Kept from the first tuning; measure the labs' convolutions and the networks on trn2.
 FEW_PRODUCTS = 4
 
 

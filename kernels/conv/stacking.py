@@ -10,7 +10,7 @@ from trnrt.kernels.conv.conv2d import convolve
 from trnrt.kernels.conv.conv_room import WEIGHT_BYTES
 from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import PACK_NS, ConvShape, columns_saved
-from trnrt.kernels.conv.rates import product_ns
+from trnrt.kernels.rates import product_ns
 from trnrt.nki import nisa, nl
 
 # Partitions from one kernel row to the next; an engine's tile starts at a multiple of it.

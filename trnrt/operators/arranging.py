@@ -9,14 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.kernels.common import COUNTED
 from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, node_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Operand, SourceName, Step, WeightName
-
-# float32 counts elements exactly up to here.
-_MOST_ELEMENTS = 2**24
 
 
 def arranged(
@@ -33,8 +31,8 @@ def arranged(
         return prepare(constant.astype(np.float32))
     source = lowering.operand(value)
     size = prod(source.shape)
-    if size >= _MOST_ELEMENTS:
-        raise Blocked(f"a computed {what} of {size} elements; up to {_MOST_ELEMENTS - 1} are brought into place")
+    if size >= COUNTED:
+        raise Blocked(f"a computed {what} of {size} elements; up to {COUNTED - 1} are brought into place")
     numbers = prepare(np.arange(1, size + 1, dtype=np.float32).reshape(source.shape)).astype(np.int64)
     name = lowering.spare_name(f"{node_name(node)}.{what}")
     whole = View.whole(name, numbers.shape)

@@ -1,8 +1,8 @@
-"""Rates that the convolutions' estimates count on. They choose how something is computed, never what.
+"""Rates that the kernels' estimates count on. They choose how something is computed, never what.
 
 A kernel file also runs under AWS's own nki, where no target's data can be read: so the rates stand here, once for all
-estimates. They are those of the timing model of November 2026, with which the ways to compute were tuned. It has been
-calibrated anew since: on trn1 a packet is 8 ns there now, an engine 17 GB/s. The choices were kept.
+estimates. They are those of the timing model with which the ways to compute were tuned (November 2026). It has been
+calibrated anew since: on trn1 a packet takes 8 ns there now, an engine moves 17 GB/s. The choices were kept.
 
 After a change of any number, measure the networks and the labs' convolutions (docs/kernels.md, Tuned numbers).
 """
@@ -18,6 +18,8 @@ ENGINE_GHZ = 1.2
 DMA_ENGINES = 16
 DMA_ENGINE = 27
 ALL_DMA_ENGINES = 320
+# Nanoseconds that a piece of HBM costs a DMA engine beside its bytes, from trn2 on.
+PACKET_NS = 8.0
 # Nanoseconds for which starting a transfer holds up the next one of its queue.
 TRANSFER_NS = 600
 
@@ -39,7 +41,7 @@ def tensor_ghz() -> float:
 
 def packet_ns() -> float:
     """What a piece of HBM costs a DMA engine beside its bytes."""
-    return 8.0 if is_recent() else 69.0
+    return PACKET_NS if is_recent() else 69.0
 
 
 def dma_engine() -> int:
