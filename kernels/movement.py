@@ -2,6 +2,9 @@
 few, through SBUF, in which an engine puts them in their new order.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 from trnrt.kernels.common import ceil_div, item_bytes
 from trnrt.kernels.rates import DMA_ENGINES, PACKET_NS
 from trnrt.nki import nisa, nl
@@ -23,6 +26,19 @@ SPREAD_NS = PACKET_NS / DMA_ENGINES
 COPY_NS = 1.0
 STAGED_NS = 5000.0
 
+
+@dataclass
+class Part(nl.NKIObject):
+    """Elements of source number ``source`` that go to dst: access patterns of one shape on both dense tensors."""
+
+    source: int
+    offset: int
+    strides: tuple[int, ...]
+    put_offset: int
+    put_strides: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
 # One dimension of a part: (size, stride in the source, stride in the destination).
 Dimension = tuple[int, int, int]
 
@@ -30,15 +46,15 @@ Dimension = tuple[int, int, int]
 def move(
     dst: nl.NkiTensor,
     srcs: tuple[nl.NkiTensor, ...],
-    parts: tuple[tuple[int, int, tuple[int, ...], int, tuple[int, ...], tuple[int, ...]], ...],
+    parts: tuple[tuple[Any, ...], ...],
     fill: float | None = None,
 ) -> None:
     """Write parts of sources to places in dst.
 
     dst: HBM, of any shape
     srcs: HBM, of any shapes, of dst's dtype or of another, which is converted
-    parts: (source, source offset, source strides, destination offset, destination strides, shape) each, in elements of
-        the dense tensors; any number of dimensions; a source stride of 0 repeats, a negative one goes backwards
+    parts: the attributes of a Part each, in their order: a plan writes them as numbers. Any number of dimensions; a
+        source stride of 0 repeats, a negative one goes backwards
     fill: a number that all of dst holds before; None where the parts cover it
 
     A part is one transfer, or a few where it has more than 5 dimensions, unless ``staged_ns`` of the way through SBUF
@@ -51,18 +67,19 @@ def move(
     """
     if fill is not None:
         _fill(dst, fill)
-    for part in parts:
-        src = srcs[part[0]]
-        for i in range(len(part[5])):
-            assert part[5][i] == 1 or part[4][i] != 0, (
-                f"move: destination stride 0 over {part[5][i]} elements, part {part}"
+    for given in parts:
+        part = Part(given[0], given[1], given[2], given[3], given[4], given[5])
+        src = srcs[part.source]
+        for i in range(len(part.shape)):
+            assert part.shape[i] == 1 or part.put_strides[i] != 0, (
+                f"move: destination stride 0 over {part.shape[i]} elements, part {given}"
             )
-        dims = dimensions(part[2], part[4], part[5])
+        dims = dimensions(part.strides, part.put_strides, part.shape)
         dims, outer = staged(dims, max(item_bytes(dst.dtype), item_bytes(src.dtype)))
         if outer > 0:
-            _stage(dst, src, part[3], part[1], dims[0:outer], dims[outer:])
+            _stage(dst, src, part.put_offset, part.offset, dims[0:outer], dims[outer:])
         else:
-            _move_part(dst, src, part[3], part[1], dims)
+            _move_part(dst, src, part.put_offset, part.offset, dims)
 
 
 def dimensions(src_strides: tuple[int, ...], dst_strides: tuple[int, ...], shape: tuple[int, ...]) -> list[Dimension]:

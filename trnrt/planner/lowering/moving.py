@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
+from trnrt.kernels import movement
 from trnrt.kernels.channels import Run, tile_bytes
-from trnrt.kernels.movement import MOST_DIMENSIONS
 from trnrt.planner.lowering.blocked import Blocked
 from trnrt.planner.lowering.views import View, merge_dims
 from trnrt.planner.plan import Layout
@@ -79,17 +78,17 @@ class MoveStep(Step):
         names = tuple(SourceName(k) for k in range(len(self.sources)))
         if self._in_sbuf(tensors):
             return Call("channels", "move_channels", (names, tuple(astuple(run) for run in self.runs())))
-        parts = tuple(_rendered(part) for part in self.parts)
+        parts = tuple(astuple(_merged(part)) for part in self.parts)
         options = {} if self.fill is None else {"fill": self.fill}
         return Call("movement", "move", (names, parts), options)
 
 
-def _rendered(part: Part) -> tuple[Any, ...]:
-    """(source, its offset and strides, the result's offset and strides, shape) over as few dimensions as possible."""
+def _merged(part: Part) -> movement.Part:
+    """A part as the kernel takes it, over as few dimensions as possible."""
     shape, (taken, put) = merge_dims(part.taken.shape, (part.taken.strides, part.put.strides))
     if not shape:
         shape, taken, put = (1,), (1,), (1,)
-    return part.source, part.taken.offset, taken, part.put.offset, put, shape
+    return movement.Part(part.source, part.taken.offset, taken, part.put.offset, put, shape)
 
 
 def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
@@ -150,7 +149,7 @@ def copy_step(name: str, view: View) -> tuple[Step, str]:
     order = view.order
     if order is not None:
         collapsed, small = _collapse(view)
-        if len(collapsed) <= MOST_DIMENSIONS:
+        if len(collapsed) <= movement.MOST_DIMENSIONS:
             source = Operand(view.root, (view.size,))
             step = TransposeStep(
                 name=name, nodes=[], sources=[source], output=name, shape=view.shape, order=small, collapsed=collapsed
