@@ -13,6 +13,8 @@ DIRECT_COLUMNS = 512
 # A long enough vector is cut in so many pieces at least: sums of the first are stored right behind the last loads.
 PIECES = 4
 # Bytes of a partition in one piece: of shorter ones a trigger takes longer than the data, longer ones gain nothing.
+# Six random lengths in float32 take, predicted on average: with PIECES = 8 0.8 % less (3 % more to 6 % less), with half
+# of LEAST_BYTES 1.6 % less, of MOST_BYTES 0.5 % less, with twice of MOST_BYTES 0.3 % more. Kept as the lab's case is.
 LEAST_BYTES = 1536
 MOST_BYTES = 8192
 

@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from trnrt.kernels.common import ceil_div, is_hbm_tensor
+from trnrt.kernels.common import COUNTED, ceil_div, is_hbm_tensor
 from trnrt.nki import nisa, nl
 
 # Columns that are searched at once. The hardware's searches take 8 to 16,384; half of that is loaded in the time that
@@ -14,7 +14,7 @@ SEARCH_MIN = 8
 SHORT_COLUMNS = 128
 SHORT_TOGETHER = 2048
 # float32, in which places are compared, holds every index up to here.
-MAX_COLUMNS = 16777216
+MAX_COLUMNS = COUNTED
 
 
 def argmax(

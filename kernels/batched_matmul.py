@@ -5,6 +5,9 @@ copies. The contraction goes to the partitions: rows of HBM that run along it co
 tensor engine, others come in place. Small matrices come, and leave, many by one transfer.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 from trnrt.kernels.common import activation_function, ceil_div
 from trnrt.kernels.operands import copy, turn_rows
 from trnrt.nki import nisa, nl
@@ -19,11 +22,26 @@ RIGHT_BYTES = 32 * 1024
 RAW_BYTES = 16 * 1024
 RESULT_BYTES = 16 * 1024
 
-# (offset, batch strides, row stride, column stride) of a factor, in elements of its tensor.
-Place = tuple[int, tuple[int, ...], int, int]
-# (offset, stride from one matrix to the next, along the contraction, along rows or columns) of a factor of some
-# matrices.
-Factor = tuple[int, int, int, int]
+
+@dataclass
+class Place(nl.NKIObject):
+    """Where the matrices of a factor are, in elements of its tensor: element (i, j) of the one at index b of the batch
+    is offset + sum(b * strides) + i * row + j * column."""
+
+    offset: int
+    strides: tuple[int, ...]
+    row: int
+    column: int
+
+
+@dataclass
+class Factor(nl.NKIObject):
+    """A factor of matrices ``batch`` elements apart: strides along the contraction, and along its rows or columns."""
+
+    offset: int
+    batch: int
+    along: int
+    across: int
 
 
 def batched_matmul(
@@ -33,8 +51,8 @@ def batched_matmul(
     act: str = "none",
     depth: int = 0,
     batches: tuple[int, ...] = (),
-    left_at: Place = (0, (), 0, 0),
-    right_at: Place = (0, (), 0, 0),
+    left_at: tuple[Any, ...] = (),
+    right_at: tuple[Any, ...] = (),
 ) -> None:
     """dst[g] = act(left[g] @ right[g]).
 
@@ -43,8 +61,7 @@ def batched_matmul(
     right: HBM (G or 1, K, N), the dtype of left; of any shape with right_at
     act: "none", "relu", "sigmoid", "tanh"
     depth: K; with it ``batches`` are the dimensions that G consists of, and both places are given
-    left_at, right_at: (offset, strides, row stride, column stride): element (i, j) of the matrix at index b of
-        ``batches`` is element offset + sum(b * strides) + i * row stride + j * column stride of the tensor, dense
+    left_at, right_at: of a dense tensor, the attributes of a Place in their order: a plan writes them as numbers
 
     Sums are float32. Best where one of the last two strides of each factor is 1.
 
@@ -54,10 +71,13 @@ def batched_matmul(
     count, rows, columns = dst.shape
     if depth == 0:
         depth, batches = left.shape[2], (count,)
-        left_at = (0, (rows * depth if left.shape[0] > 1 else 0,), depth, 1)
-        right_at = (0, (depth * columns if right.shape[0] > 1 else 0,), columns, 1)
+        a_place = Place(0, (rows * depth if left.shape[0] > 1 else 0,), depth, 1)
+        b_place = Place(0, (depth * columns if right.shape[0] > 1 else 0,), columns, 1)
         assert left.shape[1] == rows, f"batched_matmul: left is {left.shape}, dst {dst.shape}"
         assert right.shape[1:] == (depth, columns), f"batched_matmul: left is {left.shape}, right {right.shape}"
+    else:
+        a_place = Place(left_at[0], left_at[1], left_at[2], left_at[3])
+        b_place = Place(right_at[0], right_at[1], right_at[2], right_at[3])
     size = 1
     for length in batches:
         size = size * length
@@ -67,8 +87,8 @@ def batched_matmul(
     for outer in range(0, count, inner):
         for g0 in range(0, inner, together):
             g1 = min(inner, g0 + together)
-            a = _factor(left_at, batches, outer + g0, True)
-            b = _factor(right_at, batches, outer + g0, False)
+            a = _factor(a_place, batches, outer + g0, True)
+            b = _factor(b_place, batches, outer + g0, False)
             out = dst[outer + g0 : outer + g1]
             if depth <= DEPTH:
                 _multiply(out, left, a, right, b, depth, act)
@@ -87,13 +107,13 @@ def _matrices_at_once(rows: int, depth: int, columns: int) -> int:
 
 def _factor(at: Place, batches: tuple[int, ...], number: int, is_left: bool) -> Factor:
     """The factor of the matrices from ``number`` on."""
-    offset, strides, row, column = at
+    offset, strides = at.offset, at.strides
     for i in range(len(batches)):
         d = len(batches) - 1 - i
         offset += number % batches[d] * strides[d]
         number = number // batches[d]
     inner = strides[len(strides) - 1] if len(strides) > 0 else 0
-    return (offset, inner, column, row) if is_left else (offset, inner, row, column)
+    return Factor(offset, inner, at.column, at.row) if is_left else Factor(offset, inner, at.row, at.column)
 
 
 def _multiply(
@@ -187,10 +207,10 @@ def _load(
 ) -> nl.NkiTensor:
     """``depths`` (first, end) of the contraction and ``sizes`` of the rows or columns of some matrices, in SBUF
     (P, K/128, G, F): index b*128 + p of the contraction on partition p. G is 1 where the matrices are all one."""
-    offset, batch, along, across = factor
+    batch, along, across = factor.batch, factor.along, factor.across
     depth, size = depths[1] - depths[0], sizes[1] - sizes[0]
     count = 1 if batch == 0 else count
-    first = offset + depths[0] * along + sizes[0] * across
+    first = factor.offset + depths[0] * along + sizes[0] * across
     tiles = ceil_div(depth, nl.tile_size.pmax)
     shape = (min(depth, nl.tile_size.pmax), tiles, count, size)
     tile_sb = nl.ndarray(shape, dtype=tensor.dtype, buffer=nl.sbuf)

@@ -5,6 +5,7 @@ Engines copy where partitions start at multiples of 32 on both sides. Other chan
 engine, multiplied with matrices of 0 and 1; DMA would do, but has weights to bring at the same time.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from trnrt.kernels.common import ceil_div, is_hbm_tensor
@@ -19,16 +20,25 @@ VECTOR_SHARE = 44  # percent
 # Engines start at multiples of so many partitions.
 QUADRANT = 32
 
-# (source, its first channel, from one of its channels to the next, the same of dst, how many).
-Run = tuple[int, int, int, int, int, int]
+
+@dataclass
+class Run(nl.NKIObject):
+    """``count`` channels of source number ``source`` that go to dst: from ``first`` on, ``step`` apart, to ``put`` on,
+    ``put_step`` apart."""
+
+    source: int
+    first: int
+    step: int
+    put: int
+    put_step: int
+    count: int
 
 
-def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple[Run, ...]) -> None:
+def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple[tuple[int, ...], ...]) -> None:
     """Write channels of images to channels of dst.
 
     dst, srcs: SBUF channels (P, B, N, H, W), at least one of them, or HBM (N, C, H, W) in any shape; of one dtype
-    runs: (source, its first channel, from one of its channels to the next, dst's first channel, from one to the next,
-        how many) each
+    runs: the attributes of a Run each, in their order: a plan writes them as numbers
     limits: steps are at least 1; N, H and W are those of all images; no two runs share channels of dst
 
     Where products move channels, NaN or infinity in one makes NaN of others at its pixel.
@@ -43,23 +53,30 @@ def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple
     for _ in range(1 if is_hbm_tensor(dst) else dst.shape[1]):
         blocks.append([])
     for run in runs:
-        source, first, step, put, put_step, count = run
+        whole = Run(run[0], run[1], run[2], run[3], run[4], run[5])
+        step, put_step = whole.step, whole.put_step
         assert step > 0 and put_step > 0, f"move_channels: steps of {run} must be at least 1"
         done = 0
-        while done < count:
-            start, end = first + done * step, put + done * put_step
-            size = min(count - done, min(_left(given[source], start, step), _left(to, end, put_step)))
+        while done < whole.count:
+            start, end = whole.first + done * step, whole.put + done * put_step
+            size = min(whole.count - done, min(_left(given[whole.source], start, step), _left(to, end, put_step)))
             block = 0 if is_hbm_tensor(dst) else end // nl.tile_size.pmax
-            blocks[block].append((source, start, step, end, put_step, size))
+            blocks[block].append(Run(whole.source, start, step, end, put_step, size))
             done = done + size
     for block in range(len(blocks)):
         if _by_products(to, given, blocks[block]):
             _select(to, given, blocks[block], block)
         else:
             for piece in blocks[block]:
-                source, start, step, end, put_step, size = piece
-                part = _part(given[source], start, step, size)
-                _copy(_part(to, end, put_step, size), part, _quadrants(to, given[source], piece))
+                src = given[piece.source]
+                part = _part(src, piece.first, piece.step, piece.count)
+                _copy(_part(to, piece.put, piece.put_step, piece.count), part, _quadrants(to, src, piece))
+
+
+def tile_bytes(runs: int, channels: int) -> int:
+    """Bytes a partition that the tiles take at most, for whoever plans a call that makes ``channels`` in SBUF of so
+    many runs: some go by products with matrices that select them, one a run and block, and what it is made from."""
+    return (2 * runs + 2) * min(channels, nl.tile_size.pmax) * 4
 
 
 def _extent(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...]) -> tuple[int, int]:
@@ -101,11 +118,11 @@ def _part(tensor: nl.NkiTensor, first: int, step: int, count: int) -> nl.NkiTens
 def _quadrants(dst: nl.NkiTensor, src: nl.NkiTensor, piece: Run) -> int:
     """How many partitions of a piece, which is in one block on both sides, an engine may copy at once; 0 where engines
     can't, or would take longer."""
-    _, first, step, put, put_step, size = piece
-    if is_hbm_tensor(dst) or is_hbm_tensor(src) or (size > 1 and (step > 1 or put_step > 1)):
+    size = piece.count
+    if is_hbm_tensor(dst) or is_hbm_tensor(src) or (size > 1 and (piece.step > 1 or piece.put_step > 1)):
         return 0
     span = nl.tile_size.pmax
-    for start in [first % nl.tile_size.pmax, put % nl.tile_size.pmax]:
+    for start in [piece.first % nl.tile_size.pmax, piece.put % nl.tile_size.pmax]:
         if start % QUADRANT != 0:
             return 0
         span = min(span, nl.tile_size.pmax - start if start % (2 * QUADRANT) == 0 else QUADRANT)
@@ -120,12 +137,12 @@ def _by_products(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run])
         return False
     copied, last, total = True, 0, 0
     for piece in pieces:
-        source, _, step, put, put_step, size = piece
-        if is_hbm_tensor(srcs[source]) or (step > 1 and put_step > 1 and size > 1):
+        src = srcs[piece.source]
+        if is_hbm_tensor(src) or (piece.step > 1 and piece.put_step > 1 and piece.count > 1):
             return False
-        copied = copied and _quadrants(dst, srcs[source], piece) > 0
-        last = max(last, put % nl.tile_size.pmax + (size - 1) * put_step)
-        total = total + size
+        copied = copied and _quadrants(dst, src, piece) > 0
+        last = max(last, piece.put % nl.tile_size.pmax + (piece.count - 1) * piece.put_step)
+        total = total + piece.count
     # All of a block is written at once.
     return not copied and total == last + 1
 
@@ -135,7 +152,7 @@ def _select(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run], bloc
     rows = 0
     matrices = []
     for piece in pieces:
-        rows = rows + piece[5]
+        rows = rows + piece.count
     for piece in pieces:
         matrices.append(_selection(piece, rows, dst.dtype))
     to = dst[0:rows, block].flatten_dims(1, 2)
@@ -144,9 +161,9 @@ def _select(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run], bloc
         p1 = min(to.shape[1], p0 + nl.tile_size.psum_bank_fmax)
         sum_psum = nl.ndarray((rows, p1 - p0), dtype=nl.float32, buffer=nl.psum)
         for i in range(len(pieces)):
-            source, first, step, _, _, size = pieces[i]
-            last = first % nl.tile_size.pmax + (size - 1) * step + 1
-            seen = srcs[source][0:last, first // nl.tile_size.pmax].flatten_dims(1, 2)
+            piece = pieces[i]
+            last = piece.first % nl.tile_size.pmax + (piece.count - 1) * piece.step + 1
+            seen = srcs[piece.source][0:last, piece.first // nl.tile_size.pmax].flatten_dims(1, 2)
             nisa.nc_matmul(dst=sum_psum, stationary=matrices[i], moving=seen[:, p0:p1])
         if by_vector:
             nisa.tensor_copy(dst=to[:, p0:p1], src=sum_psum)
@@ -160,9 +177,9 @@ def _selection(piece: Run, rows: int, dtype: Any) -> nl.NkiTensor:
 
     Partition k becomes row m where (k - k0) * put_step = (m - m0) * step, from k0 and m0 on.
     """
-    _, first, step, put, put_step, size = piece
-    k0, m0 = first % nl.tile_size.pmax, put % nl.tile_size.pmax
-    parts = k0 + (size - 1) * step + 1
+    step, put_step = piece.step, piece.put_step
+    k0, m0 = piece.first % nl.tile_size.pmax, piece.put % nl.tile_size.pmax
+    parts = k0 + (piece.count - 1) * step + 1
     ones_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=ones_sb, value=1.0)
     equal_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)

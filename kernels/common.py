@@ -15,6 +15,8 @@ from trnrt.nki import nisa, nl
 # (rows, columns) of a window, an image or a step.
 Pair = tuple[int, int]
 
+# float32 holds every whole number up to here: what counts the elements of a row in it takes no longer one.
+COUNTED = 16777216
 # The largest finite float32, negated: smaller than anything a window can hold but -inf itself.
 LOWEST = -3.4028234e38
 

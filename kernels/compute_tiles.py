@@ -1,5 +1,6 @@
 """How ``elementwise.compute`` cuts its tensors into tiles, and how it runs a program of operators on one of them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from trnrt.kernels.common import ceil_div
@@ -7,6 +8,8 @@ from trnrt.kernels.compute_ops import OTHER_ROOM, ROOM, SCALAR, VECTOR, evaluate
 from trnrt.kernels.values import as_float32, fresh, is_column, is_number, result_shape, wide
 from trnrt.nki import nisa, nl
 
+# Dimensions of tensors in HBM.
+DIMENSIONS = 4
 # Columns of a tile, and bytes of a partition that all tiles of a piece may take.
 COLUMNS = 2048
 PIECE_BYTES = 88 * 1024
@@ -133,6 +136,12 @@ def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
     return max(1, min(COLUMNS, PIECE_BYTES // (4 * tiles_at_once(sources, ops))))
 
 
+def tile_bytes(sources: int, ops: tuple[tuple[Any, ...], ...], elements: int) -> int:
+    """Bytes a partition that the tiles take at most, for whoever plans a call on so many elements of a partition: those
+    of a piece, and of the next one."""
+    return 2 * tiles_at_once(sources, ops) * min(columns_of_a_piece(sources, ops), elements) * 4
+
+
 def tiles_at_once(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
     """How many float32 tiles of a piece's size live at once, those of its sources and its result among them."""
     used = last_uses(sources, ops)
@@ -221,12 +230,22 @@ def column_pieces(columns: int, partitions: int, most: int) -> list[tuple[int, i
     return found
 
 
-def pieces(sizes: list[int], most: int, row_by_row: bool) -> list[tuple[int, ...]]:
-    """What is computed at once, as (first, count) in the two outer dimensions and (first, partitions, each) in the
-    inner ones: together at most 128 partitions of at most ``most`` elements."""
+@dataclass
+class Piece(nl.NKIObject):
+    """What is computed at once of four dimensions: an index of the first, (first, count) of the second, and of the
+    inner ones, ``down`` and ``across``, (first, partitions, each)."""
+
+    outer: int
+    images: tuple[int, int]
+    down: tuple[int, int, int]
+    across: tuple[int, int, int]
+
+
+def pieces(sizes: list[int], most: int, row_by_row: bool) -> list[Piece]:
+    """The pieces of dimensions: at most 128 partitions of at most ``most`` elements each."""
     outer, images, rows, columns = sizes
     at_once = max(1, min(images, nl.tile_size.pmax // rows))
-    found: list[tuple[int, ...]] = []
+    found: list[Piece] = []
     for o in range(outer):
         for first in range(0, images, at_once):
             count = min(at_once, images - first)
@@ -237,16 +256,16 @@ def pieces(sizes: list[int], most: int, row_by_row: bool) -> list[tuple[int, ...
             for k in range(len(downs) * len(acrosses)):
                 down = downs[k // len(acrosses)] if row_by_row else downs[k % len(downs)]
                 across = acrosses[k % len(acrosses)] if row_by_row else acrosses[k // len(downs)]
-                found.append((o, first, count, down[0], down[1], down[2], across[0], across[1], across[2]))
+                found.append(Piece(o, (first, count), down, across))
     return found
 
 
-def piece_of(
-    tensor: nl.NkiTensor, strides: list[int], piece: tuple[int, ...]
-) -> tuple[nl.NkiTensor, tuple[int, int, int]]:
+def piece_of(tensor: nl.NkiTensor, strides: list[int], piece: Piece) -> tuple[nl.NkiTensor, tuple[int, int, int]]:
     """The part of a tensor in HBM that a piece is of it, and the shape of its tile."""
-    o, image, images, row, rows, groups, first, parts, width = piece
-    offset = o * strides[0] + image * strides[1] + row * strides[2] + first * strides[3]
+    image, images = piece.images
+    row, rows, groups = piece.down
+    first, parts, width = piece.across
+    offset = piece.outer * strides[0] + image * strides[1] + row * strides[2] + first * strides[3]
     wanted = [[strides[1], images], [strides[2] * groups, rows], [strides[3] * width, parts]]
     groups = groups if strides[2] > 0 else 1
     width = width if strides[3] > 0 else 1
@@ -262,7 +281,7 @@ def piece_of(
 
 
 def compute_piece(
-    tensors: list[nl.NkiTensor], strides: list[list[int]], kept: list[Any], piece: tuple[int, ...], ops: Any
+    tensors: list[nl.NkiTensor], strides: list[list[int]], kept: list[Any], piece: Piece, ops: Any
 ) -> None:
     """Bring in, compute and store one piece; what the last piece had of a source too is not brought in again.
 

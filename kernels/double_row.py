@@ -5,13 +5,13 @@ partitions with two rows each. What 8 bits lose is lost when the operands are ma
 """
 
 from trnrt.kernels.common import ceil_div
+from trnrt.kernels.operands import BANK
 from trnrt.nki import nisa, nki, nl
 
 # Rows of the contraction in one product, two a partition.
 PAIRS = 2
 # Columns of dst in one block: four PSUM banks.
 COLUMNS = 2048
-BANK = 512
 # The longest contraction: the moving operand's part stays in SBUF.
 MAX_DEPTH = 8192
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from trnrt.kernels.common import is_hbm_tensor, load
 from trnrt.kernels.compute_tiles import (
+    DIMENSIONS,
     columns_of_a_piece,
     compute_gated,
     compute_piece,
@@ -39,7 +40,7 @@ def compute(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[
     assert len(ops) > 0, "compute: there are no operators; it takes at least one"
     if is_hbm_tensor(dst):
         for src in srcs:
-            for dim in range(4):
+            for dim in range(DIMENSIONS):
                 size = src.shape[dim]
                 assert size == 1 or size == dst.shape[dim], (
                     f"compute: a source {src.shape} does not repeat to {dst.shape}"

@@ -30,9 +30,29 @@ MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
 BANKS = 4
 # Columns of the result whose weights are together: of float32, one bank of rows, or BANKS of features.
 OUTPUTS = 512
+# Loads of weights that are under way or in use at once, for which a plan leaves room: with fewer, DMA would wait for
+# the products of one before it brings the next. Raised from 4 when the search began to vary the size of loads.
+LOADS_AHEAD = 5
 # Columns (128 features of a row) up to which features are loaded to their partitions one by one: that takes no longer
-# than to load rows and turn them. trn1's packets take 69 ns, those of others 8.
+# than to load rows and turn them. trn1's packets took 69 ns when it was chosen, those of others 8. Of the digits, none
+# slow the feed-forward net by 6 % on trn2 and trn1; 16 on trn2 and 8 on trn1 change nothing, predicted.
 SINGLES, SINGLES_TRN1 = 8, 1
+# Blocks of 128 features whose rows come in at once to be turned: 8 KiB a partition of float32, beyond which transfers
+# get no faster. Kept from the first linear layers.
+TURNED = 16
+
+
+def weight_bytes(features: int, outputs: int, item: int) -> int:
+    """Bytes a partition of the weights that are together, of elements of ``item`` bytes."""
+    return ceil_div(features, nl.tile_size.pmax) * min(OUTPUTS, outputs) * item
+
+
+def tile_bytes(rows: int, is_source_on_chip: bool, are_weights_held: bool, load_bytes: int) -> int:
+    """Bytes a partition that the tiles take at most, for whoever plans a call: loads of weights; what the source is
+    turned in, and its turned block; a bias, sums and results, of OUTPUTS columns each."""
+    loads = 0 if are_weights_held else LOADS_AHEAD * load_bytes
+    source = 0 if is_source_on_chip else 2 * ACTIVATION_BYTES
+    return loads + source + ceil_div(rows, nl.tile_size.pmax) * 3 * OUTPUTS * 4
 
 
 def linear_rows(
@@ -238,8 +258,8 @@ def _features_block(src: nl.NkiTensor, features: int, n0: int, n_size: int) -> n
         return x_sb
     for m0 in range(0, n_size, nl.tile_size.pmax):
         m_size = min(nl.tile_size.pmax, n_size - m0)
-        for b0 in range(0, blocks, 16):
-            _load_transposed(x_sb, src, features, n0, m0, m_size, b0, min(16, blocks - b0))
+        for b0 in range(0, blocks, TURNED):
+            _load_transposed(x_sb, src, features, n0, m0, m_size, b0, min(TURNED, blocks - b0))
     return x_sb
 
 

@@ -1,13 +1,21 @@
 """Local response normalisation: each element over a power of the squares in a window of channels, summed."""
 
-from trnrt.kernels.common import block_rows, ceil_div, is_hbm_tensor
+from dataclasses import dataclass
+
+from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor
 from trnrt.nki import nisa, nl
 
 # Positions that are worked on at once; with many blocks of channels, fewer, so that all of them fit.
 POSITIONS = 1024
 TOGETHER = 8192
-# Parts of a tensor in HBM or SBUF: images n0 to n1, positions p0 to p1.
-Part = tuple[int, int, int, int]
+
+
+@dataclass
+class Part(nl.NKIObject):
+    """Images and positions of a tensor in HBM or SBUF: (first, end) of each."""
+
+    images: Pair
+    positions: Pair
 
 
 def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: float, beta: float, bias: float) -> None:
@@ -34,7 +42,7 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
     more = max(1, step // positions)
     for n0 in range(0, images, more):
         for p0 in range(0, positions, step):
-            part = (n0, min(images, n0 + more), p0, min(positions, p0 + step))
+            part = Part((n0, min(images, n0 + more)), (p0, min(positions, p0 + step)))
             x_sb, squares_sb = [], []
             for block in range(ceil_div(channels, nl.tile_size.pmax)):
                 part_sb = _load(src, block, block_rows(channels, block), part)
@@ -143,13 +151,13 @@ def _result(dst: nl.NkiTensor, block: int, shape: tuple[int, ...], part: Part) -
     """Where the channels of a block of a part are computed: in dst itself, or in a tile on its way to HBM."""
     if is_hbm_tensor(dst):
         return nl.ndarray(shape, dtype=dst.dtype, buffer=nl.sbuf)
-    n0, n1, p0, p1 = part
+    (n0, n1), (p0, p1) = part.images, part.positions
     return dst[0 : shape[0], block, n0:n1, p0:p1].reshape(shape)
 
 
 def _load(src: nl.NkiTensor, block: int, rows: int, part: Part) -> nl.NkiTensor:
     """The channels of a block of a part, in SBUF: (rows, images * positions)."""
-    n0, n1, p0, p1 = part
+    (n0, n1), (p0, p1) = part.images, part.positions
     if not is_hbm_tensor(src):
         return src[0:rows, block, n0:n1, p0:p1].reshape((rows, (n1 - n0) * (p1 - p0)))
     c0 = block * nl.tile_size.pmax
@@ -160,7 +168,7 @@ def _load(src: nl.NkiTensor, block: int, rows: int, part: Part) -> nl.NkiTensor:
 
 def _store(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, part: Part) -> None:
     """What ``_load`` brought, now normalised, to its place in HBM."""
-    n0, n1, p0, p1 = part
+    (n0, n1), (p0, p1) = part.images, part.positions
     rows, c0 = y_sb.shape[0], block * nl.tile_size.pmax
     images = dst[n0:n1, c0 : c0 + rows, p0:p1].permute((1, 0, 2))
     nisa.dma_copy(dst=images, src=y_sb.reshape((rows, n1 - n0, p1 - p0)))

@@ -2,23 +2,42 @@
 few, through SBUF, in which an engine puts them in their new order.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 from trnrt.kernels.common import ceil_div, item_bytes
+from trnrt.kernels.rates import DMA_ENGINES, PACKET_NS
 from trnrt.nki import nisa, nl
 
 # Dimensions of a pattern, and elements of one.
 MOST_DIMENSIONS = 5
 # Elements of a partition in the tile that a fill is written from.
 FILL_COLUMNS = 4096
-# Through SBUF: bytes of a partition that a tile may have, and its dimensions besides the partitions.
+# Through SBUF: bytes of a partition that a tile may have, of which four fit the planner's WORKING_BYTES (before and
+# after, twice), and its dimensions besides the partitions.
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
 # Elements of a row that one partition may take, where rows are turned; more where there are more partitions' worth.
 LEAST_RUN = 64
 # Estimates in nanoseconds: a packet, spread over the DMA engines; an element of a partition that an engine copies; the
-# latencies of a load, a copy and a store.
-PACKET_NS = 0.5
+# latencies of a load, a copy and a store, about 2 us a transfer. Kept from when the way through SBUF came; measure
+# ShuffleNet and a transformer's attention when one changes.
+SPREAD_NS = PACKET_NS / DMA_ENGINES
 COPY_NS = 1.0
 STAGED_NS = 5000.0
+
+
+@dataclass
+class Part(nl.NKIObject):
+    """Elements of source number ``source`` that go to dst: access patterns of one shape on both dense tensors."""
+
+    source: int
+    offset: int
+    strides: tuple[int, ...]
+    put_offset: int
+    put_strides: tuple[int, ...]
+    shape: tuple[int, ...]
+
 
 # One dimension of a part: (size, stride in the source, stride in the destination).
 Dimension = tuple[int, int, int]
@@ -27,15 +46,15 @@ Dimension = tuple[int, int, int]
 def move(
     dst: nl.NkiTensor,
     srcs: tuple[nl.NkiTensor, ...],
-    parts: tuple[tuple[int, int, tuple[int, ...], int, tuple[int, ...], tuple[int, ...]], ...],
+    parts: tuple[tuple[Any, ...], ...],
     fill: float | None = None,
 ) -> None:
     """Write parts of sources to places in dst.
 
     dst: HBM, of any shape
     srcs: HBM, of any shapes, of dst's dtype or of another, which is converted
-    parts: (source, source offset, source strides, destination offset, destination strides, shape) each, in elements of
-        the dense tensors; any number of dimensions; a source stride of 0 repeats, a negative one goes backwards
+    parts: the attributes of a Part each, in their order: a plan writes them as numbers. Any number of dimensions; a
+        source stride of 0 repeats, a negative one goes backwards
     fill: a number that all of dst holds before; None where the parts cover it
 
     A part is one transfer, or a few where it has more than 5 dimensions, unless ``staged_ns`` of the way through SBUF
@@ -48,18 +67,19 @@ def move(
     """
     if fill is not None:
         _fill(dst, fill)
-    for part in parts:
-        src = srcs[part[0]]
-        for i in range(len(part[5])):
-            assert part[5][i] == 1 or part[4][i] != 0, (
-                f"move: destination stride 0 over {part[5][i]} elements, part {part}"
+    for given in parts:
+        part = Part(given[0], given[1], given[2], given[3], given[4], given[5])
+        src = srcs[part.source]
+        for i in range(len(part.shape)):
+            assert part.shape[i] == 1 or part.put_strides[i] != 0, (
+                f"move: destination stride 0 over {part.shape[i]} elements, part {given}"
             )
-        dims = dimensions(part[2], part[4], part[5])
+        dims = dimensions(part.strides, part.put_strides, part.shape)
         dims, outer = staged(dims, max(item_bytes(dst.dtype), item_bytes(src.dtype)))
         if outer > 0:
-            _stage(dst, src, part[3], part[1], dims[0:outer], dims[outer:])
+            _stage(dst, src, part.put_offset, part.offset, dims[0:outer], dims[outer:])
         else:
-            _move_part(dst, src, part[3], part[1], dims)
+            _move_part(dst, src, part.put_offset, part.offset, dims)
 
 
 def dimensions(src_strides: tuple[int, ...], dst_strides: tuple[int, ...], shape: tuple[int, ...]) -> list[Dimension]:
@@ -132,7 +152,7 @@ def staged(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
             return best, found
     together = dims[len(dims) - 1] if len(dims) > 0 else (1, 1, 1)
     run = together[0] if together[1] == 1 and together[2] == 1 else 1
-    least = PACKET_NS * elements(dims) / run - STAGED_NS
+    least = SPREAD_NS * elements(dims) / run - STAGED_NS
     ways = [dims]
     at = 0
     while at < len(dims) and dims[at][1] != 1:
@@ -161,7 +181,7 @@ def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
     packets = rows * (elements(loaded) / run_of(first) + stored / run_of(second))
     # Each DMA engine has its partitions.
     share = max(1.0, nl.tile_size.pmax / rows)
-    return PACKET_NS * packets * share + COPY_NS * stored * ceil_div(rows, nl.tile_size.pmax)
+    return SPREAD_NS * packets * share + COPY_NS * stored * ceil_div(rows, nl.tile_size.pmax)
 
 
 def divided(dims: list[Dimension], split: int, at: int, size: int) -> list[Dimension]:

@@ -2,13 +2,13 @@
 
 from typing import Any, Optional
 
-from trnrt.kernels.common import ceil_div
+from trnrt.kernels.common import COUNTED, ceil_div
 from trnrt.nki import nisa, nl
 
 # A row up to here is in SBUF at once; a longer one is brought in twice, by parts of that many elements.
 CHUNK = 4096
 # float32 counts the elements of a row up to here.
-MAX_COLUMNS = 16777216
+MAX_COLUMNS = COUNTED
 # One number a column, or one a row.
 Coefficients = Optional[nl.NkiTensor]
 

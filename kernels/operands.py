@@ -18,9 +18,10 @@ ROWS = 1024
 COLUMNS = 2048
 BANK = 512
 BANKS = 8
-# Tiles of the contraction that a transfer brings, and that are turned through one bank.
+# Tiles of the contraction that a transfer brings, and that are turned through one bank, which holds four of 128.
 GROUP = 4
-# Columns of both factors together below which a transfer takes no longer than starting it.
+# Columns of both factors together below which a transfer takes no longer than starting it. Of 2048 x 2048 x 2048 in
+# bfloat16 on trn2, predicted: 384 change nothing, 1536 take 3 % more.
 NARROW = 768
 # Tiles of the contraction whose rows come in at once to be turned.
 TURNED = 8

@@ -1,14 +1,35 @@
 """Two-dimensional max and average pooling, and the window reduction that fused convolutions share."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from trnrt.kernels.common import LOWEST, Pair, block_rows, ceil_div, is_hbm_tensor
 from trnrt.nki import nisa, nl
 
-# Bytes a partition that one band of input rows may take.
+# Bytes a partition that one band of input rows may take. Four such tiles fit the planner's WORKING_BYTES: a band, the
+# next one, sums and results. Kept from the first pooling; measure the networks when it changes.
 BAND_BYTES = 32 * 1024
 # Where a window is too large for that, it is taken by parts, from bands of at least so many rows if one is that narrow.
 PART_ROWS = 8
+
+
+@dataclass
+class Tile(nl.NKIObject):
+    """How much is computed at a time: of the result, and (rows, columns) of its windows."""
+
+    images: int
+    rows: int
+    columns: int
+    taps: Pair
+
+
+@dataclass
+class Rectangle(nl.NKIObject):
+    """A part of the result: (first, end) of its images, rows and columns."""
+
+    images: Pair
+    rows: Pair
+    columns: Pair
 
 
 def max_windows(
@@ -67,11 +88,10 @@ def max_pool2d(
     for block in range(ceil_div(channels, nl.tile_size.pmax)):
         parts = block_rows(channels, block)
         for place in _places(dst, tile):
-            n0, n1, r0, r1, c0, c1 = place
-            y_sb = _output_rectangle(dst, block, parts, n0, n1, r0, r1, c0, c1)
-            corner = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
-            _pool_tile(y_sb, src, block, n0, corner, tile, kernel, stride, dilation, True)
-            _store_rectangle(dst, y_sb, block, n0, r0, c0)
+            y_sb = _output_rectangle(dst, block, parts, place)
+            corner = (place.rows[0] * stride[0] - pads[0], place.columns[0] * stride[1] - pads[1])
+            _pool_tile(y_sb, src, block, place.images[0], corner, tile, kernel, stride, dilation, True)
+            _store_rectangle(dst, y_sb, block, place)
 
 
 def avg_pool2d(
@@ -106,15 +126,23 @@ def avg_pool2d(
     for block in range(ceil_div(channels, nl.tile_size.pmax)):
         parts = block_rows(channels, block)
         for place in _places(dst, tile):
-            n0, n1, r0, r1, c0, c1 = place
+            (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
             sum_sb = nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.sbuf)
-            y_sb = _output_rectangle(dst, block, parts, n0, n1, r0, r1, c0, c1)
+            y_sb = _output_rectangle(dst, block, parts, place)
             corner = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
             _pool_tile(sum_sb, src, block, n0, corner, tile, kernel, stride, dilation, False)
             row_runs = _runs(corner[0], r1 - r0, kernel[0], stride[0], dilation[0], rows)
             column_runs = _runs(corner[1], c1 - c0, kernel[1], stride[1], dilation[1], columns)
             _divide(y_sb, sum_sb, row_runs, column_runs)
-            _store_rectangle(dst, y_sb, block, n0, r0, c0)
+            _store_rectangle(dst, y_sb, block, place)
+
+
+def tile_bytes(images: int, image: Pair, size: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> int:
+    """Bytes a partition that the tiles take at most, for whoever plans a call of images (rows, columns) to results of
+    ``size``: a band of the source, sums and results, each no larger than the images with their padding."""
+    rows = max(image[0], (size[0] - 1) * stride[0] + _span(kernel[0], dilation[0]))
+    columns = max(image[1], (size[1] - 1) * stride[1] + _span(kernel[1], dilation[1]))
+    return 3 * min(BAND_BYTES, images * rows * columns * 4)
 
 
 def _is_whole(dst: nl.NkiTensor, src: nl.NkiTensor, kernel: Pair, pads: tuple[int, ...]) -> bool:
@@ -142,28 +170,25 @@ def _whole_images(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, op: Any) 
             nisa.tensor_scalar(dst=y_sb, data=sums_sb, op0=nl.multiply, operand0=1.0 / pixels)
 
 
-def _tile_of(dst: nl.NkiTensor, kernel: Pair, stride: Pair, dilation: Pair) -> tuple[int, int, int, int, int]:
-    """How much is computed at a time: (images, rows, columns) of the result, (rows, columns) of the window.
-
-    Whole windows of whole rows if a band holds them; else fewer columns; else the windows by parts.
-    """
+def _tile_of(dst: nl.NkiTensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tile:
+    """Whole windows of whole rows if a band holds them; else fewer columns; else the windows by parts."""
     images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
     height, width = dst.shape[-2], dst.shape[-1]
     limit = BAND_BYTES // 4
     span = (_span(kernel[0], dilation[0]), _span(kernel[1], dilation[1]))
     if span[0] * span[1] > limit:
         if span[1] > limit:
-            return 1, 1, 1, 1, (limit - 1) // dilation[1] + 1
+            return Tile(1, 1, 1, (1, (limit - 1) // dilation[1] + 1))
         columns = min(width, max(0, limit // PART_ROWS - span[1]) // stride[1] + 1)
         high = limit // (span[1] + (columns - 1) * stride[1])
-        return 1, 1, columns, min(kernel[0], (high - 1) // dilation[0] + 1), kernel[1]
+        return Tile(1, 1, columns, (min(kernel[0], (high - 1) // dilation[0] + 1), kernel[1]))
     columns = min(width, (limit // span[0] - span[1]) // stride[1] + 1)
     band_cols = span[1] + (columns - 1) * stride[1]
     rows = min(height, (limit // band_cols - span[0]) // stride[0] + 1)
     if columns < width or rows < height:
-        return 1, rows, columns, kernel[0], kernel[1]
+        return Tile(1, rows, columns, kernel)
     band_rows = span[0] + (rows - 1) * stride[0]
-    return max(1, min(images, limit // (band_rows * band_cols))), rows, columns, kernel[0], kernel[1]
+    return Tile(max(1, min(images, limit // (band_rows * band_cols))), rows, columns, kernel)
 
 
 def _span(taps: int, dilation: int) -> int:
@@ -171,16 +196,16 @@ def _span(taps: int, dilation: int) -> int:
     return (taps - 1) * dilation + 1
 
 
-def _places(dst: nl.NkiTensor, tile: tuple[int, int, int, int, int]) -> list[tuple[int, int, int, int, int, int]]:
-    """The rectangles that the result is computed in: (first, end) of images, rows and columns."""
+def _places(dst: nl.NkiTensor, tile: Tile) -> list[Rectangle]:
+    """The rectangles that the result is computed in."""
     images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
     height, width = dst.shape[-2], dst.shape[-1]
     places = []
-    for n0 in range(0, images, tile[0]):
-        for r0 in range(0, height, tile[1]):
-            for c0 in range(0, width, tile[2]):
-                n1, r1, c1 = min(images, n0 + tile[0]), min(height, r0 + tile[1]), min(width, c0 + tile[2])
-                places.append((n0, n1, r0, r1, c0, c1))
+    for n0 in range(0, images, tile.images):
+        for r0 in range(0, height, tile.rows):
+            for c0 in range(0, width, tile.columns):
+                n1, r1 = min(images, n0 + tile.images), min(height, r0 + tile.rows)
+                places.append(Rectangle((n0, n1), (r0, r1), (c0, min(width, c0 + tile.columns))))
     return places
 
 
@@ -190,7 +215,7 @@ def _pool_tile(
     block: int,
     n0: int,
     corner: Pair,
-    tile: tuple[int, int, int, int, int],
+    tile: Tile,
     kernel: Pair,
     stride: Pair,
     dilation: Pair,
@@ -199,9 +224,9 @@ def _pool_tile(
     """y_sb (p, n, rows, cols) = the maxima or sums of windows, the first of which starts at ``corner`` of the image."""
     parts, images, rows, cols = y_sb.shape
     op = nl.maximum if largest else nl.add
-    for i in range(0, kernel[0], tile[3]):
-        for j in range(0, kernel[1], tile[4]):
-            taps = (min(tile[3], kernel[0] - i), min(tile[4], kernel[1] - j))
+    for i in range(0, kernel[0], tile.taps[0]):
+        for j in range(0, kernel[1], tile.taps[1]):
+            taps = (min(tile.taps[0], kernel[0] - i), min(tile.taps[1], kernel[1] - j))
             band_rows = (rows - 1) * stride[0] + _span(taps[0], dilation[0])
             band_cols = (cols - 1) * stride[1] + _span(taps[1], dilation[1])
             band_sb = nl.ndarray((parts, images, band_rows, band_cols), dtype=src.dtype, buffer=nl.sbuf)
@@ -294,16 +319,16 @@ def store_output(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n0: int, r0:
         nisa.dma_copy(dst=out_hbm.permute((1, 0, 2, 3)), src=y_sb)
 
 
-def _output_rectangle(
-    dst: nl.NkiTensor, block: int, parts: int, n0: int, n1: int, r0: int, r1: int, c0: int, c1: int
-) -> nl.NkiTensor:
+def _output_rectangle(dst: nl.NkiTensor, block: int, parts: int, place: Rectangle) -> nl.NkiTensor:
     """``output_tile`` of some columns only."""
+    (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
     if is_hbm_tensor(dst):
         return nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=dst.dtype, buffer=nl.sbuf)
     return dst[0:parts, block, n0:n1, r0:r1, c0:c1]
 
 
-def _store_rectangle(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n0: int, r0: int, c0: int) -> None:
+def _store_rectangle(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
     """Bring a tile of ``_output_rectangle`` to HBM; nothing where it was computed in place."""
     if is_hbm_tensor(dst):
-        store_output(dst[:, :, :, c0 : c0 + y_sb.shape[3]], y_sb, block, n0, r0)
+        c0, c1 = place.columns
+        store_output(dst[:, :, :, c0:c1], y_sb, block, place.images[0], place.rows[0])

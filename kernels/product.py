@@ -31,9 +31,11 @@ from trnrt.nki import nisa, nl
 # Bytes a partition that are neither an operand's nor a sum's: results on their way out, biases.
 OTHER_BYTES = 40 * 1024
 SUM_BYTES = ROWS // 128 * COLUMNS * 4
-# Columns of the very last product: the fewer, the sooner the last store starts.
+# Columns of the very last product: the fewer, the sooner the last store starts. Of 2048 x 2048 x 2048 in bfloat16 on
+# trn2, predicted: 64 columns take 0.06 % less, 288 0.1 % more, a whole bank 0.2 %.
 LAST_COLUMNS = 144
-# Products of 64 columns that keep the tensor engine's clock up until the first operands are there.
+# Products of 64 columns that keep the tensor engine's clock up until the first operands are there. Of the same product:
+# none take 0.5 % more, 14 the same, 56 0.2 % more.
 WARM_UP = 28
 
 

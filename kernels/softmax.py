@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, is_hbm_tensor, item_bytes
+from trnrt.kernels.common import COUNTED, ceil_div, is_hbm_tensor, item_bytes
 from trnrt.nki import nisa, nl
 
 # A row up to here is held in SBUF at once, with its exponentials.
@@ -13,7 +13,8 @@ CHUNK = 2048
 KEPT_BYTES = 96 * 1024
 # So many blocks of rows are begun before one is finished, if they have no more columns than that together: no engine
 # waits for another in between. Of logarithms so many are finished one after the other: the scalar engine takes longer
-# to change from one function to another than for most blocks.
+# to change from one function to another than for most blocks. Of five random shapes in float32, predicted:
+# AHEAD = 0 takes 8 % more on average (up to 50 %), 2 takes 1 % less; half and twice of TOGETHER change nothing.
 AHEAD = 1
 TOGETHER = 8
 AHEAD_COLUMNS = 8192
@@ -22,7 +23,7 @@ AHEAD_COLUMNS = 8192
 SHORT_COLUMNS = 128
 SHORT_TOGETHER = 4096
 # The maxima and sums of a row's chunks are held in SBUF.
-MAX_COLUMNS = 16777216
+MAX_COLUMNS = COUNTED
 # The largest maximum of a row, negated, that is taken for finite: a chunk of nothing but -inf must not add NaN.
 HIGHEST = 3.4028234e38
 

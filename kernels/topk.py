@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from trnrt.kernels.common import ceil_div
+from trnrt.kernels.common import COUNTED, ceil_div
 from trnrt.nki import nisa, nl
 
 # The hardware's searches take 8 to 16,384 elements and find 8 at a time.
@@ -12,7 +12,7 @@ CHUNK = 8192
 # So many of a row are found at most, those of its chunks together.
 MOST = 8192
 # float32, in which places are gathered, holds every index up to here.
-MAX_COLUMNS = 16777216
+MAX_COLUMNS = COUNTED
 # What stands for -inf and for NaN while they are looked for; what was found becomes -inf.
 MINUS_INFINITY, NOT_A_NUMBER = -3.4028232635611926e38, -3.4028234663852886e38
 

@@ -7,7 +7,8 @@ from trnrt.nki import nisa, nl
 
 # Columns of the source that are brought in at once, and turned columns that leave at once.
 COLUMNS = 1024
-# Bytes of a turned column that leave in one packet: whole blocks of 128 rows, as many as fit.
+# Bytes of a turned column that leave in one packet: whole blocks of 128 rows, as many as fit. Four random shapes take,
+# predicted on average, 1.6 % less with half of it (12 % less to 6 % more), and 0.2 % less with twice.
 PACKET_BYTES = 1024
 # Rows of the source up to here are short: then fewer and longer transfers are made.
 SHORT_BYTES = 1024

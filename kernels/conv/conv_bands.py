@@ -30,10 +30,10 @@ def load_image_band(
     number: of the band. The first comes through the scalar engine's queue, beside the weights, where there are
         hardware descriptors.
     """
-    channels, _, kernel, stride, pads, dilation = shape
+    channels, stride, pads = shape.channels, shape.stride, shape.pads
     (r0, r1), (c0, c1) = area
     first = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
-    extent = band_extent(r1 - r0, c1 - c0, kernel, stride, dilation, pack)
+    extent = band_extent(r1 - r0, c1 - c0, shape, pack)
     if is_packed(pack):
         return _packed_band(src, n0, n_size, first, extent, shape, pack, most)
     start, end = (first[0] + seen[0][0], first[1] + seen[0][1]), (first[0] + seen[1][0], first[1] + seen[1][1])
@@ -72,7 +72,7 @@ def _packed_band(
     most: tuple[int, int, int],
 ) -> nl.NkiTensor:
     """The same with several taps on the partitions; ``first`` is what tap (0, 0) sees at (0, 0)."""
-    channels = shape[0]
+    channels = shape.channels
     parts = channels * pack[0] * pack[1] * spread(channels, pack)
     # Written as it is laid out, so that what is written apart is seen to be apart.
     if pack[2] > 0:
@@ -93,9 +93,9 @@ def _packed_band(
 def seen_part(src: nl.NkiTensor, area: Area, shape: ConvShape, pack: Packing, lead: Pair) -> tuple[Pair, Pair]:
     """From what (row, column) to what of its padded input a band holds: all, or only the image where a tap leads.
     A few columns more make rows whole, which are one piece of HBM then."""
-    _, _, kernel, stride, pads, dilation = shape
+    stride, pads = shape.stride, shape.pads
     (r0, r1), (c0, c1) = area
-    extent = band_extent(r1 - r0, c1 - c0, kernel, stride, dilation, pack)
+    extent = band_extent(r1 - r0, c1 - c0, shape, pack)
     if lead[0] < 0:
         return ((0, 0), extent)
     if is_packed(pack):
@@ -151,9 +151,9 @@ def _image(
 def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, shape: ConvShape, pack: Packing) -> None:
     """x_sb (taps * channels, 1, n, rows, columns) = the image, shifted for each tap; ``first`` is what tap (0, 0) sees
     at (0, 0). All taps of a kernel column come in one transfer where their rows all exist."""
-    channels, _, kernel, stride, _, dilation = shape
+    channels, dilation = shape.channels, shape.dilation
     _, _, n_size, rows, cols = x_sb.shape
-    step = stride[0] // band_row_step(kernel, stride, pack)
+    step = shape.stride[0] // band_row_step(shape, pack)
     # The lowest row is missing most at the first tap, the highest at the last.
     down, right = (pack[0] - 1) * dilation[0], (pack[1] - 1) * dilation[1]
     lows, _ = _inside((rows, cols), first, (step, 1), src)
@@ -185,12 +185,12 @@ def _load_packed_rows(
 ) -> None:
     """flat_sb (taps * channels, n, rows * columns) = the same without padding at the sides: the image's whole rows
     from ``row0`` on, each partition one piece of them, and zeros where it has none that a product sees."""
-    channels, _, kernel, _, _, dilation = shape
+    channels, dilation = shape.channels, shape.dilation
     n_size, cols = flat_sb.shape[1], pack[2]
     apart, down = spread(channels, pack), (pack[0] - 1) * dilation[0]
     merged = is_hbm_tensor(src) and row0 >= 0 and row0 + down + rows <= src.shape[-2]
     if apart == 1:
-        _fill_rows(flat_sb, rows, row0, src.shape[-2], kernel[0], dilation[0], pack)
+        _fill_rows(flat_sb, rows, row0, src.shape[-2], shape.kernel[0], dilation[0], pack)
     for j in range(pack[1]):
         for u in range(1 if merged else pack[0]):
             start = row0 + u * dilation[0]

@@ -6,21 +6,24 @@ a bank writes it between the other phases' results, so that a band leaves SBUF i
 all phases and outputs; no zeros stand between its pixels, and no product is made that a stride would leave out.
 """
 
+from dataclasses import dataclass
+
 from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
+from trnrt.kernels.conv.conv_room import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, Steps
 from trnrt.kernels.conv.convolving import evacuate, stretches, vector_helps
 from trnrt.kernels.conv.grouping import groups_together
 from trnrt.kernels.pool2d import load_band
 from trnrt.nki import nisa, nl
 
-# Bytes a partition for the weights at hand, for a band of input (all its channel blocks), and for a band of results.
-WEIGHT_BYTES = 48 * 1024
-BAND_BYTES = 40 * 1024
-RESULT_BYTES = 16 * 1024
 
-# (kernel, stride, pads, dilation), each (rows, columns): see conv_transpose2d.
-Taps = tuple[Pair, Pair, Pair, Pair]
-# (images, rows, columns) of results: where they start, or how many they are.
-Steps = tuple[int, int, int]
+@dataclass
+class Taps(nl.NKIObject):
+    """Which results an image's pixels reach; each attribute is the argument of conv_transpose2d."""
+
+    kernel: Pair
+    stride: Pair
+    pads: Pair
+    dilation: Pair
 
 
 def conv_transpose2d(
@@ -57,7 +60,7 @@ def conv_transpose2d(
     assert is_hbm_tensor(dst) and is_hbm_tensor(src), "conv_transpose2d: images must be in HBM"
     outputs = dst.shape[1]
     assert channels % groups == 0 and outputs % groups == 0, f"conv_transpose2d: {groups} groups of {channels}"
-    taps = (kernel, stride, pads, dilation)
+    taps = Taps(kernel, stride, pads, dilation)
     together = groups_together(channels, outputs, groups)
     ins, outs = channels // groups, outputs // groups
     assert transpose_fits(together * ins, taps), f"conv_transpose2d: a kernel of {kernel} over {channels} channels"
@@ -77,7 +80,7 @@ def conv_transpose2d(
 
 def transpose_fits(channels: int, taps: Taps) -> bool:
     """Whether one result can be computed at a time: the limits of conv_transpose2d, for whoever plans a call."""
-    kernel = taps[0]
+    kernel = taps.kernel
     weight_bytes = ceil_div(channels, nl.tile_size.pmax) * kernel[0] * kernel[1] * 4
     return weight_bytes <= WEIGHT_BYTES and _images_held(1, 1, channels, taps) > 0
 
@@ -147,21 +150,20 @@ def _load_images(src: nl.NkiTensor, n0: int, count: int, rows: Pair, cols: Pair)
 
 def _seen(first: int, count: int, taps: Taps, axis: int) -> Pair:
     """(first, end) of the input's rows (axis 0) or columns that so many results from ``first`` on see."""
-    kernel, stride, pads, dilation = taps
-    start = first + pads[axis]
-    low = ceil_div(start - (kernel[axis] - 1) * dilation[axis], stride[axis])
-    return (low, max(low, (start + count - 1) // stride[axis]) + 1)
+    stride, start = taps.stride[axis], first + taps.pads[axis]
+    low = ceil_div(start - (taps.kernel[axis] - 1) * taps.dilation[axis], stride)
+    return (low, max(low, (start + count - 1) // stride) + 1)
 
 
 def _phase_taps(phase: int, taps: Taps, axis: int) -> list[Pair]:
     """(number, shift) of the kernel's rows (axis 0) or columns that results phase + j * stride see: at input
     j + shift."""
-    kernel, stride, _, dilation = taps
+    stride = taps.stride[axis]
     found = []
-    for tap in range(kernel[axis]):
-        distance = phase - tap * dilation[axis]
-        if distance % stride[axis] == 0:
-            found.append((tap, distance // stride[axis]))
+    for tap in range(taps.kernel[axis]):
+        distance = phase - tap * taps.dilation[axis]
+        if distance % stride == 0:
+            found.append((tap, distance // stride))
     return found
 
 
@@ -177,7 +179,7 @@ def _all_phases(
     act: str,
 ) -> None:
     """y_sb (o, n, rows, columns) = the results from ``at`` on, of input from ``corner`` on."""
-    kernel, stride, pads, _ = taps
+    kernel, stride, pads = taps.kernel, taps.stride, taps.pads
     rows, cols = y_sb.shape[2], y_sb.shape[3]
     for i in range(min(stride[0], rows)):
         row = at[0] + pads[0] + i
@@ -236,7 +238,7 @@ def _phase(
 def _band_steps(images: int, height: int, width: int, channels: int, taps: Taps) -> Steps:
     """(images, rows, columns) of results that are worked on at once: whole images where they fit, else bands of rows
     of one, else parts of these. Rows and columns that are cut are multiples of the stride, where one fits."""
-    stride = taps[1]
+    stride = taps.stride
     cols, rows = width, height
     tall = min(height, stride[0])
     while cols > nl.tile_size.psum_bank_fmax and _images_held(tall, cols, channels, taps) == 0:
@@ -254,9 +256,9 @@ def _band_steps(images: int, height: int, width: int, channels: int, taps: Taps)
 
 def _images_held(rows: int, cols: int, channels: int, taps: Taps) -> int:
     """Of how many images a band of ``rows`` x ``cols`` results can be worked on at once."""
-    kernel, stride, _, dilation = taps
+    kernel, stride, dilation = taps.kernel, taps.stride, taps.dilation
     # As many rows and columns of input as the results see wherever they start.
     high = (rows - 1 + (kernel[0] - 1) * dilation[0]) // stride[0] + 1
     wide = (cols - 1 + (kernel[1] - 1) * dilation[1]) // stride[1] + 1
     input_bytes = ceil_div(channels, nl.tile_size.pmax) * high * wide * 4
-    return min(BAND_BYTES // input_bytes, RESULT_BYTES // (rows * cols * 4))
+    return min(BAND_BYTES // input_bytes, POOL_BYTES // (rows * cols * 4))

@@ -18,7 +18,7 @@ def weight_view(w: nl.NkiTensor, natural: bool, block: int, k: int, taps: Pair, 
 
 def load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, natural: bool, o0: int, shape: ConvShape, pack: Packing) -> None:
     """w_sb (P, B, products, outputs) = the weights of outputs ``o0``..., by DMA."""
-    channels, _, kernel, _, _, _ = shape
+    channels, kernel = shape.channels, shape.kernel
     outputs = (o0, o0 + w_sb.shape[3])
     if not is_packed(pack):
         for block in range(w_sb.shape[1]):

@@ -1,22 +1,40 @@
 """A convolution's products, and what is made of a PSUM bank: bias, activation, pooling, the way to HBM."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from trnrt.kernels.common import LOWEST, Pair, activation_function, block_rows, ceil_div
 from trnrt.kernels.conv.conv_weights import weight_view
-from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, spread
+from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, spread
 from trnrt.kernels.pool2d import max_windows
 from trnrt.nki import nisa, nl
 
-# (operation, window, stride, pads, dilation): see conv2d.
-Pooling = tuple[str, Pair, Pair, Pair, Pair]
-
-# Bytes a partition that a store should have at least, so that the last one is short.
+# Bytes a partition that a store should have at least, so that the last one is short: DMA's guide advises 2 KiB.
 STORE_BYTES = 2 * 1024
-# Results of an image that are pooled by one instruction: the last of these should be short, too.
+# Results of an image that are pooled by one instruction: the last of these should be short, too. Kept from the first
+# tuning; half and twice of it change nothing for the labs' small convolutions.
 POOLED = 256
-# Up to so many products a bank the scalar engine alone would not keep up with the tensor engine.
+# Up to so many products a bank the scalar engine alone would not keep up with the tensor engine: at half its clock,
+# with an overhead a bank. Kept from the first tuning; measure the labs' convolutions and the networks on trn2.
 FEW_PRODUCTS = 4
+
+
+@dataclass
+class Pooling(nl.NKIObject):
+    """Pooling of a convolution's results; each attribute is the argument of conv2d whose name has "pool"."""
+
+    op: str
+    window: Pair
+    stride: Pair
+    pads: Pair
+    dilation: Pair
+
+    def is_none(self) -> bool:
+        return self.window == (1, 1) and self.stride == (1, 1)
+
+    def extent(self, rows: int, cols: int) -> Pair:
+        """(rows, columns) of the convolution, with its padding, that so many pooled results need."""
+        return input_extent(rows, cols, self.window, self.stride, self.dilation)
 
 
 def accumulate(
@@ -34,11 +52,11 @@ def accumulate(
 
     ``seen``: what of the padded input x_sb holds. A tap is added to the results under which it sees that.
     """
-    channels, _, kernel, stride, _, dilation = shape
+    kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
     _, _, rows, cols = sum_psum.shape
-    step = band_row_step(kernel, stride, pack)
+    step = band_row_step(shape, pack)
     low, high = seen
-    taps, apart = _taps(kernel, pack, lead), spread(channels, pack)
+    taps, apart = _taps(kernel, pack, lead), spread(shape.channels, pack)
     for block in range(w.shape[1]):
         for number in range(len(taps)):
             product, u, v = taps[number]
@@ -49,7 +67,7 @@ def accumulate(
                 continue
             y += r0 * step - low[0]
             x += c0 * stride[1] - low[1]
-            k = block_rows(channels, block) * min(pack[0], kernel[0] - u) * min(pack[1], kernel[1] - v) * apart
+            k = block_rows(shape.channels, block) * min(pack[0], kernel[0] - u) * min(pack[1], kernel[1] - v) * apart
             moving_rows = x_sb[0:k, block, :, y : y + (r1 - r0 - 1) * step + 1 : step]
             nisa.nc_matmul(
                 dst=sum_psum[:, :, r0:r1, c0:c1],
@@ -89,12 +107,12 @@ def accumulate_streamed(
     most_bytes: int,
 ) -> None:
     """The same with weights in HBM, of which so many bytes a partition are brought in at a time."""
-    channels, _, kernel, stride, _, dilation = shape
+    kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
     _, _, rows, cols = sum_psum.shape
     taps = kernel[0] * kernel[1]
     at_hand = min(taps, most_bytes // ((outputs[1] - outputs[0]) * 4))
-    for block in range(ceil_div(channels, nl.tile_size.pmax)):
-        k = block_rows(channels, block)
+    for block in range(ceil_div(shape.channels, nl.tile_size.pmax)):
+        k = block_rows(shape.channels, block)
         for t0 in range(0, taps, at_hand):
             t1 = min(taps, t0 + at_hand)
             w_sb = nl.ndarray((k, t1 - t0, outputs[1] - outputs[0]), dtype=w.dtype, buffer=nl.sbuf)
@@ -149,7 +167,7 @@ def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:
 
 def pool_windows(y_sb: nl.NkiTensor, conv_sb: nl.NkiTensor, pooling: Pooling) -> None:
     """y_sb (o, n, rows, columns) = the pooled conv_sb (o, n, rows, columns), a part of a tile."""
-    op, window, stride, _, dilation = pooling
+    op, window, stride, dilation = pooling.op, pooling.window, pooling.stride, pooling.dilation
     outputs, images, rows, cols = y_sb.shape
     pattern = conv_sb.get_pattern()
     image, row = pattern[1][0], pattern[2][0]

@@ -4,6 +4,8 @@ The weights are turned on the tensor engine while the first images arrive; the r
 """
 
 from trnrt.kernels.conv.conv2d import convolve
+from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki import nki, nl
 
 # Bytes a partition for the weights at hand, and as many for them as they are in HBM.
@@ -30,8 +32,8 @@ def conv2d_bias_pool(x: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, pool:
     size = (height - rows + 1, width - cols + 1)
     assert size[0] >= pool and size[1] >= pool, f"conv2d_bias_pool: no window of {pool} in results of {size}"
     out = nl.ndarray((images, outputs, size[0] // pool, size[1] // pool), dtype=x.dtype, buffer=nl.shared_hbm)
-    shape = (channels, size, (rows, cols), (1, 1), (0, 0), (1, 1))
-    pooling = ("max", (pool, pool), (pool, pool), (0, 0), (1, 1))
+    shape = ConvShape(channels, size, (rows, cols), (1, 1), (0, 0), (1, 1))
+    pooling = Pooling("max", (pool, pool), (pool, pool), (0, 0), (1, 1))
     natural = w.reshape((outputs, channels, rows * cols))
     convolve(out, x, natural, bias, shape, "none", pooling, True, WEIGHT_BYTES)
     return out

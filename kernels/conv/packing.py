@@ -7,14 +7,61 @@ no padding a band holds its rows whole, so that each partition is a single piece
 does where one column of taps at a time stands on the partitions: there padding at the sides need not exist.
 """
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
-from trnrt.nki import nisa, nl
+from dataclasses import dataclass
+from typing import Any
 
-# (channels, size, kernel, stride, pads, dilation): see conv2d.
-ConvShape = tuple[int, Pair, Pair, Pair, Pair, Pair]
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
+from trnrt.kernels.rates import (
+    ALL_DMA_ENGINES,
+    DMA_ENGINE,
+    DMA_ENGINES,
+    ENGINE_GHZ,
+    TRANSFER_NS,
+    dma_engine,
+    is_recent,
+    packet_ns,
+    product_ns,
+)
+from trnrt.nki import nl
+
 # (kernel rows, kernel columns) of the taps on the partitions, and the columns of an image whose rows are held whole, or
 # 0. (1, 1, 0): one tap at a time.
 Packing = tuple[int, int, int]
+
+# Nanoseconds that must be saved for taps to be packed: more transfers, of which each takes some microseconds. Kept from
+# the first tuning of convolutions. Of LeNet and the digits, predicted: 8000 slow LeNet in bfloat16 on trn1 by 24 %,
+# 2000 change nothing. conv2d_stacked serves where less is saved.
+PACK_NS = 4000
+# What is_worth_packing goes by before the target is known: four taps that share the partitions are always worth their
+# loads, fewer from so many columns saved on, at one a cycle about 12 us. Chosen when layers of 33 to 64 channels began
+# to be packed, for VGG-16 on trn1; measure the VGGs and ResNets when one changes. Two taps, for any number of columns,
+# slow small ResNet-18 and VGG-11 by 11 % on average; eight, and half and twice the columns, change nothing there.
+PACKED_TAPS, PACKED_COLUMNS = 4, 32768
+# Nanoseconds for each row of taps of a band at an image's edge, which comes in transfers of its own; and until the
+# first padded images lie in HBM, three transfers after each other. Kept from when convolutions of any kind were tuned
+# (November 2026), there is no record of how; measure the labs' convolutions and the networks.
+TAP_ROW_NS = 400
+PADDING_NS = 6000
+
+
+@dataclass
+class ConvShape(nl.NKIObject):
+    """A convolution without its tensors; each attribute is the argument of conv2d."""
+
+    channels: int
+    size: Pair
+    kernel: Pair
+    stride: Pair
+    pads: Pair
+    dilation: Pair
+
+    def unpadded(self) -> Any:
+        """The same over images that hold their padding."""
+        return ConvShape(self.channels, self.size, self.kernel, self.stride, (0, 0), self.dilation)
+
+    def extent(self) -> Pair:
+        """(rows, columns) of the padded image that all results need."""
+        return input_extent(self.size[0], self.size[1], self.kernel, self.stride, self.dilation)
 
 
 def input_extent(rows: int, cols: int, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
@@ -45,9 +92,9 @@ def is_packed(pack: Packing) -> bool:
     return pack[0] * pack[1] > 1
 
 
-def band_row_step(kernel: Pair, stride: Pair, pack: Packing) -> int:
+def band_row_step(shape: ConvShape, pack: Packing) -> int:
     """Rows of a band from one row of results to the next: 1 where rows between them were left out."""
-    return 1 if is_packed(pack) and pack[0] == kernel[0] and pack[2] == 0 else stride[0]
+    return 1 if is_packed(pack) and pack[0] == shape.kernel[0] and pack[2] == 0 else shape.stride[0]
 
 
 def products_of(kernel: Pair, pack: Packing) -> int:
@@ -55,21 +102,36 @@ def products_of(kernel: Pair, pack: Packing) -> int:
     return ceil_div(kernel[0], pack[0]) * ceil_div(kernel[1], pack[1])
 
 
-def band_extent(rows: int, cols: int, kernel: Pair, stride: Pair, dilation: Pair, pack: Packing) -> Pair:
+def band_extent(rows: int, cols: int, shape: ConvShape, pack: Packing) -> Pair:
     """(rows, columns) of a band on a partition. Where a partition serves one kernel row, it has no others' rows."""
+    kernel, dilation = shape.kernel, shape.dilation
     if not is_packed(pack):
-        return input_extent(rows, cols, kernel, stride, dilation)
+        return input_extent(rows, cols, kernel, shape.stride, dilation)
     last_row = (ceil_div(kernel[0], pack[0]) - 1) * pack[0] * dilation[0]
     last_col = (ceil_div(kernel[1], pack[1]) - 1) * pack[1] * dilation[1]
-    step = band_row_step(kernel, stride, pack)
-    band_cols = (cols - 1) * stride[1] + last_col + 1
-    return ((rows - 1) * step + last_row + 1, pack[2] if pack[2] > 0 else band_cols)
+    band_cols = (cols - 1) * shape.stride[1] + last_col + 1
+    return ((rows - 1) * band_row_step(shape, pack) + last_row + 1, pack[2] if pack[2] > 0 else band_cols)
+
+
+def columns_saved(shape: ConvShape, images: int, outputs: int) -> int:
+    """Columns of products that packing as many taps as find room saves."""
+    kernel = shape.kernel
+    saved = kernel[0] * kernel[1] - products_of(kernel, packing(shape.channels, kernel, 0))
+    return saved * images * shape.size[0] * shape.size[1] * ceil_div(outputs, nl.tile_size.pmax)
+
+
+def is_worth_packing(shape: ConvShape, images: int, outputs: int) -> bool:
+    """Whether a plan should leave the weights in HBM, where conv2d can pack taps as it loads them. Weights that are
+    brought to SBUF before are used tap by tap; of those in HBM ``nanoseconds`` decides, which knows the target."""
+    saves = columns_saved(shape, images, outputs) >= PACKED_COLUMNS
+    enough = saves or shape.channels * PACKED_TAPS <= nl.tile_size.pmax
+    return enough and is_packed(packing(shape.channels, shape.kernel, 0))
 
 
 def leading_tap(src: nl.NkiTensor, shape: ConvShape) -> Pair:
     """The first tap (row, column) that sees the image under every result; (-1, -1) where there is none. Where there
     is one, padding need not exist: that tap's product starts each sum, and others add to the results that see it."""
-    tap = (_leading(src.shape[-2], shape, 0), _leading(src.shape[-1], shape, 1))
+    tap = (leading(src.shape[-2], shape, 0), leading(src.shape[-1], shape, 1))
     return tap if min(tap[0], tap[1]) >= 0 else (-1, -1)
 
 
@@ -77,22 +139,21 @@ def leading_packed(src: nl.NkiTensor, shape: ConvShape, pack: Packing) -> Pair:
     """The same of packed taps (row 0, column), where a band holds the image's own rows and zeros for those above and
     below it: there is one if no taps of two columns share the partitions. (-1, -1): padding has to exist."""
     own = is_packed(pack) and pack[1] == 1 and pack[2] == src.shape[-1]
-    column = _leading(src.shape[-1], shape, 1)
+    column = leading(src.shape[-1], shape, 1)
     return (0, column) if own and column >= 0 else (-1, -1)
 
 
-def _leading(length: int, shape: ConvShape, axis: int) -> int:
+def leading(length: int, shape: ConvShape, axis: int) -> int:
     """The first kernel row (axis 0) or column that sees one of ``length`` of the image under every result, or -1."""
-    _, size, kernel, stride, pads, dilation = shape
-    tap = ceil_div(pads[axis], dilation[axis])
-    last = (size[axis] - 1) * stride[axis] + tap * dilation[axis] - pads[axis]
-    return tap if tap < kernel[axis] and last < length else -1
+    pad, dilation = shape.pads[axis], shape.dilation[axis]
+    tap = ceil_div(pad, dilation)
+    last = (shape.size[axis] - 1) * shape.stride[axis] + tap * dilation - pad
+    return tap if tap < shape.kernel[axis] and last < length else -1
 
 
 def beyond(src: nl.NkiTensor, shape: ConvShape) -> Pair:
     """How many rows and columns of padding a convolution sees, on both sides together."""
-    _, size, kernel, stride, pads, dilation = shape
-    extent = input_extent(size[0], size[1], kernel, stride, dilation)
+    extent, pads = shape.extent(), shape.pads
     ends = (extent[0] - pads[0] - src.shape[-2], extent[1] - pads[1] - src.shape[-1])
     return (pads[0] + max(0, ends[0]), pads[1] + max(0, ends[1]))
 
@@ -104,40 +165,39 @@ def nanoseconds(src: nl.NkiTensor, outputs: int, shape: ConvShape, pack: Packing
 
     most_bytes: a partition, of a band, and of the results of one
     """
-    channels, size, kernel, _, _, dilation = shape
+    channels, size, kernel = shape.channels, shape.size, shape.kernel
     images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
     height, width, item = src.shape[-2], src.shape[-1], item_bytes(src.dtype)
-    recent = nisa.get_nc_version() >= nisa.nc_version.gen3
-    piece = 8.0 if recent else 69.0
+    piece = packet_ns()
     columns = images * size[0] * size[1] * ceil_div(outputs, nl.tile_size.pmax)
-    cycles = products_of(kernel, pack) * ceil_div(channels, nl.tile_size.pmax) * columns
-    product_ns = cycles * (4 if item == 4 else 1) / 2.4
+    takes_ns = product_ns(products_of(kernel, pack) * ceil_div(channels, nl.tile_size.pmax) * columns, item)
     apart = spread(channels, pack)
     lanes = min(min(8, channels * pack[0] * pack[1]), ceil_div(8, apart)) * images
     padded = beyond(src, shape) != (0, 0)
     if not is_packed(pack):
         pieces = height if padded and leading_tap(src, shape)[0] < 0 else 1
-        return max(product_ns, lanes * (pieces * piece + height * width * item / 27))
+        return max(takes_ns, lanes * (pieces * piece + height * width * item / DMA_ENGINE))
     if padded and leading_packed(src, shape, pack)[0] >= 0:
         # A band of few rows brings some in that others have, too; those at the edges are loaded row of taps by row.
         bands = images * ceil_div(size[0] * size[1] * 4, most_bytes[1])
-        rows_in = images * height + bands * ((kernel[0] - 1) * dilation[0])
-        load_ns = bands * 8 * piece + 8 * rows_in * width * item / (27 if recent else 20)
-        load_ns += (bands + images) * pack[0] * 400
+        rows_in = images * height + bands * ((kernel[0] - 1) * shape.dilation[0])
+        load_ns = bands * 8 * piece + 8 * rows_in * width * item / dma_engine()
+        load_ns += (bands + images) * pack[0] * TAP_ROW_NS
         # Where images in SBUF leave room for one band, its load is waited for; from trn2 on the tensor engine's clock
         # falls meanwhile.
-        waits = recent and not is_hbm_tensor(src)
-        return product_ns + load_ns if waits else max(product_ns, load_ns)
+        waits = is_recent() and not is_hbm_tensor(src)
+        return takes_ns + load_ns if waits else max(takes_ns, load_ns)
     rows, cols = (height, pack[2]) if pack[2] > 0 else (size[0], width)
     pieces = 1 if pack[2] > 0 else rows
-    load_ns = lanes * (pieces * piece + rows * cols * item / 27)
+    load_ns = lanes * (pieces * piece + rows * cols * item / DMA_ENGINE)
     bands = ceil_div(images * rows * cols * 4, most_bytes[0])
     transfers = pack[1] * bands
     first_ns = 0.0
     if padded and pack[2] > 0:
-        first_ns = 6000 + images * channels * height * (cols * item / 320 + (piece + width * item / 27) / 16)
+        each_ns = cols * item / ALL_DMA_ENGINES + (piece + width * item / DMA_ENGINE) / DMA_ENGINES
+        first_ns = PADDING_NS + images * channels * height * each_ns
     elif padded:
         transfers += pack[0] * pack[1] * min(bands, 2 * images)
         load_ns *= 2  # rows of padded images are loaded apart
-    zero_ns = images * rows * cols / 1.2 if apart > 1 else 0.0
-    return first_ns + max(max(product_ns, zero_ns), load_ns + transfers * 600)
+    zero_ns = images * rows * cols / ENGINE_GHZ if apart > 1 else 0.0
+    return first_ns + max(max(takes_ns, zero_ns), load_ns + transfers * TRANSFER_NS)

@@ -6,13 +6,33 @@ pays where a product takes its least time, or little more; of larger images conv
 """
 
 from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor
-from trnrt.kernels.conv.conv2d import WEIGHT_BYTES, convolve
+from trnrt.kernels.conv.conv2d import convolve
+from trnrt.kernels.conv.conv_room import WEIGHT_BYTES
+from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.packing import PACK_NS, ConvShape, columns_saved
+from trnrt.kernels.rates import product_ns
 from trnrt.nki import nisa, nl
 
 # Partitions from one kernel row to the next; an engine's tile starts at a multiple of it.
 APART = 32
 # Kernel rows that find room.
 MOST_ROWS = 4
+
+
+def is_worth_stacking(shape: ConvShape, images: int, image: Pair, outputs: int, item: int) -> bool:
+    """Whether conv2d_stacked should compute a convolution without groups: its images are small, in float32 (products of
+    16 bits are four times as fast), and conv2d would pack nothing, as that would save less than PACK_NS."""
+    if item != 4 or shape.channels > APART or not 1 < shape.kernel[0] <= MOST_ROWS:
+        return False
+    # As many pixels bound what is copied on chip; chosen for the digits' first layers, which it is about.
+    pixels = images * max(image[0], shape.size[0]) * image[1]
+    saved = columns_saved(shape, images, outputs)
+    return product_ns(pixels, item) <= PACK_NS and product_ns(saved, item) < PACK_NS
+
+
+def stack_bytes(images: int, image: Pair, rows: int) -> int:
+    """Bytes a partition of the stack, ``rows`` an image, and of images (rows, columns) that come from HBM."""
+    return 4 * images * (rows + image[0]) * image[1]
 
 
 def conv2d_stacked(
@@ -58,8 +78,8 @@ def conv2d_stacked(
             y = r0 * stride[0] + shift
             seen = image_sb[0:channels, 0, :, y : y + (r1 - r0 - 1) * stride[0] + 1 : stride[0], :]
             _copy(stack_sb[APART * u : APART * u + channels, 0, :, r0:r1, :], seen, u)
-    shape = (parts, size, (1, kernel[1]), (1, stride[1]), (0, pads[1]), (1, dilation[1]))
-    pooling = (pool_op, pool, pool_stride, pool_pads, pool_dilation)
+    shape = ConvShape(parts, size, (1, kernel[1]), (1, stride[1]), (0, pads[1]), (1, dilation[1]))
+    pooling = Pooling(pool_op, pool, pool_stride, pool_pads, pool_dilation)
     convolve(dst, stack_sb, w, bias, shape, act, pooling, False, WEIGHT_BYTES)
 
 

@@ -2,8 +2,19 @@
 
 from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
 from trnrt.kernels.conv.convolving import FEW_PRODUCTS, Pooling
-from trnrt.kernels.conv.packing import ConvShape, input_extent
-from trnrt.nki import nisa, nl
+from trnrt.kernels.conv.packing import ConvShape, leading
+from trnrt.kernels.rates import (
+    ALL_DMA_ENGINES,
+    DMA_ENGINES,
+    ENGINE_GHZ,
+    dma_engine,
+    is_recent,
+    packet_ns,
+    product_ns,
+    tensor_ghz,
+    trigger_ns,
+)
+from trnrt.nki import nl
 
 # (strips, kernel columns on partitions of their own); (0, 0): not to be computed in strips.
 Strips = tuple[int, int]
@@ -11,13 +22,17 @@ Strips = tuple[int, int]
 # first on are there with them.
 Rows = tuple[int, int, int]
 
+# All numbers here were chosen for the first layers of ResNet, SqueezeNet, Inception and the like at 224 x 224, whose
+# strips they came with; when one changes, measure these networks on both targets (docs/kernels.md, Tuned numbers).
 # The least rows times columns of an image: a smaller one is computed with others of its batch.
 LEAST_PIXELS = 8192
-# Bytes a partition for the weights, and of the strip's results that wait to be pooled, of which there are two.
+# Bytes a partition for the weights, and of the strip's results that wait to be pooled, of which there are two: a
+# half of 112 x 112 results, padded for windows of 3 x 3, fits in float32 (57 x 114 x 4).
 WEIGHT_BYTES = 24 * 1024
 POOL_BYTES = 28 * 1024
-# Bytes a partition that a band may have, and how many bands there are; elements that the first should have, as they are
-# filled with zeros before.
+# Bytes a partition that a band may have, and how many bands there are: one is computed, two are loaded. Elements that
+# the first should have, as they are filled with zeros before: in less than 2 us.
+# (SqueezeNet, predicted: half of FIRST_BAND takes 0.7 % more, twice the same.)
 BAND_BYTES = 12 * 1024
 BANDS = 3
 FIRST_BAND = 2048
@@ -25,6 +40,9 @@ FIRST_BAND = 2048
 MOST_CHANNELS = 8
 # In how many parts the pooled results of a strip go to where they belong; those of the last image go as they come.
 PARTS = 3
+# Nanoseconds until the first padded images lie in HBM, and bytes in a nanosecond at which an engine reads and writes
+# them: ``packing.nanoseconds`` takes less for the same, and both are kept, as either changes what is chosen.
+PADDING_NS, PADDING_ENGINE = 8000, 20
 
 
 def strips_of(
@@ -33,7 +51,7 @@ def strips_of(
     """How a convolution is computed in strips, (0, 0) where it is not: what is asked of it stands in
     ``convolve_strips``. Columns stand on partitions as far as the tensor engine gains what DMA loses. ``asked``: it is
     wherever it can be."""
-    channels, size, kernel, stride, pads, dilation = shape
+    channels, size, kernel = shape.channels, shape.size, shape.kernel
     outputs = w.shape[3]
     if not is_hbm_tensor(src) or not is_hbm_tensor(w) or outputs > nl.tile_size.pmax:
         return (0, 0)
@@ -45,12 +63,11 @@ def strips_of(
         return (0, 0)
     if strips * kernel[0] * channels > nl.tile_size.pmax or kernel[0] * kernel[1] == 1:
         return (0, 0)
-    recent = nisa.get_nc_version() >= nisa.nc_version.gen3
-    if recent and not asked and (channels > MOST_CHANNELS or (strips == 1 and stride[0] > 2)):
+    if is_recent() and not asked and (channels > MOST_CHANNELS or (strips == 1 and shape.stride[0] > 2)):
         return (0, 0)  # packets cost little there: other ways bring in less
-    rows, cols = strip_extent(ceil_div(dst.shape[-2], strips), dst.shape[-1], pooling)
-    width = max(src.shape[-1] + pads[1], input_extent(size[0], size[1], kernel, stride, dilation)[1])
-    if width * item > BAND_BYTES or (is_pooled(pooling) and rows * cols * item > POOL_BYTES):
+    rows, cols = pooling.extent(ceil_div(dst.shape[-2], strips), dst.shape[-1])
+    width = max(src.shape[-1] + shape.pads[1], shape.extent()[1])
+    if width * item > BAND_BYTES or (not pooling.is_none() and rows * cols * item > POOL_BYTES):
         return (0, 0)
     best, least = (0, 0), 0.0
     for columns in range(1, min(kernel[1], places_apart(strips, channels, kernel)) + 1):
@@ -67,48 +84,38 @@ def _nanoseconds(
 ) -> float:
     """About how long the products of ``rows`` rows a strip, their evacuation, or loads and stores take: whichever is
     most; and how long it takes to make padded images, where they are. Rates: docs/timing.md."""
-    channels, size, kernel, stride, _, _ = shape
+    channels, size, kernel = shape.channels, shape.size, shape.kernel
     strips, columns = plan
     images, item, width = src.shape[0], item_bytes(src.dtype), src.shape[-1]
-    recent = nisa.get_nc_version() >= nisa.nc_version.gen3
-    results = images * rows * size[1]
-    product_ns = results * ceil_div(kernel[1], columns) * (4 if item == 4 else 1) / (2.4 if recent else 2.8)
-    evacuation_ns = results / (2.4 if recent and ceil_div(kernel[1], columns) <= FEW_PRODUCTS else 1.2)
-    lane_bytes = images * rows * stride[0] * width * item
+    results, products = images * rows * size[1], ceil_div(kernel[1], columns)
+    takes_ns = product_ns(results * products, item, tensor_ghz())
+    # Where vector and scalar engine share the banks, they are twice as fast.
+    evacuation_ns = results / (2 * ENGINE_GHZ if is_recent() and products <= FEW_PRODUCTS else ENGINE_GHZ)
+    lane_bytes = images * rows * shape.stride[0] * width * item
     moved = strips * columns * kernel[0] * channels * lane_bytes
     triggers = columns * ceil_div(lane_bytes, BAND_BYTES)
     if is_hbm_tensor(dst):
         moved += images * outputs * dst.shape[2] * dst.shape[3] * item
         triggers += images * strips * PARTS
     # A DMA engine serves eight partitions.
-    engine_ns = columns * ceil_div(8, places_apart(strips, channels, kernel)) * lane_bytes / (27 if recent else 20)
-    load_ns = max(max(engine_ns, moved / 320), triggers * (608 if recent else 386))
+    engine_ns = columns * ceil_div(8, places_apart(strips, channels, kernel)) * lane_bytes / dma_engine()
+    load_ns = max(max(engine_ns, moved / ALL_DMA_ENGINES), triggers * trigger_ns())
     padded_ns = 0.0
     if columns > 1 and column_padding(src, shape):
         pieces = images * channels * src.shape[2]
-        padded_ns = 8000 + pieces * ((8 if recent else 69) + 2 * width * item / 20) / 16
-    return padded_ns + max(max(product_ns, evacuation_ns), load_ns)
-
-
-def is_pooled(pooling: Pooling) -> bool:
-    return pooling[1] != (1, 1) or pooling[2] != (1, 1)
+        padded_ns = PADDING_NS + pieces * (packet_ns() + 2 * width * item / PADDING_ENGINE) / DMA_ENGINES
+    return padded_ns + max(max(takes_ns, evacuation_ns), load_ns)
 
 
 def windows_in(rows: int, pooling: Pooling) -> int:
     """How many rows of windows the first ``rows`` rows of a strip fill."""
-    _, pool, stride, _, dilation = pooling
-    span = (pool[0] - 1) * dilation[0] + 1
-    return (rows - span) // stride[0] + 1 if rows >= span else 0
-
-
-def strip_extent(rows: int, cols: int, pooling: Pooling) -> Pair:
-    """(rows, columns) of the convolution, with the padding of its pooling, for so many results of a strip."""
-    return input_extent(rows, cols, pooling[1], pooling[2], pooling[4])
+    span = (pooling.window[0] - 1) * pooling.dilation[0] + 1
+    return (rows - span) // pooling.stride[0] + 1 if rows >= span else 0
 
 
 def first_row(strip: int, dst: nl.NkiTensor, pooling: Pooling, strips: int) -> int:
     """The convolution's row at which a strip starts; negative where pooling pads."""
-    return strip * ceil_div(dst.shape[-2], strips) * pooling[2][0] - pooling[3][0]
+    return strip * ceil_div(dst.shape[-2], strips) * pooling.stride[0] - pooling.pads[0]
 
 
 def places_apart(strips: int, channels: int, kernel: Pair) -> int:
@@ -118,35 +125,30 @@ def places_apart(strips: int, channels: int, kernel: Pair) -> int:
 
 def summed_partitions(shape: ConvShape, plan: Strips) -> int:
     """How many partitions the products sum over."""
-    lanes = plan[0] * shape[2][0] * shape[0]
-    return (lanes - 1) * places_apart(plan[0], shape[0], shape[2]) + plan[1]
+    lanes = plan[0] * shape.kernel[0] * shape.channels
+    return (lanes - 1) * places_apart(plan[0], shape.channels, shape.kernel) + plan[1]
 
 
 def has_gaps(shape: ConvShape, plan: Strips) -> bool:
     """Whether products see partitions, or ends of rows, that loads leave out."""
-    return plan[1] > 1 or places_apart(plan[0], shape[0], shape[2]) > 1
+    return plan[1] > 1 or places_apart(plan[0], shape.channels, shape.kernel) > 1
 
 
 def column_padding(src: nl.NkiTensor, shape: ConvShape) -> bool:
     """Whether some results see columns beside the image."""
-    _, size, kernel, stride, pads, dilation = shape
-    extent = input_extent(size[0], size[1], kernel, stride, dilation)
-    return pads[1] > 0 or extent[1] > src.shape[3]
+    return shape.pads[1] > 0 or shape.extent()[1] > src.shape[3]
 
 
 def leading_column(src: nl.NkiTensor, shape: ConvShape) -> int:
     """The first kernel column that sees the image under all results; -1 where none does."""
-    _, size, kernel, stride, pads, dilation = shape
-    column = ceil_div(pads[1], dilation[1])
-    last = (size[1] - 1) * stride[1] + column * dilation[1] - pads[1]
-    return column if column < kernel[1] and last < src.shape[3] else -1
+    return leading(src.shape[3], shape, 1)
 
 
 def bands_of(dst: nl.NkiTensor, src: nl.NkiTensor, shape: ConvShape, pooling: Pooling, plan: Strips) -> list[Rows]:
     """The rows of a strip that are computed from one band each: whole PSUM banks. A short one comes first, so that
     products start early, and the topmost, of which parts come in transfers of their own, only then."""
-    _, size, _, stride, _, _ = shape
-    rows = strip_extent(ceil_div(dst.shape[-2], plan[0]), 1, pooling)[0]
+    size, stride = shape.size, shape.stride
+    rows = pooling.extent(ceil_div(dst.shape[-2], plan[0]), 1)[0]
     width = max(src.shape[3], size[1])
     bank = nl.tile_size.psum_bank_fmax // size[1]
     more = (BAND_BYTES // (width * item_bytes(src.dtype)) - 1) // stride[0] + 1

@@ -14,7 +14,7 @@ between is zero.
 from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor
 from trnrt.kernels.conv.conv_bands import padded_images
 from trnrt.kernels.conv.convolving import Pooling, evacuate, pool_fill, pool_windows, vector_helps
-from trnrt.kernels.conv.packing import ConvShape, input_extent
+from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.strip_plans import (
     BANDS,
     PARTS,
@@ -24,10 +24,8 @@ from trnrt.kernels.conv.strip_plans import (
     column_padding,
     first_row,
     has_gaps,
-    is_pooled,
     leading_column,
     places_apart,
-    strip_extent,
     summed_partitions,
     windows_in,
 )
@@ -55,12 +53,12 @@ def convolve_strips(
 
     numpy: see conv2d
     """
-    channels, size, kernel, stride, pads, dilation = shape
+    size = shape.size
     if plan[1] > 1 and column_padding(src, shape):
-        extent = input_extent(size[0], size[1], kernel, stride, dilation)
+        extent, pads = shape.extent(), shape.pads
         padded = (max(extent[0], src.shape[2] + pads[0]), max(extent[1], src.shape[3] + pads[1]))
         src = padded_images(src, padded, pads)
-        shape = (channels, size, kernel, stride, (0, 0), dilation)
+        shape = shape.unpadded()
     outputs = w.shape[3]
     each = outputs if plan[0] == 1 else nl.tile_size.pmax // plan[0]
     bands = bands_of(dst, src, shape, pooling, plan)
@@ -77,14 +75,14 @@ def convolve_strips(
             x_sb = tiles[number % len(tiles)]
             _load_band(x_sb, src, n, rows, dst, shape, pooling, plan, number < len(tiles) and has_gaps(shape, plan))
             number += 1
-            if not is_pooled(pooling):
+            if pooling.is_none():
                 y_sb = _result_tile(dst, n, rows[0], rows[1] - rows[0], each, plan[0])
                 _convolve(y_sb, x_sb, w_sb, bias_sb, src, shape, act, plan)
                 computed = _put_all(dst, computed, n, outputs, each, plan[0])
                 computed.append((y_sb, rows[0]))
                 continue
             conv_sb = waiting[n % len(waiting)]
-            left = pooling[3][1]
+            left = pooling.pads[1]
             right = min(conv_sb.shape[3], left + size[1])
             _convolve(conv_sb[:, :, rows[0] : rows[1], left:right], x_sb, w_sb, bias_sb, src, shape, act, plan)
             _fill_rows(conv_sb, rows, dst, size, pooling, plan[0])
@@ -93,7 +91,7 @@ def convolve_strips(
             whole = rows[2] == conv_sb.shape[2] or n == src.shape[0] - 1
             if ready - pooled >= (1 if whole else ceil_div(dst.shape[-2], plan[0] * PARTS)):
                 y_sb = _result_tile(dst, n, pooled, ready - pooled, each, plan[0])
-                pool_windows(y_sb, conv_sb[:, :, pooled * pooling[2][0] :], pooling)
+                pool_windows(y_sb, conv_sb[:, :, pooled * pooling.stride[0] :], pooling)
                 computed.append((y_sb, pooled))
                 pooled = ready
         _put_all(dst, computed, n, outputs, each, plan[0])
@@ -105,7 +103,7 @@ def _zero_tiles(bands: list[Rows], src: nl.NkiTensor, shape: ConvShape, plan: St
     lengths = []
     most = 0
     for band in bands:
-        length = ((band[1] - band[0] - 1) * shape[3][0] + 1) * src.shape[3]
+        length = ((band[1] - band[0] - 1) * shape.stride[0] + 1) * src.shape[3]
         lengths.append(length)
         most = max(most, length)
     # On trn1 the two engines would take turns.
@@ -129,7 +127,7 @@ def _zero_tiles(bands: list[Rows], src: nl.NkiTensor, shape: ConvShape, plan: St
 
 def _zero_weights(outputs: int, each: int, w: nl.NkiTensor, shape: ConvShape, plan: Strips) -> nl.NkiTensor:
     """(p, products, strips * each) of zeros."""
-    products = ceil_div(shape[2][1], plan[1])
+    products = ceil_div(shape.kernel[1], plan[1])
     w_sb = nl.ndarray((summed_partitions(shape, plan), products, plan[0] * each), dtype=w.dtype, buffer=nl.sbuf)
     nisa.memset(dst=w_sb, value=0.0, engine=nisa.engine.vector)
     return w_sb
@@ -137,7 +135,7 @@ def _zero_weights(outputs: int, each: int, w: nl.NkiTensor, shape: ConvShape, pl
 
 def _load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, each: int, shape: ConvShape, plan: Strips) -> None:
     """w_sb (p, products, strips * each) = the weights, so that a strip's outputs see its own partitions."""
-    channels, _, kernel, _, _, _ = shape
+    channels, kernel = shape.channels, shape.kernel
     strips, columns = plan
     lanes, apart = kernel[0] * channels, places_apart(strips, channels, kernel)
     outputs = w.shape[3]
@@ -173,17 +171,17 @@ def _pool_tiles(
     """The tiles (p, 1, rows, columns) in which the results of a strip wait to be pooled, for every other image; columns
     that no convolution writes are filled."""
     tiles: list[nl.NkiTensor] = []
-    if not is_pooled(pooling):
+    if pooling.is_none():
         return tiles
-    rows, cols = strip_extent(ceil_div(dst.shape[-2], strips), dst.shape[-1], pooling)
-    left = pooling[3][1]
-    right = min(cols, left + shape[1][1])
+    rows, cols = pooling.extent(ceil_div(dst.shape[-2], strips), dst.shape[-1])
+    left = pooling.pads[1]
+    right = min(cols, left + shape.size[1])
     for _ in range(min(2, images)):
         tile_sb = nl.ndarray((parts, 1, rows, cols), dtype=dst.dtype, buffer=nl.sbuf)
         if left > 0:
-            nisa.memset(dst=tile_sb[:, :, :, 0:left], value=pool_fill(pooling[0]), engine=nisa.engine.gpsimd)
+            nisa.memset(dst=tile_sb[:, :, :, 0:left], value=pool_fill(pooling.op), engine=nisa.engine.gpsimd)
         if right < cols:
-            nisa.memset(dst=tile_sb[:, :, :, right:cols], value=pool_fill(pooling[0]), engine=nisa.engine.gpsimd)
+            nisa.memset(dst=tile_sb[:, :, :, right:cols], value=pool_fill(pooling.op), engine=nisa.engine.gpsimd)
         tiles.append(tile_sb)
     return tiles
 
@@ -196,9 +194,9 @@ def _fill_rows(conv_sb: nl.NkiTensor, rows: Rows, dst: nl.NkiTensor, size: Pair,
         own_sb = conv_sb[strip * each : (strip + 1) * each]
         above, below = min(rows[1], -first), max(rows[0], size[0] - first)
         if above > rows[0]:
-            nisa.memset(dst=own_sb[:, :, rows[0] : above], value=pool_fill(pooling[0]), engine=nisa.engine.vector)
+            nisa.memset(dst=own_sb[:, :, rows[0] : above], value=pool_fill(pooling.op), engine=nisa.engine.vector)
         if below < rows[1]:
-            nisa.memset(dst=own_sb[:, :, below : rows[1]], value=pool_fill(pooling[0]), engine=nisa.engine.vector)
+            nisa.memset(dst=own_sb[:, :, below : rows[1]], value=pool_fill(pooling.op), engine=nisa.engine.vector)
 
 
 def _load_band(
@@ -213,7 +211,7 @@ def _load_band(
     fresh: bool,
 ) -> None:
     """x_sb (p, rows * columns) = what ``rows`` of each strip see. ``fresh``: it holds zeros."""
-    _, _, kernel, stride, pads, dilation = shape
+    kernel, stride, pads, dilation = shape.kernel, shape.stride, shape.pads, shape.dilation
     height, width = src.shape[2], src.shape[3]
     count = (rows[1] - rows[0] - 1) * stride[0] + 1
     tops = []
@@ -254,7 +252,7 @@ def _load_rows(
     plan: Strips,
 ) -> None:
     """Rows ``seen`` of a band for kernel rows ``taps`` of ``strips``, all of which exist."""
-    channels, _, kernel, _, _, dilation = shape
+    channels, kernel, dilation = shape.channels, shape.kernel, shape.dilation
     width, apart = src.shape[3], places_apart(plan[0], channels, kernel)
     pattern = src.get_pattern()
     image, channel, row = pattern[0][0], pattern[1][0], pattern[2][0]
@@ -283,11 +281,11 @@ def _convolve(
     plan: Strips,
 ) -> None:
     """y_sb (o, 1, rows, columns) = act(conv(x_sb) + bias), a bank after the other."""
-    stride, width = shape[3], src.shape[3]
+    stride, width = shape.stride, src.shape[3]
     _, _, rows, cols = y_sb.shape
     count = (rows - 1) * stride[0] + 1
     band_sb = x_sb[:, 0 : count * width].reshape_dim(1, (count, width))
-    step = nl.tile_size.psum_bank_fmax // shape[1][1]
+    step = nl.tile_size.psum_bank_fmax // shape.size[1]
     alternate = vector_helps(w_sb.shape[1], act)
     by_vector = False
     for r0 in range(0, rows, step):
@@ -304,7 +302,7 @@ def _accumulate(
 ) -> None:
     """sum_psum (o, 1, rows, columns) = the sum over all products of rows of the band (p, rows, columns). Kernel columns
     add to the results under which they see the image; one that sees it under all comes first."""
-    _, _, kernel, stride, pads, dilation = shape
+    kernel, stride, pads, dilation = shape.kernel, shape.stride, shape.pads, shape.dilation
     cols, width = sum_psum.shape[3], src.shape[3]
     products = ceil_div(kernel[1], plan[1])
     lead = leading_column(src, shape) if plan[1] == 1 else 0

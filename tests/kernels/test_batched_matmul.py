@@ -13,7 +13,7 @@ from test_budgets import peak
 
 from trnrt.errors import KernelError
 from trnrt.kernels import batched_matmul as module
-from trnrt.kernels.batched_matmul import Place, batched_matmul
+from trnrt.kernels.batched_matmul import batched_matmul
 from trnrt.nki import Spec, trace
 from trnrt.planner.steps import WORKING_BYTES
 
@@ -133,8 +133,8 @@ def test_heads_side_by_side() -> None:
 
     def body(left: Tensor, right: Tensor) -> Tensor:
         dst = hbm((batch * heads, length, length), left.dtype)
-        at: Place = (0, (length * width, size), width, 1)
-        turned: Place = (0, (length * width, size), 1, width)
+        at: tuple[object, ...] = (0, (length * width, size), width, 1)
+        turned: tuple[object, ...] = (0, (length * width, size), 1, width)
         batched_matmul(dst, left, right, "none", size, (batch, heads), at, turned)
         return dst
 

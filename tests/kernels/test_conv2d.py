@@ -12,7 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.conv.conv2d import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, conv_fits
+from trnrt.kernels.conv.conv_room import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, conv_fits
+from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki import nl
 from trnrt.nki.machine.program import Program
 
@@ -131,8 +133,8 @@ def test_limits(inside: Conv, outside: Conv) -> None:
 def fits(conv: Conv) -> bool:
     """What the planner asks."""
     pool = conv.pool or Pool((1, 1), (1, 1))
-    shape = (conv.images[1], conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
-    return conv_fits(shape, ("max", pool.kernel, pool.stride, pool.pads[:2], pool.dilation))
+    shape = ConvShape(conv.images[1], conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
+    return conv_fits(shape, Pooling("max", pool.kernel, pool.stride, pool.pads[:2], pool.dilation))
 
 
 @pytest.mark.parametrize("pool", [None, Pool((2, 2))], ids=["plain", "pooled"])

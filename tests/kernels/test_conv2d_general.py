@@ -27,7 +27,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.conv import conv2d, packing
+from trnrt.kernels.conv import conv2d, conv_room, packing
+from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki import Spec, nl, profile
 
 NO_PADS = (0, 0, 0, 0)
@@ -263,7 +265,7 @@ def test_wide_images(name: str, places: Pair) -> None:
     compare(conv)
     tiles = [s for s in conv.program().storages if s.buffer is nl.sbuf]
     if places == (0, 0):
-        assert max(tile.partition_bytes for tile in tiles) <= conv2d.BAND_BYTES
+        assert max(tile.partition_bytes for tile in tiles) <= conv_room.BAND_BYTES
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -321,8 +323,8 @@ def test_any_convolution(conv: Conv, dtype: str, bands: str, small: bool) -> Non
     with pytest.MonkeyPatch.context() as patch:
         prefer(patch, bands)
         if small:
-            patch.setattr(conv2d, "BAND_BYTES", 4096)
-            patch.setattr(conv2d, "POOL_BYTES", 512)
+            patch.setattr(conv_room, "BAND_BYTES", 4096)
+            patch.setattr(conv_room, "POOL_BYTES", 512)
         assume(not small or fits(conv))
         compare(conv, dtype)
 
@@ -330,8 +332,8 @@ def test_any_convolution(conv: Conv, dtype: str, bands: str, small: bool) -> Non
 def fits(conv: Conv) -> bool:
     pool = conv.pool or Pool((1, 1), (1, 1))
     channels = conv.images[1] // conv.groups * conv.together
-    shape = (channels, conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
-    return conv2d.conv_fits(shape, ("max", pool.kernel, pool.stride, pool.pads[:2], pool.dilation))
+    shape = ConvShape(channels, conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
+    return conv_room.conv_fits(shape, Pooling("max", pool.kernel, pool.stride, pool.pads[:2], pool.dilation))
 
 
 def test_infinity_reaches_the_groups_that_are_computed_with_its_own() -> None:

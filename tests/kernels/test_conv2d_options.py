@@ -12,7 +12,9 @@ from calling import Pair
 from convolutions import Conv, Pool, compare
 
 from trnrt.errors import KernelError
-from trnrt.kernels.conv.conv2d import conv_fits
+from trnrt.kernels.conv.conv_room import conv_fits
+from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.strip_plans import LEAST_PIXELS
 
 WAYS = ("taps", "packed", "strips")
@@ -28,8 +30,8 @@ LARGE = [name for name, conv in TABLE.items() if conv.images[0] * conv.size[0] *
 
 def fits(conv: Conv, size: int) -> bool:
     pool = conv.pool or Pool((1, 1), (1, 1))
-    shape = (conv.images[1], conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
-    return conv_fits(shape, (pool.op, pool.kernel, pool.stride, pool.pads[:2], pool.dilation), size)
+    shape = ConvShape(conv.images[1], conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
+    return conv_fits(shape, Pooling(pool.op, pool.kernel, pool.stride, pool.pads[:2], pool.dilation), size)
 
 
 @pytest.mark.parametrize("target", ["trn1", "trn2"])

@@ -57,8 +57,8 @@ def body(conv: Conv, columns: int = 0) -> Kernel:
 
 def described(conv: Conv) -> tuple[ConvShape, Pooling]:
     pool = conv.pool or Pool((1, 1), (1, 1))
-    shape = (conv.images[1], conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
-    return shape, (pool.op, pool.kernel, pool.stride, pool.pads[:2], pool.dilation)
+    shape = ConvShape(conv.images[1], conv.size, conv.kernel, conv.stride, conv.pads[:2], conv.dilation)
+    return shape, Pooling(pool.op, pool.kernel, pool.stride, pool.pads[:2], pool.dilation)
 
 
 def traced(conv: Conv, dtype: str, kernel: Kernel) -> Program:

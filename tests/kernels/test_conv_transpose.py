@@ -13,7 +13,7 @@ from test_budgets import peak
 
 from trnrt.errors import KernelError
 from trnrt.kernels.conv import conv_transpose
-from trnrt.kernels.conv.conv_transpose import conv_transpose2d, transpose_fits
+from trnrt.kernels.conv.conv_transpose import Taps, conv_transpose2d, transpose_fits
 from trnrt.kernels.conv.grouping import groups_together
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
@@ -207,7 +207,7 @@ def test_working_memory(name: str) -> None:
 
 def test_a_kernel_that_does_not_fit() -> None:
     """Its weights, or its input: 1600 taps in blocks of 128 channels, 12,288 at most; 10,240 numbers of a band."""
-    weights, band = ((40, 40), (2, 2), (0, 0), (1, 1)), ((40, 40), (1, 1), (0, 0), (1, 1))
+    weights, band = Taps((40, 40), (2, 2), (0, 0), (1, 1)), Taps((40, 40), (1, 1), (0, 0), (1, 1))
     assert transpose_fits(896, weights) and not transpose_fits(897, weights)
     assert transpose_fits(768, band) and not transpose_fits(769, band)
     with pytest.raises(KernelError, match=r"conv_transpose2d: a kernel of \(40, 40\) over 1024 channels"):

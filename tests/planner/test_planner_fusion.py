@@ -6,7 +6,7 @@ import pytest
 from planning import compare, drawn, modelled, steps
 
 from trnrt.kernels import pool2d
-from trnrt.kernels.conv import conv2d
+from trnrt.kernels.conv import conv_room
 from trnrt.planner import Plan
 
 CONV = "c = Conv<pads=[1,1,1,1]>(x, w)"
@@ -16,7 +16,7 @@ POOL = "m = MaxPool<kernel_shape=[2,2], strides=[2,2]>"
 @pytest.fixture(autouse=True)
 def no_stacking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small images of few channels have a kernel of their own, which fuses the same."""
-    monkeypatch.setattr("trnrt.operators.conv._FEW_COLUMNS", 0)
+    monkeypatch.setattr("trnrt.kernels.conv.stacking.PACK_NS", 0)
 
 
 def images(nodes: str, outputs: str = "m", source: str = "float[N,2,6,6] x") -> Plan:
@@ -90,20 +90,20 @@ def test_what_is_not_fused_into_conv_has_a_reason(nodes: str, outputs: str, note
 
 def test_a_pool_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of 2 x 2 results is 16 bytes."""
-    monkeypatch.setattr(conv2d, "POOL_BYTES", 15)
+    monkeypatch.setattr(conv_room, "POOL_BYTES", 15)
     plan = images(f"{CONV} r = Relu(c) {POOL}(r)")
     assert steps(plan) == {"conv2d": ("Conv_0", "Relu_1"), "max_pool2d": ("MaxPool_2",)}
     assert list(plan.notes) == [
         "MaxPool 'MaxPool_2' is not fused into Conv 'Conv_0': what one pooled result needs does not fit SBUF"
     ]
-    monkeypatch.setattr(conv2d, "POOL_BYTES", 16)
+    monkeypatch.setattr(conv_room, "POOL_BYTES", 16)
     assert set(steps(images(f"{CONV} r = Relu(c) {POOL}(r)"))) == {"conv2d"}
 
 
 def test_a_pool_on_its_own_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers stay what they are where every kernel has room for two rows only."""
-    monkeypatch.setattr(conv2d, "POOL_BYTES", 48)
-    monkeypatch.setattr(conv2d, "BAND_BYTES", 2 * 64 * 4)
+    monkeypatch.setattr(conv_room, "POOL_BYTES", 48)
+    monkeypatch.setattr(conv_room, "BAND_BYTES", 2 * 64 * 4)
     monkeypatch.setattr(pool2d, "BAND_BYTES", 48)
     images(f"{CONV} r = Relu(c) {POOL}(r) n = MaxPool<kernel_shape=[2,2], pads=[1,1,0,0]>(m)", "n")
 

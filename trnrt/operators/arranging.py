@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.kernels.common import COUNTED
 from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, node_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Operand, SourceName, Step, WeightName
-
-# float32 counts elements exactly up to here.
-_MOST_ELEMENTS = 2**24
 
 
 def arranged(
@@ -32,17 +31,17 @@ def arranged(
         return prepare(constant.astype(np.float32))
     source = lowering.operand(value)
     size = prod(source.shape)
-    if size >= _MOST_ELEMENTS:
-        raise Blocked(f"a computed {what} of {size} elements; up to {_MOST_ELEMENTS - 1} are brought into place")
+    if size >= COUNTED:
+        raise Blocked(f"a computed {what} of {size} elements; up to {COUNTED - 1} are brought into place")
     numbers = prepare(np.arange(1, size + 1, dtype=np.float32).reshape(source.shape)).astype(np.int64)
     name = lowering.spare_name(f"{node_name(node)}.{what}")
     whole = View.whole(name, numbers.shape)
     parts = []
-    for corner, shape, offset, strides in affine_regions(numbers):
+    for region in affine_regions(numbers):
         put = whole
-        for axis, (start, count) in enumerate(zip(corner, shape, strict=True)):
+        for axis, (start, count) in enumerate(zip(region.corner, region.shape, strict=True)):
             put = put.slice(axis, start, count)
-        parts.append((View(source.value, shape, strides, offset, size), put))
+        parts.append((View(source.value, region.shape, region.strides, region.offset, size), put))
     step = move_step(name, name, numbers.shape, parts, fill=0.0 if np.any(numbers == 0) else None)
     step.nodes, step.dtype = [node_name(node)], dtype
     lowering.add(step, [node], f"the computed {what} in the kernel's layout, by DMA", place="dma")
@@ -54,14 +53,17 @@ def named(step: Step, key: str, parameter: Array | Operand) -> WeightName | Sour
     return SourceName(step.sources.index(parameter)) if isinstance(parameter, Operand) else WeightName(key)
 
 
-Region = tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]
+class Region(NamedTuple):
+    """A box of element numbers, from its first index on, and the access pattern that they are."""
+
+    corner: tuple[int, ...]
+    shape: tuple[int, ...]
+    offset: int
+    strides: tuple[int, ...]
 
 
 def affine_regions(numbers: Array, corner: tuple[int, ...] | None = None) -> Iterator[Region]:
-    """Boxes of an array of element numbers (from 1; 0 is nothing) in which they are an access pattern.
-
-    Yields (first index, shape, offset of the first element, strides).
-    """
+    """Boxes of an array of element numbers (from 1; 0 is nothing) in which they are an access pattern."""
     corner = corner or (0,) * numbers.ndim
     filled = np.nonzero(numbers)
     if not filled[0].size:
@@ -76,7 +78,7 @@ def affine_regions(numbers: Array, corner: tuple[int, ...] | None = None) -> Ite
         for d, (size, stride) in enumerate(zip(box.shape, strides, strict=True))
     )
     if start and np.array_equal(np.broadcast_to(expected, box.shape), box):
-        yield corner, box.shape, start - 1, strides
+        yield Region(corner, box.shape, start - 1, strides)
         return
     axis = min((d for d, size in enumerate(box.shape) if size > 1), key=lambda d: box.shape[d])
     for k in range(box.shape[axis]):

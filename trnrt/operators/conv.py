@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels.conv import conv2d, conv_transpose, grouping, packing, stacking
+from trnrt.kernels.conv import conv_room, conv_transpose, grouping, packing, stacking
+from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators.arranging import arranged, named
 from trnrt.operators.fusing import following_sum, next_activation
@@ -22,19 +24,13 @@ from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
-# Up to so many channels the kernel packs taps, which it does with weights that it loads itself; up to 64 it does so
-# where that saves columns of products enough (one a cycle: timing.tensor.clock_ghz) to make up for its loads.
-_PACKED_CHANNELS, _HALF_CHANNELS, _PACKED_COLUMNS = 32, 64, 32768
-# Below this many columns saved the kernel packs nothing (its PACK_NS): float32, of so many bytes, takes 4 cycles a
-# column, at 2.4 GHz.
-_FEW_COLUMNS, _WIDE = 2400, 4
 # Bytes of weights that are zero for groups to be one: DMA brings them in about the 5 us that a tensor takes to HBM and
-# back.
+# back, at some 320 GB/s. Measure the grouped networks (ShuffleNet, MobileNet, EfficientNet) when it changes.
 MOST_ZEROS = 1536 * 1024
-# A PSUM bank of float32 sums: what something is added to on its way to SBUF.
-_BANK_BYTES = 2 * 1024
-# Bytes a partition of results that are tried to be worked on at once. Nothing is tried where all products take less
-# cycles: some microseconds.
+# Bytes a partition of results that the search tries beside the kernel's own: half and a quarter of it, with which pools
+# and stores start earlier, and twice. With up to _FEW_CHANNELS it does not try one tap at a time, and nothing where all
+# products take fewer cycles than _LEAST_CYCLES, about 3 us. Chosen with the search (November 2026), whose budget they
+# share: when they change, search the networks anew (docs/kernels.md, Tuned numbers).
 _BAND_BYTES = (8192, 4096, 32768)
 _FEW_CHANNELS = 8
 _LEAST_CYCLES = 8192
@@ -139,6 +135,10 @@ class ConvStep(ImagesStep):
         self.bias = weights.columns(self.bias.T.reshape(-1)[order])
         return True
 
+    def _shape(self, channels: int) -> ConvShape:
+        window = self.window
+        return ConvShape(channels, self.size, window.kernel, window.stride, window.pads, window.dilation)
+
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
         """How much is worked on at once, where that makes a difference, and whether taps share the partitions."""
         kernel, columns = self.window.kernel, self.shape[0] * self.size[0] * self.size[1]
@@ -149,7 +149,7 @@ class ConvStep(ImagesStep):
         sizes = self._band_sizes()
         if sizes:
             found["band_bytes"] = sizes
-        packs = self.groups == 1 and self.channels <= _HALF_CHANNELS and kernel != (1, 1)
+        packs = self.groups == 1 and packing.is_packed(packing.packing(self.channels, kernel, 0))
         if packs and not isinstance(self.weight, Operand):
             # With few channels one tap after the other takes many times as long.
             few = self.channels <= _FEW_CHANNELS
@@ -158,14 +158,12 @@ class ConvStep(ImagesStep):
 
     def _band_sizes(self) -> tuple[int, ...]:
         """Those of _BAND_BYTES that fit, and that give other bands than the default and each other."""
-        window, pool = self.window, self.pool
-        shape = (self._layer.seen, self.size, window.kernel, window.stride, window.pads, window.dilation)
-        pooling = (self.pool_op, pool.kernel, pool.stride, pool.pads, pool.dilation)
+        shape, pooling = self._shape(self._layer.seen), _pooling(self.pool_op, self.pool)
         images, rows, cols = self.shape[0], *((1, *self.shape[2:])[-2:])
-        bands: dict[conv2d.Steps, int] = {}
+        bands: dict[conv_room.Steps, int] = {}
         for size in (0, *_BAND_BYTES):
-            if conv2d.conv_fits(shape, pooling, size):
-                bands.setdefault(conv2d.band_of(images, rows, cols, shape, pooling, (1, 1, 0), size), size)
+            if conv_room.conv_fits(shape, pooling, size):
+                bands.setdefault(conv_room.band_steps(images, rows, cols, shape, pooling, (1, 1, 0), size), size)
         return tuple(size for size in bands.values() if size)
 
     def _held(self) -> tuple[str, ...]:
@@ -180,55 +178,38 @@ class ConvStep(ImagesStep):
 
     @property
     def _packs(self) -> bool:
-        """Whether the kernel by itself packs taps, as is estimated."""
-        channels, kernel, columns = self._layer.seen, self.window.kernel, self._columns_saved()
-        packed = channels <= (_HALF_CHANNELS if columns >= _PACKED_COLUMNS else _PACKED_CHANNELS)
-        return packed and kernel != (1, 1)
-
-    def _columns_saved(self) -> int:
-        """Columns of products that packing as many taps as there is room for would save."""
-        channels, kernel = self._layer.seen, self.window.kernel
-        saved = kernel[0] * kernel[1] - packing.products_of(kernel, packing.packing(channels, kernel, 0))
-        return saved * self.shape[0] * self.size[0] * self.size[1] * blocks_of(self.shape[1])
+        return packing.is_worth_packing(self._shape(self._layer.seen), self.shape[0], self.shape[1])
 
     def _stacked(self) -> bool:
-        """Whether the rows of the kernel are stacked on chip: of small images with few channels, in float32. (Products
-        of 16 bits are four times as fast.)"""
+        """Whether the rows of the kernel are stacked on chip."""
         if isinstance(self.weight, Operand) or self.added is not None or self.groups > 1 or len(self.shape) != 4:
             return False
         if self.tuned:  # conv2d's options, which some images of a batch have as all of them do
             return False
-        rows, pixels = self.window.kernel[0], self.sources[0].shape[2:]
-        small = self.shape[0] * max(pixels[0], self.size[0]) * pixels[1] <= _FEW_COLUMNS
-        fits = self.channels <= stacking.APART and 1 < rows <= stacking.MOST_ROWS
-        return self.itemsize == _WIDE and fits and small and self._columns_saved() < _FEW_COLUMNS
+        images, outputs = self.shape[:2]
+        return stacking.is_worth_stacking(self._shape(self.channels), images, self._image, outputs, self.itemsize)
+
+    @property
+    def _image(self) -> tuple[int, int]:
+        """(rows, columns) of the source; a row of pixels is an image of one row."""
+        rows, columns = (1, *self.sources[0].shape[2:])[-2:]
+        return rows, columns
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """A band of the source if it is not read where it lies, results on their way, and the weights at hand."""
         if self.groups > 1 and not held:
             return WORKING_BYTES
-        images, pixels = self.shape[0], self.sources[0].shape[2:]
-        seen = packing.input_extent(*self.size, self.window.kernel, self.window.stride, self.window.dilation)
-        seen = max(seen[0], pixels[-2] if len(pixels) > 1 else 1), max(seen[1], pixels[-1])
-        band = blocks_of(self.channels) * images * seen[0] * seen[1] * 4
-        if tensors.layout(self.sources[0].value) is not Layout.HBM and seen == pixels and self.window.pads == (0, 0):
-            band = 0
-        most = int(self.tuned.get("band_bytes", conv2d.POOL_BYTES))
-        result = min(most, images * self.size[0] * self.size[1] * 4)
-        if tensors.layout(self.output) is not Layout.HBM and self.pool == _NO_POOL:
-            result = 0
-        sums = min(_BANK_BYTES, images * self.size[0] * self.size[1] * 4) if self.added is not None else 0
-        if self.added is not None and tensors.layout(self.added.value) is Layout.HBM:
-            result += most
-        taps = self.window.kernel[0] * self.window.kernel[1]
-        weight = min(
-            conv2d.WEIGHT_BYTES, blocks_of(self._layer.seen) * taps * min(self.shape[1], weights.PARTITIONS) * 4
-        )
-        if self._held() == ("b",):
-            # Packed taps: bands with several of them, and the next band while one is worked on.
-            return min(WORKING_BYTES, weight + 2 * min(conv2d.BAND_BYTES, band * taps) + 3 * result)
-        stack = 4 * images * (self.size[0] + pixels[0]) * pixels[1] if self._stacked() else 0
-        return (0 if held else weight) + stack + min(conv2d.BAND_BYTES, band) + 3 * result + sums
+        images, outputs = self.shape[:2]
+        on_chip = tensors.layout(self.sources[0].value) is not Layout.HBM
+        in_place = tensors.layout(self.output) is not Layout.HBM and self.pool == _NO_POOL
+        added = "" if self.added is None else "hbm" if tensors.layout(self.added.value) is Layout.HBM else "sbuf"
+        band_bytes = int(self.tuned.get("band_bytes", 0))
+        packs = self._held() == ("b",)
+        weight = 0 if held and not packs else conv_room.weight_bytes(self._shape(self._layer.seen), outputs)
+        source = conv_room.source_bytes(self._shape(self.channels), images, self._image, on_chip, packs)
+        result = conv_room.result_bytes(self._shape(self.channels), images, in_place, added, band_bytes)
+        stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._stacked() else 0
+        return min(WORKING_BYTES, weight + source + result + stack)
 
     def call(self, tensors: Tensors) -> Call:
         window, pool = self.window, self.pool
@@ -274,10 +255,14 @@ class ConvTransposeStep(ImagesStep):
         return self._called("conv.conv_transpose", "conv_transpose2d", given)
 
 
+def _pooling(op: str, pool: Window) -> Pooling:
+    return Pooling(op, pool.kernel, pool.stride, pool.pads, pool.dilation)
+
+
 def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) -> bool:
     """Whether conv2d can compute results that are pooled from a convolution of ``size``."""
-    shape = (channels, size, window.kernel, window.stride, window.pads, window.dilation)
-    return bool(conv2d.conv_fits(shape, ("max", pool.kernel, pool.stride, pool.pads, pool.dilation)))
+    shape = ConvShape(channels, size, window.kernel, window.stride, window.pads, window.dilation)
+    return bool(conv_room.conv_fits(shape, _pooling("max", pool)))
 
 
 @dataclass(frozen=True)
@@ -411,7 +396,7 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     layer = _layer(lowering, node, True)
     source = lowering.operand(node.inputs[0])
     window = read_transposed(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
-    taps = (window.kernel, window.stride, window.pads, window.dilation)
+    taps = conv_transpose.Taps(window.kernel, window.stride, window.pads, window.dilation)
     if not conv_transpose.transpose_fits(layer.seen, taps):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, True)

@@ -14,12 +14,10 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.placing.placement import tile_shape
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors, WeightName
-
-# Dimensions of the kernel's operands in HBM.
-_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -143,14 +141,10 @@ class ComputeStep(Step):
         return Call("elementwise", "compute", args, weights=weights_held, biases=biases, held=tuple(biases))
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """The tiles of a piece, and of the next one."""
-        sources, operations = len(self.program.sources), self.program.rendered()
-        tiles = compute_tiles.tiles_at_once(sources, operations)
-        columns = compute_tiles.columns_of_a_piece(sources, operations)
         layout = tensors.layout(self.output)
-        if layout is not Layout.HBM:
-            columns = min(columns, prod(tile_shape(layout, self.shape)[1:]))
-        return min(WORKING_BYTES, 2 * tiles * columns * 4)
+        elements = compute_tiles.COLUMNS if layout is Layout.HBM else prod(tile_shape(layout, self.shape)[1:])
+        taken = compute_tiles.tile_bytes(len(self.program.sources), self.program.rendered(), elements)
+        return min(WORKING_BYTES, taken)
 
 
 def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
@@ -169,14 +163,14 @@ def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -
             groups[-1] = (pattern, groups[-1][1] * result[d])
         else:
             groups.append((pattern, result[d]))
-    if len(groups) > _GROUPS:
+    if len(groups) > compute_tiles.DIMENSIONS:
         return None
     if len(groups) <= 1:
         # One dense run: give it as many partitions as divide it.
         pattern, size = groups[0] if groups else ((False,) * len(shapes), 1)
-        rows = max(r for r in range(1, 129) if size % r == 0)
+        rows = max(r for r in range(1, PARTITIONS + 1) if size % r == 0)
         groups = [(pattern, rows), (pattern, size // rows)]
-    groups = [((False,) * len(shapes), 1)] * (_GROUPS - len(groups)) + groups
+    groups = [((False,) * len(shapes), 1)] * (compute_tiles.DIMENSIONS - len(groups)) + groups
     operands = [tuple(1 if pattern[k] else size for pattern, size in groups) for k in range(len(shapes))]
     return (*operands, tuple(size for _, size in groups))
 

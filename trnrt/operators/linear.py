@@ -16,15 +16,15 @@ from trnrt.operators.matmul import product_step
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
-from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
+from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
 
-# Bytes a partition of a bias that is brought in ahead for every row of the batch.
+# Bytes a partition of a bias that is brought in ahead for every row of the batch: as much as one transfer of weights
+# (prefetching.PIECE_BYTES), as the first product waits for it. A wider bias the kernel spreads over the rows itself.
 _BIAS_BYTES = 8 * 1024
-# With fewer, DMA would wait for the products of one load before it brings the next.
-_LOADS_AHEAD = 5
-# Bytes a partition of a load that are tried.
+# Bytes a partition of a load that the search tries beside the kernel's own WEIGHT_BYTES: twice, half and a quarter of
+# it. Each more costs a trial: search the networks anew when they change (docs/kernels.md, Tuned numbers).
 _LOAD_BYTES = (32768, 8192, 4096)
 
 
@@ -93,7 +93,9 @@ class LinearStep(Step):
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
         """In what loads weights come that do not fit one."""
-        each = blocks_of(self.weight.shape[0]) * min(linear.OUTPUTS, self.weight.shape[1]) * 2
+        each = linear.weight_bytes(
+            self.weight.shape[0], self.weight.shape[1], 2
+        )  # of 16 bits: what is offered depends on no dtype
         sizes = tuple(size for size in _LOAD_BYTES if size < each)
         return {"load_bytes": sizes} if each > linear.WEIGHT_BYTES else {}
 
@@ -103,11 +105,9 @@ class LinearStep(Step):
         return rows if rows <= PARTITIONS and outputs * 4 <= _BIAS_BYTES else 1
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """Some loads of weights; what the source is turned in, if it is in HBM; a bias and sums of a bank each."""
         load = int(self.tuned.get("load_bytes", linear.WEIGHT_BYTES))
-        rows = blocks_of(self.shape[0]) * 3 * 4 * linear.OUTPUTS
-        source = 0 if tensors.layout(self.sources[0].value) is not Layout.HBM else 2 * linear.ACTIVATION_BYTES
-        return min(WORKING_BYTES, (0 if held else _LOADS_AHEAD * load) + source + rows)
+        on_chip = tensors.layout(self.sources[0].value) is not Layout.HBM
+        return min(WORKING_BYTES, linear.tile_bytes(self.shape[0], on_chip, held, load))
 
 
 def _bias_row(bias: Array, outputs: int) -> Array | None:

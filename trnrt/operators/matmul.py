@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import prod
 
 import numpy as np
 
+from trnrt.kernels.batched_matmul import Place
 from trnrt.planner.lowering.views import View, merge_dims
 from trnrt.planner.lowering.walk import Lowering
 from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors
-
-# (offset, batch strides, row stride, column stride), as the kernel takes it.
-Place = tuple[int, tuple[int, ...], int, int]
 
 
 @dataclass(kw_only=True)
@@ -33,7 +31,7 @@ class ProductStep(Step):
 
     def call(self, tensors: Tensors) -> Call:
         args = (SourceName(0), SourceName(len(self.sources) - 1), self.act, self.depth, self.batches)
-        return Call("batched_matmul", "batched_matmul", (*args, self.left_at, self.right_at))
+        return Call("batched_matmul", "batched_matmul", (*args, astuple(self.left_at), astuple(self.right_at)))
 
 
 def product_step(
@@ -62,8 +60,8 @@ def product_step(
         depth=depth,
         batches=sizes,
         matrix=(rows, columns),
-        left_at=(left.offset, ours, left.strides[-2], left.strides[-1]),
-        right_at=(right.offset, theirs, right.strides[-2], right.strides[-1]),
+        left_at=Place(left.offset, ours, left.strides[-2], left.strides[-1]),
+        right_at=Place(right.offset, theirs, right.strides[-2], right.strides[-1]),
         act=act,
     )
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.kernels.channels import Run
 from trnrt.operators.conv import ConvStep
 from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.moving import Run, move_step
+from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
     FLOATS,
@@ -124,9 +126,9 @@ def _only_for(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None
 def _order(runs: list[Run], channels: int) -> list[int]:
     """Which channel of the source each channel is."""
     order = [0] * channels
-    for _, first, step, put, put_step, count in runs:
-        for k in range(count):
-            order[put + k * put_step] = first + k * step
+    for run in runs:
+        for k in range(run.count):
+            order[run.put + k * run.put_step] = run.first + k * run.step
     return order
 
 
@@ -181,8 +183,17 @@ def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, node.outputs[0], view, "ranges of indices: an access pattern")
 
 
-def _ranges(lowering: Lowering, node: ir.Node, rank: int) -> list[tuple[int, int, int, int]]:
-    """(axis, start, end, step) of a Slice; before opset 10 they are attributes."""
+class _Range(NamedTuple):
+    """What a Slice takes along an axis, as ONNX writes it."""
+
+    axis: int
+    start: int
+    end: int
+    step: int
+
+
+def _ranges(lowering: Lowering, node: ir.Node, rank: int) -> list[_Range]:
+    """What a Slice takes; before opset 10 they are attributes."""
     if lowering.opset < 10:
         starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
         axes = attribute(node, "axes", tuple(range(len(starts))))
@@ -194,7 +205,7 @@ def _ranges(lowering: Lowering, node: ir.Node, rank: int) -> list[tuple[int, int
         axes = given[2] if given[2] is not None else tuple(range(len(starts)))
         steps = given[3] if given[3] is not None else (1,) * len(starts)
     # ONNX writes "to the end" as any number beyond it, which Python's slices take, too.
-    return [(axis % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)]
+    return [_Range(axis % rank, *others) for axis, *others in zip(axes, starts, ends, steps, strict=True)]
 
 
 def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tuple[int, ...] | None:

@@ -50,15 +50,8 @@ class PoolStep(Step):
         return (*self.shape[:2], *(self.size if position is None else self.image))
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """A band of the source, sums and results: each no larger than the images with their padding."""
         window = self.window
-        seen = [
-            max(image, (size - 1) * stride + (taps - 1) * dilation + 1)
-            for image, size, stride, taps, dilation in zip(
-                self.image, self.size, window.stride, window.kernel, window.dilation, strict=True
-            )
-        ]
-        return 3 * min(pool2d.BAND_BYTES, self.shape[0] * prod(seen) * 4)
+        return pool2d.tile_bytes(self.shape[0], self.image, self.size, window.kernel, window.stride, window.dilation)
 
     def call(self, tensors: Tensors) -> Call:
         window = self.window

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from trnrt.planner.plan import Array, Layout
 
-# Bytes a partition that the tiles of any kernel may take at once: the budgets at the top of the kernel files.
+# Bytes a partition that the tiles of any kernel may take at once: the budgets at the top of the kernel files, which
+# ``tests/kernels/test_budgets.py`` adds up. It is what a step counts for whose kernel has no bound of its own; the less
+# it is, the more tensors and weights stay in SBUF.
 WORKING_BYTES = 132 * 1024
 
 

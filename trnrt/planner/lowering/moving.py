@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
+from trnrt.kernels import movement
+from trnrt.kernels.channels import Run, tile_bytes
 from trnrt.planner.lowering.blocked import Blocked
 from trnrt.planner.lowering.views import View, merge_dims
-from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 
@@ -26,9 +26,8 @@ class Part:
     put: View
 
 
-# Channels of images: (source, its first channel, from one to the next, the same of the result, how many).
-Run = tuple[int, int, int, int, int, int]
-# Runs of one step beyond which its tensors go to HBM: each is a transfer, or a few.
+# Runs of one step beyond which its tensors go to HBM: each is a transfer, or a few, of about 2 us.
+# There is no record of how 64 was chosen; measure DenseNet-121, Inception and ShuffleNet when it changes.
 MOST_RUNS = 64
 
 
@@ -71,28 +70,25 @@ class MoveStep(Step):
         return any(tensors.layout(value) is not Layout.HBM for value in values)
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """Channels go from where they are to where they belong, some by products with matrices that select them: one
-        for each run and block of its source, and what it is made from."""
         if not self._in_sbuf(tensors):
             return WORKING_BYTES
-        matrix = min(self.shape[1], PARTITIONS) * 4
-        return (2 * len(self.runs()) + 2) * matrix if tensors.layout(self.output) is not Layout.HBM else 0
+        return tile_bytes(len(self.runs()), self.shape[1]) if tensors.layout(self.output) is not Layout.HBM else 0
 
     def call(self, tensors: Tensors) -> Call:
         names = tuple(SourceName(k) for k in range(len(self.sources)))
         if self._in_sbuf(tensors):
-            return Call("channels", "move_channels", (names, tuple(self.runs())))
-        parts = tuple(_rendered(part) for part in self.parts)
+            return Call("channels", "move_channels", (names, tuple(astuple(run) for run in self.runs())))
+        parts = tuple(astuple(_merged(part)) for part in self.parts)
         options = {} if self.fill is None else {"fill": self.fill}
         return Call("movement", "move", (names, parts), options)
 
 
-def _rendered(part: Part) -> tuple[Any, ...]:
-    """(source, its offset and strides, the result's offset and strides, shape) over as few dimensions as possible."""
+def _merged(part: Part) -> movement.Part:
+    """A part as the kernel takes it, over as few dimensions as possible."""
     shape, (taken, put) = merge_dims(part.taken.shape, (part.taken.strides, part.put.strides))
     if not shape:
         shape, taken, put = (1,), (1,), (1,)
-    return part.source, part.taken.offset, taken, part.put.offset, put, shape
+    return movement.Part(part.source, part.taken.offset, taken, part.put.offset, put, shape)
 
 
 def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
@@ -127,7 +123,7 @@ def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
     for index in product(*(range(n) for n, _, _ in dims)):
         first = taken.offset // pixels + sum(i * a for i, (_, a, _) in zip(index, dims, strict=True))
         start = put.offset // pixels + sum(i * b for i, (_, _, b) in zip(index, dims, strict=True))
-        runs.append((part.source, first, step, start, put_step, count))
+        runs.append(Run(part.source, first, step, start, put_step, count))
     return runs
 
 
@@ -153,7 +149,7 @@ def copy_step(name: str, view: View) -> tuple[Step, str]:
     order = view.order
     if order is not None:
         collapsed, small = _collapse(view)
-        if len(collapsed) <= 5:
+        if len(collapsed) <= movement.MOST_DIMENSIONS:
             source = Operand(view.root, (view.size,))
             step = TransposeStep(
                 name=name, nodes=[], sources=[source], output=name, shape=view.shape, order=small, collapsed=collapsed

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from trnrt.kernels.conv.stacking import APART
 from trnrt.kernels.linear import OUTPUTS
+from trnrt.nki import nl
 
 Array = NDArray[Any]
 
-PARTITIONS = 128
+PARTITIONS: int = nl.tile_size.pmax
 
 
 def blocks_of(total: int) -> int:

@@ -20,10 +20,13 @@ from trnrt.planner.plan import Array
 from trnrt.planner.steps import Call
 
 # Bytes a partition that are brought in together, and of one transfer: 2 KiB are advised at least, and from 4 KiB on the
-# bandwidth no longer grows (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer.
+# bandwidth no longer grows (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer. Small
+# ResNet-18 and VGG-11, predicted: half and twice of GROUP_BYTES take 0.2 and 0.3 % less on average.
 GROUP_BYTES = 8 * 1024
 PIECE_BYTES = 8 * 1024
-# Bytes of a bias's element, and bytes a partition up to which the biases bring the first weights of float32 with them.
+# Bytes of a bias's element, and bytes a partition up to which the biases bring the first weights of float32 with them:
+# a transfer of that size takes no longer than its fixed cost. Of the digits, predicted: without it the feed-forward net
+# takes 2.5 % more on trn2; four times as much changes nothing.
 BIAS_BYTES = 4
 OPENING_BYTES = 1024
 # Below this share of SBUF a module is not tried for room: no model of the tests has failed to find places there. It is

@@ -29,15 +29,18 @@ EFFORTS = (0, 1)
 """0 takes the estimates, 1 searches."""
 
 BUDGET = 96_000
-"""Instructions that the trials of one plan may have together, those of the plan to begin with among them."""
+"""Instructions that the trials of one plan may have together, those of the plan to begin with among them: a limit of
+planning time that is the same on every machine. When it or a number below changes, search the networks anew
+(docs/kernels.md, Tuned numbers) and compare latencies and planning time."""
 TRIAL = 1_500
-"""What a trial counts beside its instructions: it is planned and rendered, too."""
+"""What a trial counts beside its instructions, as it is planned and rendered, too: about that share of its time."""
 LEAST_GAIN = 0.0003
-"""Part of the model's time that a change has to save."""
+"""Part of the model's time that a change has to save: 0.3 us of a millisecond, less than a device's noise."""
 PATIENCE = 10
-"""Trials in a row that gain nothing, after which no more are made."""
+"""Trials in a row that gain nothing, after which no more are made: they are ordered by what they promise."""
 _FUSED_BYTES = 2048
-"""Bytes a partition of a result below which no node is tried in a step of its own."""
+"""Bytes a partition of a result below which no node is tried in a step of its own: another pass over less gains nothing
+that the search would keep. Kept from when the search came."""
 
 
 @dataclass(frozen=True)

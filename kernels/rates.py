@@ -1,0 +1,54 @@
+"""Rates that the kernels' estimates count on. They choose how something is computed, never what.
+
+A kernel file also runs under AWS's own nki, where no target's data can be read: so the rates stand here, once for all
+estimates. They are those of the timing model with which the ways to compute were tuned (November 2026). It has been
+calibrated anew since: on trn1 a packet takes 8 ns there now, an engine moves 17 GB/s. The choices were kept.
+
+After a change of any number, measure the networks and the labs' convolutions (docs/kernels.md, Tuned numbers).
+"""
+
+from trnrt.nki import nisa
+
+# The tensor engine's clock, where one number has to do for all targets; a column takes one cycle, of float32 four.
+TENSOR_GHZ = 2.4
+FLOAT32_CYCLES = 4
+# Vector and scalar engines: elements of a partition in a nanosecond.
+ENGINE_GHZ = 1.2
+# DMA engines, of which each serves eight partitions; bytes in a nanosecond of one, and of all of them.
+DMA_ENGINES = 16
+DMA_ENGINE = 27
+ALL_DMA_ENGINES = 320
+# Nanoseconds that a piece of HBM costs a DMA engine beside its bytes, from trn2 on.
+PACKET_NS = 8.0
+# Nanoseconds for which starting a transfer holds up the next one of its queue.
+TRANSFER_NS = 600
+
+
+def is_recent() -> bool:
+    """Whether the target is trn2 or later."""
+    return nisa.get_nc_version() >= nisa.nc_version.gen3
+
+
+def product_ns(columns: int, item: int, ghz: float = TENSOR_GHZ) -> float:
+    """Nanoseconds of products over so many columns, of elements of ``item`` bytes."""
+    return columns * (FLOAT32_CYCLES if item == 4 else 1) / ghz
+
+
+def tensor_ghz() -> float:
+    """The tensor engine's clock on the target."""
+    return 2.4 if is_recent() else 2.8
+
+
+def packet_ns() -> float:
+    """What a piece of HBM costs a DMA engine beside its bytes."""
+    return PACKET_NS if is_recent() else 69.0
+
+
+def dma_engine() -> int:
+    """Bytes in a nanosecond of one DMA engine on the target."""
+    return DMA_ENGINE if is_recent() else 20
+
+
+def trigger_ns() -> int:
+    """Nanoseconds that an engine's queue takes to start a transfer: by hardware descriptors from trn2 on."""
+    return 608 if is_recent() else 386
