@@ -92,6 +92,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.importer",
         "trnrt.inputs",
         "trnrt.neuron",
+        "trnrt.nki",
         "trnrt.planner",
         "trnrt.report",
         "trnrt.running.buckets",
