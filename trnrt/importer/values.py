@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -47,3 +48,17 @@ def replace_output(node: ir.Node, value: ir.Value, *new_nodes: ir.Node) -> None:
     ir.convenience.replace_nodes_and_values(graph, node, [node], new_nodes, [node.outputs[0]], [value])
     if not new_nodes:
         graph.register_initializer(value)
+
+
+def opset_of(node: ir.Node) -> int:
+    """The version of ONNX's own operators in the node's graph, 0 where it is in none."""
+    return node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """An attribute's value as plain Python, or ``default`` where the node has none."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    value = found.value
+    return tuple(value) if isinstance(value, (list, tuple)) else value

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels import compute_tiles
 from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import elementwise as bounds
+from trnrt.operators.bounds import movement
+from trnrt.operators.record import CHEAP, COUNTS, SMALL, BoundRule, Declaration, Folding, Lower, OrderRule, ShapeRule
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.placing.placement import tile_shape
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors, WeightName
@@ -265,44 +270,64 @@ def _held(lowering: Lowering, constant: Array) -> Array:
 
 # -- operators of one input ---------------------------------------------------------------------------
 
+
+class Element(NamedTuple):
+    """An operator that is one operation, and what of its record differs from the others': see ``_declare``.
+
+    ``parameters`` of the operation are attributes, each with ONNX's default.
+    """
+
+    operation: str
+    opsets: tuple[int, ...]
+    bound: BoundRule
+    folds: Folding
+    parameters: tuple[tuple[str, float], ...] = ()
+
+
+_elementwise = partial(Declaration, batch=batch.elementwise, shapes=shapes.by_onnx)
+
+
+def _declare(rows: dict[str, Element], lower: Lower, order: OrderRule, shapes: ShapeRule = shapes.by_onnx) -> None:
+    for name, row in rows.items():
+        _elementwise({name: row.opsets}, order=order, bound=row.bound, values=(), folds=row.folds, shapes=shapes)(lower)
+
+
 _UNARY = {
-    "Relu": "relu",
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "Exp": "exp",
-    "Log": "log",
-    "Sqrt": "sqrt",
-    "Reciprocal": "reciprocal",
-    "Abs": "abs",
-    "Neg": "neg",
-    "Sign": "sign",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round",
-    "Erf": "erf",
-    "Softplus": "softplus",
-    "Softsign": "softsign",
-    "Mish": "mish",
-    "HardSwish": "hard_swish",
-    "Not": "not",
-    "IsNaN": "is_nan",
-    "Sin": "sin",
-    "Cos": "cos",
-}
-# Operator -> operation and (attribute, ONNX's default) in the order of its parameters.
-_PARAMETRIC: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
-    "LeakyRelu": ("leaky_relu", (("alpha", 0.01),)),
-    "Elu": ("elu", (("alpha", 1.0),)),
-    "Celu": ("celu", (("alpha", 1.0),)),
-    "Selu": ("selu", (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875))),
-    "HardSigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
+    "Relu": Element("relu", (6, 13, 14), bounds.piecewise, CHEAP),
+    "Sigmoid": Element("sigmoid", (6, 13), bounds.of_one, CHEAP),
+    "Tanh": Element("tanh", (6, 13), bounds.function, CHEAP),
+    "Exp": Element("exp", (6, 13), bounds.exponential, CHEAP),
+    "Log": Element("log", (6, 13), bounds.function, CHEAP),
+    "Sqrt": Element("sqrt", (6, 13), bounds.arithmetic, CHEAP | COUNTS),
+    "Reciprocal": Element("reciprocal", (6, 13), bounds.arithmetic, CHEAP),
+    "Abs": Element("abs", (6, 13), bounds.piecewise, CHEAP | COUNTS),
+    "Neg": Element("neg", (6, 13), bounds.piecewise, CHEAP | COUNTS),
+    "Sign": Element("sign", (9, 13), bounds.step_function, CHEAP),
+    "Floor": Element("floor", (6, 13), bounds.step_function, CHEAP | COUNTS),
+    "Ceil": Element("ceil", (6, 13), bounds.step_function, CHEAP | COUNTS),
+    "Round": Element("round", (11, 22), bounds.step_function, CHEAP),
+    "Erf": Element("erf", (9, 13), bounds.function, SMALL),
+    "Softplus": Element("softplus", (6, 22), bounds.of_one, CHEAP),
+    "Softsign": Element("softsign", (6, 22), bounds.function, CHEAP),
+    "Mish": Element("mish", (18, 22), bounds.gated, CHEAP),
+    "HardSwish": Element("hard_swish", (14, 22), bounds.gated, CHEAP),
+    "Not": Element("not", (6,), bounds.logical, CHEAP),
+    "IsNaN": Element("is_nan", (9, 13, 20), bounds.logical, CHEAP),
+    "Sin": Element("sin", (7, 22), bounds.of_one, CHEAP),
+    "Cos": Element("cos", (7, 22), bounds.of_one, CHEAP),
+    "LeakyRelu": Element("leaky_relu", (6, 16), bounds.arithmetic, CHEAP, (("alpha", 0.01),)),
+    "Elu": Element("elu", (6, 22), bounds.of_one, CHEAP, (("alpha", 1.0),)),
+    "Celu": Element("celu", (12, 28), bounds.of_one, CHEAP, (("alpha", 1.0),)),
+    "Selu": Element(
+        "selu", (6, 22), bounds.of_one, CHEAP, (("alpha", 1.6732631921768188), ("gamma", 1.0507010221481323))
+    ),
+    "HardSigmoid": Element("hard_sigmoid", (6, 22), bounds.arithmetic, CHEAP, (("alpha", 0.2), ("beta", 0.5))),
 }
 
 
-@lowers(*_UNARY, *_PARAMETRIC)
 def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     """A function of each element."""
-    name, parameters = _PARAMETRIC.get(node.op_type) or (_UNARY[node.op_type], ())
+    name, *_, parameters = _UNARY[node.op_type]
     if node.op_type == "Celu" and attribute(node, "alpha", 1.0) == 0:
         raise Blocked("alpha=0, which Celu divides by")
     program = Program()
@@ -311,7 +336,10 @@ def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Gelu")
+_declare(_UNARY, lower_unary, order.unary)
+
+
+@_elementwise({"Gelu": (20,)}, order=order.unary, bound=bounds.gated, values=(), folds=CHEAP)
 def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     """Gelu, exact or approximated with tanh."""
     program = Program()
@@ -320,7 +348,7 @@ def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Swish")
+@_elementwise({"Swish": (24,)}, order=order.unary, bound=bounds.gated, values=(), folds=CHEAP)
 def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     """x * sigmoid(alpha * x)."""
     program = Program()
@@ -333,7 +361,7 @@ def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("ThresholdedRelu")
+@_elementwise({"ThresholdedRelu": (10, 22)}, order=order.unary, bound=bounds.piecewise, values=(), folds=CHEAP)
 def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
     """x where it is greater than alpha, else 0."""
     program = Program()
@@ -343,7 +371,7 @@ def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Clip")
+@_elementwise({"Clip": (6, 11, 12, 13)}, order=order.unary, bound=bounds.piecewise, values=(1, 2), folds=CHEAP)
 def lower_clip(lowering: Lowering, node: ir.Node) -> None:
     """Limits from below and above, each of which may be left out; before opset 11 they are attributes."""
     program = Program()
@@ -369,28 +397,34 @@ def lower_clip(lowering: Lowering, node: ir.Node) -> None:
 # -- operators of several inputs ----------------------------------------------------------------------
 
 _BINARY = {
-    "Add": "add",
-    "Sub": "subtract",
-    "Mul": "multiply",
-    "Div": "divide",
-    "Pow": "power",
-    "PRelu": "prelu",
+    "Add": Element("add", (6, 7, 13, 14), bounds.added, CHEAP | COUNTS),
+    "Sub": Element("subtract", (6, 7, 13, 14), bounds.added, CHEAP | COUNTS),
+    "Mul": Element("multiply", (6, 7, 13, 14), bounds.multiplied, CHEAP | COUNTS),
+    "Div": Element("divide", (6, 7, 13, 14), bounds.divided, CHEAP | COUNTS),
+    "Pow": Element("power", (6, 7, 12, 13, 15), bounds.corners, CHEAP),
+}
+_SLOPED = {
+    "PRelu": Element("prelu", (6, 7, 9, 16), bounds.prelu, CHEAP),
 }
 # These compare, choose and combine truth: exact for short integers, too.
 _CHOOSING = {
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
-    "Equal": "equal",
-    "And": "and",
-    "Or": "or",
-    "Xor": "xor",
+    "Greater": Element("greater", (6, 7, 9, 13), bounds.compared, CHEAP | COUNTS),
+    "GreaterOrEqual": Element("greater_equal", (12, 16), bounds.compared, CHEAP),
+    "Less": Element("less", (6, 7, 9, 13), bounds.compared, CHEAP | COUNTS),
+    "LessOrEqual": Element("less_equal", (12, 16), bounds.compared, CHEAP),
+    "Equal": Element("equal", (6, 7, 11, 13, 19), bounds.compared, CHEAP | COUNTS),
+    "And": Element("and", (6, 7), bounds.logical, CHEAP),
+    "Or": Element("or", (6, 7), bounds.logical, CHEAP),
+    "Xor": Element("xor", (6, 7), bounds.logical, CHEAP),
 }
-_VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}
+_VARIADIC = {
+    "Max": Element("maximum", (6, 8, 12, 13), bounds.extreme, CHEAP | COUNTS),
+    "Min": Element("minimum", (6, 8, 12, 13), bounds.extreme, CHEAP | COUNTS),
+    "Sum": Element("add", (6, 8, 13), bounds.added, CHEAP),
+    "Mean": Element("add", (6, 8, 13), bounds.added, CHEAP),
+}
 
 
-@lowers(*_BINARY, *_CHOOSING)
 def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     """An operation on two tensors, with ONNX's broadcasting."""
     integers = node.op_type in _CHOOSING
@@ -398,9 +432,13 @@ def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     left, right = (term(lowering, program, _broadcastable(lowering, node, k), integers=integers) for k in (0, 1))
     if not isinstance(left, Register) and not isinstance(right, Register):
         raise Blocked("both sides are constants")
-    name = (_BINARY | _CHOOSING)[node.op_type]
+    name = (_BINARY | _SLOPED | _CHOOSING)[node.op_type].operation
     program.apply(name, left, right)
     add_compute(lowering, node, program)
+
+
+_declare(_BINARY | _CHOOSING, lower_binary, order.broadcasting)
+_declare(_SLOPED, lower_binary, order.broadcasting, shapes.broadcast)
 
 
 def _broadcastable(lowering: Lowering, node: ir.Node, position: int) -> ir.Value | None:
@@ -410,7 +448,6 @@ def _broadcastable(lowering: Lowering, node: ir.Node, position: int) -> ir.Value
     return node.inputs[position]
 
 
-@lowers(*_VARIADIC)
 def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     """The sum, mean, largest or smallest of any number of tensors."""
     integers = node.op_type in ("Max", "Min")
@@ -419,7 +456,7 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     # A number on either side of an operation, but not on both: tensors come first.
     result, *others = sorted(terms, key=lambda each: not isinstance(each, Register))
     for other in others:
-        result = program.apply(_VARIADIC[node.op_type], result, other)
+        result = program.apply(_VARIADIC[node.op_type].operation, result, other)
     if node.op_type == "Mean":
         program.apply("multiply", result, 1.0 / len(terms))
     elif len(terms) == 1:
@@ -427,7 +464,10 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Where")
+_declare(_VARIADIC, lower_variadic, order.broadcasting)
+
+
+@_elementwise({"Where": (9, 16)}, order=order.broadcasting, bound=movement.choose, values=(), folds=CHEAP | COUNTS)
 def lower_where(lowering: Lowering, node: ir.Node) -> None:
     """One tensor where a condition holds, another elsewhere."""
     program = Program()
@@ -436,7 +476,7 @@ def lower_where(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Mod")
+@_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bounds.remainder, values=(), folds=CHEAP | COUNTS)
 def lower_mod(lowering: Lowering, node: ir.Node) -> None:
     """The rest of a division of floats, with the sign of the dividend."""
     if not attribute(node, "fmod", 0):

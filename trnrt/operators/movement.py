@@ -7,7 +7,10 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import movement as bounds
 from trnrt.operators.conv import ConvStep
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, Declaration
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.moving import Run, move_step
 from trnrt.planner.lowering.views import View
@@ -17,7 +20,6 @@ from trnrt.planner.lowering.walk import (
     Blocked,
     Lowering,
     attribute,
-    lowers,
     node_name,
     operator_name,
     value_name,
@@ -71,7 +73,17 @@ def add_take(
     add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why, output=output)
 
 
-@lowers("Reshape", "Flatten", "Identity", "Dropout", "Squeeze", "Unsqueeze")
+moving = partial(Declaration, order=order.fixed, bound=bounds.move, shapes=shapes.by_onnx)
+_reshaping = partial(moving, batch=batch.reshape)
+copying = partial(_reshaping, order=order.unary, bound=bounds.same)
+
+
+@_reshaping({"Reshape": (6, 13, 14, 19, 21, 23, 24, 25)}, values=(1,), folds=CHEAP | COUNTS)
+@_reshaping({"Unsqueeze": (6, 11, 13, 21, 23, 24, 25)}, values=(1,), folds=CHEAP | COUNTS)
+@_reshaping({"Squeeze": (6, 11, 13, 21, 23, 24, 25)}, order=order.squeeze, values=(1,), folds=CHEAP | COUNTS)
+@_reshaping({"Flatten": (6, 9, 11, 13, 21, 23, 24, 25)}, values=(), folds=CHEAP)
+@copying({"Identity": (6, 13, 14, 16, 19, 21, 23, 24, 25)}, values=(), folds=CHEAP | COUNTS)
+@copying({"Dropout": (6, 7, 10, 12, 13, 22)}, order=order.dropout, values=(1, 2), folds=NEVER)
 def lower_reshape(lowering: Lowering, node: ir.Node) -> None:
     """The same elements in another shape: later steps read them where they are."""
     source = node.inputs[0]
@@ -143,7 +155,7 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked("is_test=0, which is training", hint)
 
 
-@lowers("Transpose")
+@moving({"Transpose": (6, 13, 21, 23, 24, 25)}, batch=batch.transpose, values=(), folds=CHEAP | COUNTS)
 def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
     """Another order of dimensions: a view; Transposes that follow each other make one, or none. Of a final index: on
     the host."""
@@ -168,7 +180,7 @@ def movable(lowering: Lowering, value: ir.Value | None) -> View:
     return lowering.view_of(value, short_integers=True)
 
 
-@lowers("Slice")
+@moving({"Slice": (6, 10, 11, 13)}, batch=batch.slicing, order=order.slicing, values=(1, 2, 3, 4), folds=CHEAP | COUNTS)
 def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     """Ranges of indices: an access pattern with an offset and strides."""
     view = movable(lowering, node.inputs[0])
@@ -207,7 +219,9 @@ def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tup
     return tuple(int(i) for i in np.atleast_1d(array).reshape(-1))
 
 
-@lowers("Split")
+@moving(
+    {"Split": (6, 11, 13, 18)}, batch=batch.along, order=order.split, values=(1,), folds=COUNTS, shapes=shapes.split
+)
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
     """Parts side by side: each output is an access pattern on the input."""
     view = movable(lowering, node.inputs[0])
@@ -221,7 +235,7 @@ def lower_split(lowering: Lowering, node: ir.Node) -> None:
         start += size
 
 
-@lowers("Expand")
+@moving({"Expand": (8, 13)}, batch=batch.expand, values=(1,), folds=CHEAP)
 def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     """Broadcasting to a shape: repeated elements have stride 0."""
     view = movable(lowering, node.inputs[0])
@@ -229,7 +243,7 @@ def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, made, view.broadcast(lowering.shape(made)), "repeated elements: an access pattern")
 
 
-@lowers("Tile")
+@moving({"Tile": (6, 13)}, batch=batch.tile, values=(1, 2), folds=CHEAP)
 def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     """Whole copies side by side: repeated elements have stride 0."""
     view = movable(lowering, node.inputs[0])
@@ -245,7 +259,8 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, node.outputs[0], whole, "copies side by side: repeated elements have stride 0")
 
 
-@lowers("DepthToSpace", "SpaceToDepth")
+@moving({"DepthToSpace": (6, 11, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
+@moving({"SpaceToDepth": (6, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
 def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     """Channels to pixels and back: a transpose of six dimensions."""
     view = movable(lowering, node.inputs[0])
@@ -272,7 +287,14 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, node.outputs[0], whole, "pixels and channels exchanged: an access pattern")
 
 
-@lowers("Concat")
+@moving(
+    {"Concat": (6, 11, 13)},
+    batch=batch.concat,
+    order=order.concat,
+    bound=bounds.concat,
+    values=(),
+    folds=CHEAP | COUNTS,
+)
 def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     """Tensors side by side: DMA brings each to its place."""
     shape = lowering.shape(node.outputs[0])
@@ -287,7 +309,14 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     add_move(lowering, node, parts, "tensors side by side: DMA brings each to its place")
 
 
-@lowers("Pad")
+@moving(
+    {"Pad": (6, 11, 13, 18, 19, 21, 23, 24, 25)},
+    batch=batch.pad,
+    order=order.pad,
+    bound=bounds.pad,
+    values=(1, 2, 3),
+    folds=CHEAP,
+)
 def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     """Constant padding is written first; edge, reflect and wrap take the elements that they repeat."""
     view = movable(lowering, node.inputs[0])

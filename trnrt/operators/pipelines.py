@@ -10,17 +10,23 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels import argmax, softmax
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import pipelines as bounds
 from trnrt.operators.elementwise import Program, Term, add_compute, add_program
 from trnrt.operators.linear import linear_step
 from trnrt.operators.normalize import add_quotient, add_statistic
+from trnrt.operators.record import NEVER, Declaration, NotApplicable
 from trnrt.operators.reduce import Reduction
 from trnrt.operators.rows import ArgmaxStep, SoftmaxStep
 from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, operator_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, operator_name, value_name
 from trnrt.planner.plan import Array, HostNode
 from trnrt.planner.steps import Operand
 
-_ML = "ai.onnx.ml"
+_of_ml = partial(Declaration, domain="ai.onnx.ml", order=order.fixed, values=(), folds=NEVER, shapes=shapes.by_onnx)
+_of_rows = partial(_of_ml, batch=batch.by_row)
+_ON_HOST = NotApplicable("labels are made on the host, and are the same or not")
+_LIST = NotApplicable("it makes a list of dicts, one for each row, and only as a model's output")
 
 
 def _numbers(node: ir.Node, name: str, columns: int, default: float) -> Array | float:
@@ -47,7 +53,7 @@ def _term(program: Program, numbers: Array | float) -> Term:
     return numbers if isinstance(numbers, float) else program.source(numbers)
 
 
-@lowers("Scaler", domain=_ML)
+@_of_rows({"Scaler": (1,)}, bound=bounds.scaler)
 def lower_scaler(lowering: Lowering, node: ir.Node) -> None:
     """``(x - offset) * scale`` of each column."""
     source = lowering.operand(node.inputs[0])
@@ -59,7 +65,7 @@ def lower_scaler(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Imputer", domain=_ML)
+@_of_rows({"Imputer": (1,)}, bound=bounds.imputer)
 def lower_imputer(lowering: Lowering, node: ir.Node) -> None:
     """A number for each column in the place of NaN, or of another number that stands for what is missing."""
     if "imputed_value_int64s" in node.attributes:
@@ -74,7 +80,7 @@ def lower_imputer(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Binarizer", domain=_ML)
+@_of_ml({"Binarizer": (1,)}, batch=batch.elementwise, bound=bounds.binarizer)
 def lower_binarizer(lowering: Lowering, node: ir.Node) -> None:
     """1 where an element is greater than a threshold, else 0."""
     program = Program()
@@ -90,7 +96,7 @@ _NORMS = {
 }
 
 
-@lowers("Normalizer", domain=_ML)
+@_of_rows({"Normalizer": (1,)}, bound=bounds.normalizer)
 def lower_normalizer(lowering: Lowering, node: ir.Node) -> None:
     """Rows over their largest element, or their 1- or 2-norm; a row whose norm is 0 stays as it is."""
     name = attribute(node, "norm", "MAX")
@@ -121,7 +127,7 @@ def _linear(lowering: Lowering, node: ir.Node, output: str, count: int) -> Opera
     return Operand(output, step.shape)
 
 
-@lowers("LinearRegressor", domain=_ML)
+@_of_rows({"LinearRegressor": (1,)}, bound=bounds.regressor)
 def lower_linear_regressor(lowering: Lowering, node: ir.Node) -> None:
     """A matrix product with a bias."""
     transform = attribute(node, "post_transform", "NONE")
@@ -130,7 +136,7 @@ def lower_linear_regressor(lowering: Lowering, node: ir.Node) -> None:
     _linear(lowering, node, value_name(node.outputs[0]), int(attribute(node, "targets", 1)))
 
 
-@lowers("LinearClassifier", domain=_ML)
+@_of_rows({"LinearClassifier": (1,)}, bound=bounds.classifier)
 def lower_linear_classifier(lowering: Lowering, node: ir.Node) -> None:
     """Scores by a matrix product; the label of the largest one is looked up on the host."""
     label, scores = node.outputs
@@ -219,7 +225,7 @@ def _default(node: ir.Node, values: Array) -> Any:
     return attribute(node, "default_int64", -1)
 
 
-@lowers("LabelEncoder", domain=_ML)
+@_of_ml({"LabelEncoder": (1, 2, 4)}, batch=batch.reshape, bound=_ON_HOST)
 def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
     """Labels for other labels: of a final label or index, or of an input, on the host."""
     source = node.inputs[0]
@@ -246,7 +252,7 @@ def _encoded(labels: Array, table: dict[Any, Any], default: Any, dtype: np.dtype
     return np.array(found, dtype).reshape(labels.shape)
 
 
-@lowers("ZipMap", domain=_ML)
+@_of_ml({"ZipMap": (1,)}, batch=_LIST, bound=_ON_HOST)
 def lower_zip_map(lowering: Lowering, node: ir.Node) -> None:
     """A dict of label and score for each row: an output of the model that is a list."""
     made = node.outputs[0]

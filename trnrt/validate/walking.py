@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from trnrt.backends import Backend
 from trnrt.backends.onnxruntime import CpuKernel
 from trnrt.importer import ImportedModel
+from trnrt.operators.bounds.rounding import Rounding
 from trnrt.planner.lowering.walk import node_name, value_name
 from trnrt.planner.parts.partition import CpuPart, DevicePart, Partition
 from trnrt.planner.plan import HostNode, StepReport, StoredTensor
 from trnrt.running.partition import as_output
-from trnrt.validate import rules as rules  # registers them
 from trnrt.validate.alone import LoneStep, PlanReader
 from trnrt.validate.bounds import Bound, as_float, bound
 from trnrt.validate.distances import Distance, distance, errors_of, index_errors
 from trnrt.validate.reference import Evaluated, Group, Groups, evaluate, value_of
-from trnrt.validate.rounding import Rounding
 
 Array = NDArray[Any]
 Errors = dict[str, Array]

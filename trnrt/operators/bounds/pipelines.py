@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trnrt.validate.bounds import Array, Case, rule
-from trnrt.validate.rounding import of_function, of_operation
+from trnrt.operators.bounds.case import Array, Case, exact
+from trnrt.operators.bounds.rounding import of_function, of_operation
 
 
-@rule("Scaler")
 def scaler(case: Case) -> list[Array]:
     """``(x - offset) * scale``: offset and scale are weights."""
     offset, scale = (np.abs(np.float32(case.attribute(name, (0.0,)))) for name in ("offset", "scale"))
@@ -18,13 +17,12 @@ def scaler(case: Case) -> list[Array]:
     return [scale * (off + (2 * of_operation() + stored) * size)]
 
 
-@rule("Imputer")
 def imputer(case: Case) -> list[Array]:
     """Elements as they are, or a weight."""
     return [case.e]
 
 
-@rule("Binarizer", exact=True)
+@exact
 def binarizer(case: Case) -> list[Array]:
     """In doubt where an element is closer to the threshold than their errors."""
     threshold = np.float32(case.attribute("threshold", 0.0))
@@ -32,7 +30,6 @@ def binarizer(case: Case) -> list[Array]:
     return [np.where((doubt > 0) & (np.abs(case.x - threshold) <= doubt), np.float32(1), np.float32(0))]
 
 
-@rule("Normalizer")
 def normalizer(case: Case) -> list[Array]:
     """Rows over a norm, a tensor of its own, which is off by the norm of the errors at most."""
     kind = case.attribute("norm", "MAX")
@@ -46,13 +43,11 @@ def normalizer(case: Case) -> list[Array]:
     return [moved + (np.abs(case.y) + moved) * rate]
 
 
-@rule("LinearRegressor")
 def regressor(case: Case) -> list[Array]:
     """Sums of products."""
     return [_scores(case, case.y.shape[-1])[1]]
 
 
-@rule("LinearClassifier")
 def classifier(case: Case) -> list[Array]:
     """Sums of products, which are tensors of their own, and what becomes of them; the labels come of their order."""
     labels, made = case.outputs

@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from trnrt.validate.bounds import Array, Case, rule
-from trnrt.validate.rounding import unit_of
+from trnrt.operators.bounds.case import Array, Case, exact
+from trnrt.operators.bounds.rounding import unit_of
 
 
-@rule("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Expand", "Tile", exact=True)
-def moved(case: Case) -> list[Array]:
+@exact
+def move(case: Case) -> list[Array]:
     """What the node does to elements, done to their errors."""
     return _all(case, [case.e, *case.inputs[1:]])
 
 
-@rule("DepthToSpace", "SpaceToDepth", "Gather", "ArrayFeatureExtractor", exact=True)
-def picked(case: Case) -> list[Array]:
-    """As ``moved``."""
-    return moved(case)
-
-
-@rule("Identity", "Dropout", "Cast", exact=True)
+@exact
 def same(case: Case) -> list[Array]:
     """The same elements; a cast to whole numbers may go to either of two, and one to fewer bits rounds there."""
     if case.y.dtype.kind in "iub":
         return [np.ceil(case.e)]
-    made = case.evaluated.outputs[0]
-    theirs = 0.0 if made is None or made.dtype == np.float32 else unit_of(made.dtype)
+    theirs = 0.0 if case.dtype is None or case.dtype == np.float32 else unit_of(case.dtype)
     return [case.e + theirs * np.abs(case.y)]
 
 
-@rule("Concat", exact=True)
-def together(case: Case) -> list[Array]:
+@exact
+def concat(case: Case) -> list[Array]:
     """The errors of all inputs side by side."""
     return _all(case, list(case.errors))
 
 
-@rule("Pad", exact=True)
-def padded(case: Case) -> list[Array]:
+@exact
+def pad(case: Case) -> list[Array]:
     """What is padded is exact."""
     rest = [None if array is None else array for array in case.inputs[1:]]
     if len(rest) > 1 and rest[1] is not None:
@@ -47,8 +40,8 @@ def padded(case: Case) -> list[Array]:
     return [np.maximum(made, 0)]
 
 
-@rule("Where", exact=True)
-def chosen(case: Case) -> list[Array]:
+@exact
+def choose(case: Case) -> list[Array]:
     """Either side's error, and the distance of the sides where the condition is in doubt."""
     condition, x, y = case.inputs
     assert condition is not None and x is not None and y is not None

@@ -10,57 +10,51 @@ from itertools import product
 
 import numpy as np
 
-from trnrt.validate.bounds import Array, Case, rule
-from trnrt.validate.rounding import SUMS, of_function, of_operation
+from trnrt.operators.bounds.case import Array, Case, exact
+from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
 
 _STEP = float(np.sqrt(SUMS))
 
 
-@rule("Relu", "Neg", "Abs", "ThresholdedRelu", "Clip", exact=True)
+@exact
 def piecewise(case: Case) -> list[Array]:
     """Elements as they are, negated, or a limit."""
     limits = sum(case.error(k).max(initial=0) for k in range(1, len(case.inputs)))
     return [_carried(case) + limits]
 
 
-@rule("LeakyRelu", "Sqrt", "Reciprocal", "HardSigmoid")
 def arithmetic(case: Case) -> list[Array]:
     """A handful of operations that are rounded as arithmetic is."""
     return [_carried(case) + of_operation() * np.abs(case.y)]
 
 
-@rule("Exp")
 def exponential(case: Case) -> list[Array]:
     """The argument is reduced first, and its rounding is a relative error of the result."""
     return [_carried(case) + (of_function() + of_operation() * np.abs(case.x)) * np.abs(case.y)]
 
 
-@rule("Log", "Tanh", "Erf", "Softsign")
 def function(case: Case) -> list[Array]:
     """Functions whose error is relative to their result."""
     return [_carried(case) + of_function() * np.abs(case.y)]
 
 
-@rule("Sigmoid", "Softplus", "Elu", "Selu", "Celu", "Sin", "Cos")
 def of_one(case: Case) -> list[Array]:
     """Functions that are made of numbers near 1, whose rounding stays where these cancel."""
     return [_carried(case) + of_function() * np.maximum(np.abs(case.y), 1)]
 
 
-@rule("Gelu", "Mish", "Swish", "HardSwish")
 def gated(case: Case) -> list[Array]:
     """The argument times a number in [0, 1] that is as exact as 1."""
     return [_carried(case) + of_function() * np.abs(case.x)]
 
 
-@rule("Floor", "Ceil", "Round", "Sign", exact=True)
+@exact
 def step_function(case: Case) -> list[Array]:
     """Exact but for what lies within the error of a step."""
     up, down = (case.first(case.x + sign * case.e) for sign in (1, -1))
     return [np.maximum(np.abs(up - case.y), np.abs(down - case.y))]
 
 
-@rule("Add", "Sub", "Sum", "Mean")
 def added(case: Case) -> list[Array]:
     """Sums of a few tensors."""
     terms = len(case.inputs)
@@ -70,14 +64,12 @@ def added(case: Case) -> list[Array]:
     return [np.broadcast_to(error / terms if case.op == "Mean" else error, case.y.shape)]
 
 
-@rule("Mul")
 def multiplied(case: Case) -> list[Array]:
     """Each factor's error times the other factor."""
     a, b, ea, eb = *_sides(case), case.error(0), case.error(1)
     return [np.abs(a) * eb + np.abs(b) * ea + ea * eb + of_operation() * np.abs(case.y)]
 
 
-@rule("Div")
 def divided(case: Case) -> list[Array]:
     """The dividend's error and the quotient's share of the divisor's, over the smallest that the divisor may be."""
     _, b = _sides(case)
@@ -86,7 +78,6 @@ def divided(case: Case) -> list[Array]:
     return [(ea + np.abs(case.y) * eb) / smallest + of_operation() * np.abs(case.y)]
 
 
-@rule("PRelu")
 def prelu(case: Case) -> list[Array]:
     """The slope counts where the number is negative, or may be."""
     x, slope = _sides(case)
@@ -94,14 +85,13 @@ def prelu(case: Case) -> list[Array]:
     return [case.error(0) * np.maximum(1, np.abs(slope)) + by_slope + of_operation() * np.abs(case.y)]
 
 
-@rule("Max", "Min", exact=True)
+@exact
 def extreme(case: Case) -> list[Array]:
     """The largest of the errors."""
     errors = [np.broadcast_to(case.error(k), case.y.shape) for k in range(len(case.inputs))]
     return [np.max(errors, axis=0)]
 
 
-@rule("Mod")
 def remainder(case: Case) -> list[Array]:
     """``a - n * b`` with a whole n; by one b more where the quotient may be on either side of a whole number."""
     a, b = _sides(case)
@@ -113,14 +103,13 @@ def remainder(case: Case) -> list[Array]:
     return [moved + np.where(near, np.abs(b) + eb, 0)]
 
 
-@rule("Pow")
 def corners(case: Case) -> list[Array]:
     """The operator at the ends of what both sides may be."""
     size = np.abs(case.y) * (1 + np.abs(np.log(np.maximum(np.abs(case.y), np.float32(1e-30)))))
     return [_corners(case) + of_function() * size]
 
 
-@rule("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", exact=True)
+@exact
 def compared(case: Case) -> list[Array]:
     """In doubt where the sides are closer than their errors."""
     a, b = _sides(case)
@@ -129,7 +118,7 @@ def compared(case: Case) -> list[Array]:
     return [np.where(close, np.float32(1), np.float32(0))]
 
 
-@rule("And", "Or", "Xor", "Not", "IsNaN", exact=True)
+@exact
 def logical(case: Case) -> list[Array]:
     """In doubt where a side is."""
     sides = [np.broadcast_to(case.error(k), case.y.shape) for k in range(len(case.inputs))]
