@@ -6,12 +6,13 @@ place, or on how many rows there are.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import onnx_ir as ir
 
 from trnrt.importer.rows.batch import Batch, Mixes, Shape, constant_integers, is_same_for_rows, ranges
-from trnrt.importer.values import constant_array, opset_of, static_shape
+from trnrt.importer.values import constant_array, opset_of, paddings, static_shape
 
 _PLACES = "its inputs have the batch in different places"
 _BY_PLACE = "what it does to a row depends on the row's place in the batch"
@@ -198,15 +199,9 @@ def slicing(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 def pad(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
-    rank = len(shape)
-    if opset_of(node) < 11:
-        pads, axes = list(node.attributes.get_ints("pads", node.attributes.get_ints("paddings", []))), None
-    else:
-        pads, axes = constant_integers(node, 1, "pads") or [], constant_integers(node, 3, "axes")
-    padded = [axis % rank for axis in (range(rank) if axes is None else axes)]
-    pairs = zip(padded * 2, pads, strict=False)
+    begins, ends = paddings(node, len(shape), partial(constant_integers, node))
     # One row less at one end and one more at the other keeps their number, and moves each.
-    if any(count and axis == batch.axis for axis, count in pairs):
+    if begins[batch.axis] or ends[batch.axis]:
         raise Mixes(f"it pads dimension {batch.axis}, which is the batch's")
     return batch.moved(shape, batch.axis)
 
@@ -225,11 +220,6 @@ def resize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
             region = constant_array(node.inputs[1])
             if region is None or region[place :: len(axes)].tolist() != [0, 1]:
                 raise Mixes("it crops the batch's dimension")
-    return batch.moved(shape, batch.axis)
-
-
-def tile(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
     return batch.moved(shape, batch.axis)
 
 

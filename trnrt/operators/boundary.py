@@ -14,7 +14,7 @@ import onnx_ir as ir
 from trnrt.errors import ModelFileError
 from trnrt.operators import batch
 from trnrt.operators.elementwise import add_cast
-from trnrt.operators.movement import add_take, copying, moving
+from trnrt.operators.movement import add_take, copying, moves
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, Index
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.walk import FLOATS, INTEGERS, Blocked, Lowering, attribute
@@ -59,7 +59,7 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
     return values.astype(dtype)
 
 
-@moving({"ArrayFeatureExtractor": (1,)}, domain="ai.onnx.ml", batch=batch.extract, values=Index(1), folds=NEVER)
+@moves({"ArrayFeatureExtractor": (1,)}, domain="ai.onnx.ml", batch=batch.extract, values=Index(1), folds=NEVER)
 def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
     """Columns: of a constant table by final indices (a label look-up), or of a tensor by constant indices."""
     table, picks = lowering.constant(node.inputs[0]), lowering.constant(node.inputs[1])

@@ -58,7 +58,13 @@ _DEFAULTS = {
 
 
 _convolution = partial(
-    Declaration, batch=batch.by_image, order=order.fixed, bound=sums.convolution, values=(), folds=NEVER
+    Declaration,
+    batch=batch.by_image,
+    order=order.fixed,
+    bound=sums.convolution,
+    values=(),
+    folds=NEVER,
+    shapes=shapes.conv,
 )
 
 
@@ -359,7 +365,7 @@ def _parameters(
     return weight, arranged(lowering, node, added, columns, "bias", "float32")
 
 
-@_convolution({"Conv": (6, 11, 22)}, shapes=shapes.conv)
+@_convolution({"Conv": (6, 11, 22)})
 def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     """A convolution; a following activation and pooling are computed in the same pass."""
     layer = _layer(lowering, node, False)
@@ -413,7 +419,7 @@ def _too_large(layer: _Layer, window: Window) -> tuple[str, str]:
     return f"the input of one result, {seen}, exceeds SBUF", "use fewer channels (groups), or a smaller kernel"
 
 
-@_convolution({"ConvTranspose": (6, 11, 22)}, shapes=shapes.conv_transpose)
+@_convolution({"ConvTranspose": (6, 11, 22)})
 def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     """A transposed convolution; a following activation is computed in the same pass."""
     layer = _layer(lowering, node, True)

@@ -282,14 +282,15 @@ class Element(NamedTuple):
     bound: BoundRule
     folds: Folding
     parameters: tuple[tuple[str, float], ...] = ()
+    shapes: ShapeRule = shapes.by_onnx
 
 
-_elementwise = partial(Declaration, batch=batch.elementwise, shapes=shapes.by_onnx)
+_elementwise = partial(Declaration, batch=batch.elementwise, values=(), shapes=shapes.by_onnx)
 
 
-def _declare(rows: dict[str, Element], lower: Lower, order: OrderRule, shapes: ShapeRule = shapes.by_onnx) -> None:
+def _declare(rows: dict[str, Element], lower: Lower, order: OrderRule) -> None:
     for name, row in rows.items():
-        _elementwise({name: row.opsets}, order=order, bound=row.bound, values=(), folds=row.folds, shapes=shapes)(lower)
+        _elementwise({name: row.opsets}, order=order, bound=row.bound, folds=row.folds, shapes=row.shapes)(lower)
 
 
 _UNARY = {
@@ -327,19 +328,19 @@ _UNARY = {
 
 def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     """A function of each element."""
-    name, *_, parameters = _UNARY[node.op_type]
+    row = _UNARY[node.op_type]
     if node.op_type == "Celu" and attribute(node, "alpha", 1.0) == 0:
         raise Blocked("alpha=0, which Celu divides by")
     program = Program()
     source = program.source(lowering.operand(node.inputs[0]))
-    program.apply(name, source, *(float(attribute(node, key, default)) for key, default in parameters))
+    program.apply(row.operation, source, *(float(attribute(node, *parameter)) for parameter in row.parameters))
     add_compute(lowering, node, program)
 
 
 _declare(_UNARY, lower_unary, order.unary)
 
 
-@_elementwise({"Gelu": (20,)}, order=order.unary, bound=bounds.gated, values=(), folds=CHEAP)
+@_elementwise({"Gelu": (20,)}, order=order.unary, bound=bounds.gated, folds=CHEAP)
 def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     """Gelu, exact or approximated with tanh."""
     program = Program()
@@ -348,7 +349,7 @@ def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@_elementwise({"Swish": (24,)}, order=order.unary, bound=bounds.gated, values=(), folds=CHEAP)
+@_elementwise({"Swish": (24,)}, order=order.unary, bound=bounds.gated, folds=CHEAP)
 def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     """x * sigmoid(alpha * x)."""
     program = Program()
@@ -361,7 +362,7 @@ def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@_elementwise({"ThresholdedRelu": (10, 22)}, order=order.unary, bound=bounds.piecewise, values=(), folds=CHEAP)
+@_elementwise({"ThresholdedRelu": (10, 22)}, order=order.unary, bound=bounds.piecewise, folds=CHEAP)
 def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
     """x where it is greater than alpha, else 0."""
     program = Program()
@@ -397,14 +398,12 @@ def lower_clip(lowering: Lowering, node: ir.Node) -> None:
 # -- operators of several inputs ----------------------------------------------------------------------
 
 _BINARY = {
+    "PRelu": Element("prelu", (6, 7, 9, 16), bounds.prelu, CHEAP, shapes=shapes.broadcast),
     "Add": Element("add", (6, 7, 13, 14), bounds.added, CHEAP | COUNTS),
     "Sub": Element("subtract", (6, 7, 13, 14), bounds.added, CHEAP | COUNTS),
     "Mul": Element("multiply", (6, 7, 13, 14), bounds.multiplied, CHEAP | COUNTS),
     "Div": Element("divide", (6, 7, 13, 14), bounds.divided, CHEAP | COUNTS),
     "Pow": Element("power", (6, 7, 12, 13, 15), bounds.corners, CHEAP),
-}
-_SLOPED = {
-    "PRelu": Element("prelu", (6, 7, 9, 16), bounds.prelu, CHEAP),
 }
 # These compare, choose and combine truth: exact for short integers, too.
 _CHOOSING = {
@@ -432,13 +431,12 @@ def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     left, right = (term(lowering, program, _broadcastable(lowering, node, k), integers=integers) for k in (0, 1))
     if not isinstance(left, Register) and not isinstance(right, Register):
         raise Blocked("both sides are constants")
-    name = (_BINARY | _SLOPED | _CHOOSING)[node.op_type].operation
+    name = (_BINARY | _CHOOSING)[node.op_type].operation
     program.apply(name, left, right)
     add_compute(lowering, node, program)
 
 
 _declare(_BINARY | _CHOOSING, lower_binary, order.broadcasting)
-_declare(_SLOPED, lower_binary, order.broadcasting, shapes.broadcast)
 
 
 def _broadcastable(lowering: Lowering, node: ir.Node, position: int) -> ir.Value | None:
@@ -467,7 +465,7 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
 _declare(_VARIADIC, lower_variadic, order.broadcasting)
 
 
-@_elementwise({"Where": (9, 16)}, order=order.broadcasting, bound=movement.choose, values=(), folds=CHEAP | COUNTS)
+@_elementwise({"Where": (9, 16)}, order=order.broadcasting, bound=movement.choose, folds=CHEAP | COUNTS)
 def lower_where(lowering: Lowering, node: ir.Node) -> None:
     """One tensor where a condition holds, another elsewhere."""
     program = Program()
@@ -476,7 +474,7 @@ def lower_where(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bounds.remainder, values=(), folds=CHEAP | COUNTS)
+@_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bounds.remainder, folds=CHEAP | COUNTS)
 def lower_mod(lowering: Lowering, node: ir.Node) -> None:
     """The rest of a division of floats, with the sign of the dividend."""
     if not attribute(node, "fmod", 0):

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.operators import batch
-from trnrt.operators.movement import add_move, movable, moving, take
+from trnrt.operators.movement import add_move, movable, moves, take
 from trnrt.operators.record import CHEAP, COUNTS, Index
 from trnrt.planner.lowering.refusals import FALLBACK
 from trnrt.planner.lowering.row_numbers import row_numbers
@@ -32,7 +32,7 @@ class GatherStep(Step):
         return Call("gather", "gather_rows", ())
 
 
-@moving({"Gather": (6, 11, 13)}, batch=batch.gather, values=Index(1), folds=CHEAP | COUNTS)
+@moves({"Gather": (6, 11, 13)}, batch=batch.gather, values=Index(1), folds=CHEAP | COUNTS)
 def lower_gather(lowering: Lowering, node: ir.Node) -> None:
     """Constant indices are access patterns, one for each run of them; by those of an input DMA looks rows up."""
     view = movable(lowering, node.inputs[0])

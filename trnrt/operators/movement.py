@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.values import paddings, slice_ranges
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import movement as bounds
 from trnrt.operators.conv import ConvStep
@@ -73,8 +74,8 @@ def add_take(
     add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why, output=output)
 
 
-moving = partial(Declaration, order=order.fixed, bound=bounds.move, shapes=shapes.by_onnx)
-_reshaping = partial(moving, batch=batch.reshape)
+moves = partial(Declaration, order=order.fixed, bound=bounds.move, shapes=shapes.by_onnx)
+_reshaping = partial(moves, batch=batch.reshape)
 copying = partial(_reshaping, order=order.unary, bound=bounds.same)
 
 
@@ -155,7 +156,7 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked("is_test=0, which is training", hint)
 
 
-@moving({"Transpose": (6, 13, 21, 23, 24, 25)}, batch=batch.transpose, values=(), folds=CHEAP | COUNTS)
+@moves({"Transpose": (6, 13, 21, 23, 24, 25)}, batch=batch.transpose, values=(), folds=CHEAP | COUNTS)
 def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
     """Another order of dimensions: a view; Transposes that follow each other make one, or none. Of a final index: on
     the host."""
@@ -180,33 +181,17 @@ def movable(lowering: Lowering, value: ir.Value | None) -> View:
     return lowering.view_of(value, short_integers=True)
 
 
-@moving({"Slice": (6, 10, 11, 13)}, batch=batch.slicing, order=order.slicing, values=(1, 2, 3, 4), folds=CHEAP | COUNTS)
+@moves({"Slice": (6, 10, 11, 13)}, batch=batch.slicing, order=order.slicing, values=(1, 2, 3, 4), folds=CHEAP | COUNTS)
 def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     """Ranges of indices: an access pattern with an offset and strides."""
     view = movable(lowering, node.inputs[0])
-    for axis, start, end, step in _ranges(lowering, node, len(view.shape)):
+    for axis, start, end, step in slice_ranges(node, len(view.shape), partial(integers, lowering, node)):
         size = view.shape[axis]
         # As Python's slices, but for a start before the first element on the way back, which is that element.
         first = max(start, -size) if step < 0 and size else start
         first, last, stride = slice(first, end, step).indices(size)
         view = view.slice(axis, first, len(range(first, last, stride)), stride)
     lowering.view_as(node, node.outputs[0], view, "ranges of indices: an access pattern")
-
-
-def _ranges(lowering: Lowering, node: ir.Node, rank: int) -> list[tuple[int, int, int, int]]:
-    """(axis, start, end, step) of a Slice; before opset 10 they are attributes."""
-    if lowering.opset < 10:
-        starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
-        axes = attribute(node, "axes", tuple(range(len(starts))))
-        steps = (1,) * len(starts)
-    else:
-        names = ("data", "starts", "ends", "axes", "steps")
-        given = [integers(lowering, node, k, names[k]) for k in range(1, 5)]
-        starts, ends = given[0] or (), given[1] or ()
-        axes = given[2] if given[2] is not None else tuple(range(len(starts)))
-        steps = given[3] if given[3] is not None else (1,) * len(starts)
-    # ONNX writes "to the end" as any number beyond it, which Python's slices take, too.
-    return [(axis % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)]
 
 
 def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tuple[int, ...] | None:
@@ -219,9 +204,7 @@ def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tup
     return tuple(int(i) for i in np.atleast_1d(array).reshape(-1))
 
 
-@moving(
-    {"Split": (6, 11, 13, 18)}, batch=batch.along, order=order.split, values=(1,), folds=COUNTS, shapes=shapes.split
-)
+@moves({"Split": (6, 11, 13, 18)}, batch=batch.along, order=order.split, values=(1,), folds=COUNTS, shapes=shapes.split)
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
     """Parts side by side: each output is an access pattern on the input."""
     view = movable(lowering, node.inputs[0])
@@ -235,7 +218,7 @@ def lower_split(lowering: Lowering, node: ir.Node) -> None:
         start += size
 
 
-@moving({"Expand": (8, 13)}, batch=batch.expand, values=(1,), folds=CHEAP)
+@moves({"Expand": (8, 13)}, batch=batch.expand, values=(1,), folds=CHEAP)
 def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     """Broadcasting to a shape: repeated elements have stride 0."""
     view = movable(lowering, node.inputs[0])
@@ -243,7 +226,7 @@ def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, made, view.broadcast(lowering.shape(made)), "repeated elements: an access pattern")
 
 
-@moving({"Tile": (6, 13)}, batch=batch.tile, values=(1, 2), folds=CHEAP)
+@moves({"Tile": (6, 13)}, batch=batch.expand, values=(1, 2), folds=CHEAP)
 def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     """Whole copies side by side: repeated elements have stride 0."""
     view = movable(lowering, node.inputs[0])
@@ -259,8 +242,8 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, node.outputs[0], whole, "copies side by side: repeated elements have stride 0")
 
 
-@moving({"DepthToSpace": (6, 11, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
-@moving({"SpaceToDepth": (6, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
+@moves({"DepthToSpace": (6, 11, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
+@moves({"SpaceToDepth": (6, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
 def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     """Channels to pixels and back: a transpose of six dimensions."""
     view = movable(lowering, node.inputs[0])
@@ -287,7 +270,7 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, node.outputs[0], whole, "pixels and channels exchanged: an access pattern")
 
 
-@moving(
+@moves(
     {"Concat": (6, 11, 13)},
     batch=batch.concat,
     order=order.concat,
@@ -309,7 +292,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     add_move(lowering, node, parts, "tensors side by side: DMA brings each to its place")
 
 
-@moving(
+@moves(
     {"Pad": (6, 11, 13, 18, 19, 21, 23, 24, 25)},
     batch=batch.pad,
     order=order.pad,
@@ -321,7 +304,7 @@ def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     """Constant padding is written first; edge, reflect and wrap take the elements that they repeat."""
     view = movable(lowering, node.inputs[0])
     shape = lowering.shape(node.outputs[0])
-    begins, ends = _paddings(lowering, node, len(view.shape))
+    begins, ends = paddings(node, len(view.shape), partial(integers, lowering, node))
     mode = attribute(node, "mode", "constant")
     if mode != "constant":
         _pad_by_index(lowering, node, view, begins, ends, mode)
@@ -334,20 +317,6 @@ def lower_pad(lowering: Lowering, node: ir.Node) -> None:
         whole = whole.slice(axis, max(0, begin) if kept else 0, kept)
     fill = _pad_value(lowering, node)
     add_move(lowering, node, [(view, whole)], "DMA into a tensor filled with the padding", fill=fill)
-
-
-def _paddings(lowering: Lowering, node: ir.Node, rank: int) -> tuple[list[int], list[int]]:
-    """Elements before and after each dimension; before opset 11 they are an attribute."""
-    if lowering.opset < 11:
-        pads = attribute(node, "pads", attribute(node, "paddings", ()))
-        axes: tuple[int, ...] | None = None
-    else:
-        pads, axes = integers(lowering, node, 1, "pads") or (), integers(lowering, node, 3, "axes")
-    axes = axes if axes is not None else tuple(range(rank))
-    begins, ends = [0] * rank, [0] * rank
-    for k, axis in enumerate(axes):
-        begins[axis % rank], ends[axis % rank] = int(pads[k]), int(pads[k + len(axes)])
-    return begins, ends
 
 
 def _pad_value(lowering: Lowering, node: ir.Node) -> float:

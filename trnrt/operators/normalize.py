@@ -330,9 +330,7 @@ def add_quotient(lowering: Lowering, node: ir.Node, source: Operand, norm: Opera
     add_compute(lowering, node, program, "rows over their norms")
 
 
-@_normalization(
-    {"MeanVarianceNormalization": (9, 13)}, batch=batch.centre, bound=bounds.mean_variance, shapes=shapes.by_onnx
-)
+@_normalization({"MeanVarianceNormalization": (9, 13)}, batch=batch.centre, bound=bounds.centre, shapes=shapes.by_onnx)
 def lower_mean_variance_normalization(lowering: Lowering, node: ir.Node) -> None:
     """``(x - mean) / (deviation + 1e-9)`` over any axes: the mean first, then the variance of the differences."""
     source = lowering.operand(node.inputs[0])
@@ -377,7 +375,7 @@ class LrnStep(Step):
         return Call("lrn", "lrn", (self.shape[1],), options)
 
 
-@_by_image({"LRN": (6, 13)}, bound=bounds.local_response, shapes=shapes.by_onnx)
+@_by_image({"LRN": (6, 13)}, bound=bounds.local_response, shapes=shapes.lrn)
 def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
     """Each element over a power of the squares in a window of channels."""
     source = lowering.operand(node.inputs[0])

@@ -17,18 +17,19 @@ def fixed(_node: ir.Node, _order: Order) -> Through | None:
     return None
 
 
-def _rest(node: ir.Node) -> tuple[None, ...]:
-    return (None,) * (len(node.inputs) - 1)
+def _through(node: ir.Node, order: Order, made: Order, edit: Callable[[Editor], None] | None = None) -> Through:
+    """The main input in ``order``, the others as they are, and each output in the order ``made``."""
+    return Through((order, *(None,) * (len(node.inputs) - 1)), (made,) * len(node.outputs), edit)
 
 
 def unary(node: ir.Node, order: Order) -> Through | None:
-    return Through((order, *_rest(node)), (order,))
+    return _through(node, order, order)
 
 
 def dropout(node: ir.Node, order: Order) -> Through | None:
     if any(is_used(value) for value in node.outputs[1:]):
         return None
-    return Through((order, *_rest(node)), (order,) * len(node.outputs))
+    return _through(node, order, order)
 
 
 def broadcasting(node: ir.Node, order: Order) -> Through | None:
@@ -59,18 +60,18 @@ def softmax(node: ir.Node, order: Order) -> Through | None:
         first = node.attributes.get_int("axis", 1) % len(order)
         if any(size > 1 for size in shape[first + 1 :]) or any(size > 1 for size in stored(shape, order)[axis + 1 :]):
             return None
-    return Through((order,), (order,), _axis_edit(node, axis))
+    return _through(node, order, order, _axis_edit(node, axis))
 
 
 def split(node: ir.Node, order: Order) -> Through | None:
     axis = order[node.attributes.get_int("axis", 0) % len(order)]
-    return Through((order, *_rest(node)), (order,) * len(node.outputs), _axis_edit(node, axis))
+    return _through(node, order, order, _axis_edit(node, axis))
 
 
 def arg(node: ir.Node, order: Order) -> Through | None:
     axis = node.attributes.get_int("axis", 0) % len(order)
     keeps = bool(node.attributes.get_int("keepdims", 1))
-    return Through((order,), (order if keeps else _without(order, [axis]),), _axis_edit(node, order[axis]))
+    return _through(node, order, order if keeps else _without(order, [axis]), _axis_edit(node, order[axis]))
 
 
 def reduce(node: ir.Node, order: Order) -> Through | None:
@@ -81,10 +82,10 @@ def reduce(node: ir.Node, order: Order) -> Through | None:
     if not axes:
         if node.attributes.get_int("noop_with_empty_axes", 0):
             return None
-        return Through((order, *_rest(node)), (order if keeps else (),))
+        return _through(node, order, order if keeps else ())
     axes = [axis % len(order) for axis in axes]
     made = order if keeps else _without(order, axes)
-    return Through((order, *_rest(node)), (made,), _axes_edit(node, [order[axis] for axis in axes], 1))
+    return _through(node, order, made, _numbers_edit(node, "axes", [order[axis] for axis in axes], 1))
 
 
 def squeeze(node: ir.Node, order: Order) -> Through | None:
@@ -93,10 +94,10 @@ def squeeze(node: ir.Node, order: Order) -> Through | None:
     shape = static_shape(node.inputs[0]) or ()
     axes = integers(node, "axes", 1)
     if axes is None:
-        return Through((order, *_rest(node)), (_without(order, [a for a, size in enumerate(shape) if size == 1]),))
+        return _through(node, order, _without(order, [a for a, size in enumerate(shape) if size == 1]))
     axes = [axis % len(order) for axis in axes]
-    edit = _axes_edit(node, [order[axis] for axis in axes], 1)
-    return Through((order, *_rest(node)), (_without(order, axes),), edit)
+    edit = _numbers_edit(node, "axes", [order[axis] for axis in axes], 1)
+    return _through(node, order, _without(order, axes), edit)
 
 
 def slicing(node: ir.Node, order: Order) -> Through | None:
@@ -109,22 +110,21 @@ def slicing(node: ir.Node, order: Order) -> Through | None:
         if count is None:
             return None
         axes = list(range(count))
-    edit = _axes_edit(node, [order[axis % len(order)] for axis in axes], 3)
+    edit = _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3)
     return Through((order, *(None,) * max(3, len(node.inputs) - 1)), (order,), edit)
 
 
 def pad(node: ir.Node, order: Order) -> Through | None:
     if is_computed(node, 3) or is_computed(node, 1):
         return None
-    needs = (order, *_rest(node))
     if (axes := integers(node, "axes", 3)) is not None:
-        return Through(needs, (order,), _axes_edit(node, [order[axis % len(order)] for axis in axes], 3))
+        return _through(node, order, order, _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3))
     pads = integers(node, "pads", 1)
     rank = len(order)
     if pads is None or len(pads) != 2 * rank:
         return None
     turned = [pads[side * rank + axis] for side in (0, 1) for axis in inverse(order)]
-    return Through(needs, (order,), _numbers_edit(node, "pads", turned, 1))
+    return _through(node, order, order, _numbers_edit(node, "pads", turned, 1))
 
 
 def _without(order: Order, axes: Sequence[int]) -> Order:
@@ -138,10 +138,6 @@ def _axis_edit(node: ir.Node, axis: int) -> Callable[[Editor], None]:
         node.attributes["axis"] = ir.AttrInt64("axis", axis)
 
     return edit
-
-
-def _axes_edit(node: ir.Node, axes: list[int], index: int) -> Callable[[Editor], None]:
-    return _numbers_edit(node, "axes", axes, index)
 
 
 def _numbers_edit(node: ir.Node, name: str, numbers: list[int], index: int) -> Callable[[Editor], None]:

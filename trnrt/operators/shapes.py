@@ -48,34 +48,26 @@ def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
 
 
 def conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    """Of Conv and ConvTranspose, whose weights have the channels of images first."""
     data, weight, bias, group = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2), node.attributes.get_int("group", 1)
     if data is None or weight is None:
         return None
     if len(data) < 3 or len(weight) != len(data):
         return f"it has an input of shape {data} and weights of shape {weight}"
-    if group < 1 or weight[1] * group != data[1] or weight[0] % group:
+    kernel, turned = tuple(node.attributes.get_ints("kernel_shape", weight[2:])), node.op_type == "ConvTranspose"
+    if kernel != weight[2:]:
+        return f"it has the kernel_shape {kernel}, and weights of shape {weight}"
+    read, divided = (weight[0], data[1]) if turned else (weight[1] * group, weight[0])
+    if group < 1 or read != data[1] or divided % group:
         return f"it has {data[1]} channels in {group} groups and weights of shape {weight}"
-    if bias is not None and bias != (weight[0],):
-        return f"it has weights of shape {weight} and a bias of shape {bias}"
-    return _padded_twice(node)
+    if bias is not None and bias != (weight[1] * group if turned else weight[0],):
+        return f"it has weights of shape {weight} in {group} groups and a bias of shape {bias}"
+    return _transposed_window(node, data[2:], weight[2:]) if turned else _padded_twice(node)
 
 
 def _padded_twice(node: ir.Node) -> str | None:
     rule, pads = node.attributes.get_string("auto_pad", "NOTSET"), list(node.attributes.get_ints("pads", []))
     return f"it has auto_pad={rule} and pads={pads}" if rule != "NOTSET" and any(pads) else None
-
-
-def conv_transpose(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    data, weight, bias, group = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2), node.attributes.get_int("group", 1)
-    if data is None or weight is None:
-        return None
-    if len(data) < 3 or len(weight) != len(data):
-        return f"it has an input of shape {data} and weights of shape {weight}"
-    if group < 1 or weight[0] != data[1] or data[1] % group:
-        return f"it has {data[1]} channels in {group} groups and weights of shape {weight}"
-    if bias is not None and bias != (weight[1] * group,):
-        return f"it has weights of shape {weight} in {group} groups and a bias of shape {bias}"
-    return _transposed_window(node, data[2:], weight[2:])
 
 
 def _transposed_window(node: ir.Node, sizes: Shape, kernel: Shape) -> str | None:
@@ -159,6 +151,11 @@ def blocks(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     if node.op_type == "DepthToSpace" and data[1] % (block * block):
         return f"{data[1]} channels are not whole blocks of {block} x {block}"
     return None
+
+
+def lrn(node: ir.Node, _shapes: list[Shape | None]) -> str | None:
+    size = node.attributes.get_int("size", 1)
+    return f"it has the size {size}" if size < 1 else None
 
 
 def by_channel(node: ir.Node, shapes: list[Shape | None]) -> str | None:

@@ -231,8 +231,7 @@ def _measured(group: Group, done: Sequence[Evaluated], result: Array, expected: 
         return distance(errors_of(result, as_float(expected)), made.error)
     (x, *_), (value, *_) = producer.inputs, node.inputs
     assert x is not None and value is not None
-    found = node.attributes.get("axis")
-    axis = int(found.value if found is not None else 0) % max(x.ndim, 1)
+    axis = node.attributes.get_int("axis", 0) % max(x.ndim, 1)
     shape = tuple(1 if d == axis else size for d, size in enumerate(x.shape))
     off = made.errors.get(value_name(value), np.zeros(x.shape, np.float32))
     errors = index_errors(result, expected, as_float(x), off, axis, shape)

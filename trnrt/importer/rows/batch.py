@@ -7,12 +7,13 @@ where the batch is, whatever shape the elements are given. What each operator do
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import constant_array, opset_of
+from trnrt.importer.values import constant_array, slice_ranges
 
 Shape = tuple[int, ...]
 
@@ -73,12 +74,4 @@ def is_same_for_rows(array: np.ndarray | None, axis: int, rows: int) -> bool:
 
 def ranges(node: ir.Node, rank: int) -> list[tuple[int, int, int, int]]:
     """(axis, start, end, step) of a Slice. Mixes where they are computed."""
-    if opset_of(node) < 10:
-        starts, ends = node.attributes.get_ints("starts", []), node.attributes.get_ints("ends", [])
-        axes, steps = node.attributes.get_ints("axes", range(len(starts))), [1] * len(starts)
-    else:
-        starts, ends = constant_integers(node, 1, "starts") or [], constant_integers(node, 2, "ends") or []
-        found = constant_integers(node, 3, "axes"), constant_integers(node, 4, "steps")
-        axes = range(len(starts)) if found[0] is None else found[0]
-        steps = [1] * len(starts) if found[1] is None else found[1]
-    return [(axis % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps, strict=False)]
+    return slice_ranges(node, rank, partial(constant_integers, node))

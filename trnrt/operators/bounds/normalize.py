@@ -105,7 +105,7 @@ def group(case: Case) -> list[Array]:
     return _scaled(case, made.reshape(case.x.shape), error.reshape(case.x.shape), per_channel)
 
 
-def mean_variance(case: Case) -> list[Array]:
+def centre(case: Case) -> list[Array]:
     """Over any axes; mean and deviation are tensors of their own, stored in the dtype."""
     axes = tuple(int(a) for a in case.attribute("axes", (0, 2, 3)))
     mean = np.abs(np.mean(case.x, axis=axes, keepdims=True))
