@@ -13,9 +13,9 @@ from trnrt.kernels import linear
 from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
-from trnrt.operators.elementwise import Program, Register, add_compute, term
 from trnrt.operators.fusing import next_activation
 from trnrt.operators.matmul import product_step
+from trnrt.operators.programs import Program, Register, add_compute, term
 from trnrt.operators.record import SMALL, Declaration
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View

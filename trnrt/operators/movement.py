@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from trnrt.importer.values import paddings, slice_ranges
 from trnrt.operators import batch, order, shapes
-from trnrt.operators.bounds import movement as bounds
+from trnrt.operators.bounds.case import Case, exact
+from trnrt.operators.bounds.rounding import unit_of
 from trnrt.operators.conv import ConvStep
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, Declaration
 from trnrt.planner.lowering.host import host_function
@@ -74,9 +75,49 @@ def add_take(
     add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why, output=output)
 
 
-moves = partial(Declaration, order=order.fixed, bound=bounds.move, shapes=shapes.by_onnx)
+# -- errors ------------------------------------------------------------------------------------------
+
+
+@exact
+def bound_move(case: Case) -> list[Array]:
+    """What the node does to elements, done to their errors."""
+    return _all(case, [case.e, *case.inputs[1:]])
+
+
+@exact
+def bound_same(case: Case) -> list[Array]:
+    """The same elements; a cast to whole numbers may go to either of two, and one to fewer bits rounds there."""
+    if case.y.dtype.kind in "iub":
+        return [np.ceil(case.e)]
+    theirs = 0.0 if case.dtype is None or case.dtype == np.float32 else unit_of(case.dtype)
+    return [case.e + theirs * np.abs(case.y)]
+
+
+@exact
+def bound_concat(case: Case) -> list[Array]:
+    """The errors of all inputs side by side."""
+    return _all(case, list(case.errors))
+
+
+@exact
+def bound_pad(case: Case) -> list[Array]:
+    """What is padded is exact."""
+    rest = [None if array is None else array for array in case.inputs[1:]]
+    if len(rest) > 1 and rest[1] is not None:
+        rest[1] = np.zeros_like(rest[1])
+    made = case.run([case.e, *rest])[0]
+    assert made is not None
+    return [np.maximum(made, 0)]
+
+
+def _all(case: Case, inputs: list[Array | None]) -> list[Array]:
+    made = case.run([None if array is None else np.ascontiguousarray(array) for array in inputs])
+    return [np.zeros((), np.float32) if array is None else np.abs(array) for array in made]
+
+
+moves = partial(Declaration, order=order.fixed, bound=bound_move, shapes=shapes.by_onnx)
 _reshaping = partial(moves, batch=batch.reshape)
-copying = partial(_reshaping, order=order.unary, bound=bounds.same)
+copying = partial(_reshaping, order=order.unary, bound=bound_same)
 
 
 @_reshaping({"Reshape": (6, 13, 14, 19, 21, 23, 24, 25)}, values=(1,), folds=CHEAP | COUNTS)
@@ -274,7 +315,7 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     {"Concat": (6, 11, 13)},
     batch=batch.concat,
     order=order.concat,
-    bound=bounds.concat,
+    bound=bound_concat,
     values=(),
     folds=CHEAP | COUNTS,
 )
@@ -296,7 +337,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     {"Pad": (6, 11, 13, 18, 19, 21, 23, 24, 25)},
     batch=batch.pad,
     order=order.pad,
-    bound=bounds.pad,
+    bound=bound_pad,
     values=(1, 2, 3),
     folds=CHEAP,
 )

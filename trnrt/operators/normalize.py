@@ -12,7 +12,7 @@ import onnx_ir as ir
 from trnrt.kernels.normalize import MAX_COLUMNS
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize as bounds
-from trnrt.operators.elementwise import Program, Register, add_compute, add_program
+from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.reduce import Reduction, add_reduce, checked_axes, filled
 from trnrt.planner.lowering.views import View

@@ -12,7 +12,7 @@ from trnrt.importer.folding.spatial import Span, pool_spans
 from trnrt.kernels import pool2d
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
-from trnrt.operators.elementwise import Program, add_compute, add_program
+from trnrt.operators.programs import Program, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.windows import Window, read_pair
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name

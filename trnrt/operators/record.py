@@ -43,6 +43,9 @@ class NotApplicable:
     reason: str
 
 
+ON_CPU = NotApplicable("ours and onnxruntime's are one where it runs on the CPU")
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why an operator is not lowered, and what helps."""

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
-from trnrt.operators.elementwise import Program, Register, add_compute, add_program
 from trnrt.operators.movement import integers
 from trnrt.operators.pool import AveragePoolStep, PoolStep
+from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import CHEAP, NEVER, BoundRule, Declaration, Folding
 from trnrt.operators.windows import Window
 from trnrt.planner.lowering.views import View

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from trnrt.operators import batch, order, shapes
-from trnrt.operators.record import CHEAP, COUNTS, NEVER, SMALL, Declaration, Index, NotApplicable, Refusal
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration, Index, Refusal
 from trnrt.planner.lowering.refusals import FALLBACK, LATER, QUANTISED, TRAINING
 
 _INTEGERS = Refusal("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
@@ -23,20 +23,17 @@ _refused = partial(
     Declaration,
     batch=batch.unknown,
     order=order.fixed,
-    bound=NotApplicable("ours and onnxruntime's are one where it runs on the CPU"),
+    bound=ON_CPU,
     values=(),
     folds=NEVER,
     shapes=shapes.by_onnx,
 )
-_unary = partial(_refused, batch=batch.elementwise, order=order.unary)
 
 
 def _names(names: str) -> dict[str, tuple[int, ...]]:
     return dict.fromkeys(names.split(), ())
 
 
-_unary(_names("Acos Acosh Asin Asinh Atanh"))(LATER)
-_unary(_names("Atan Cosh IsInf Shrink Sinh Tan"), folds=CHEAP)(LATER)
 _refused(_names("CastLike"), folds=CHEAP)(LATER)
 _refused(_names("CumSum Trilu"), values=(1,), folds=SMALL)(LATER)
 _refused(_names("Hardmax"), batch=batch.along, order=order.softmax)(LATER)

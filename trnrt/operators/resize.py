@@ -12,9 +12,9 @@ import onnx_ir as ir
 from trnrt.kernels.resize import MAX_SIZE, images_together
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
-from trnrt.operators.elementwise import Program, add_compute
 from trnrt.operators.matmul import product_step
 from trnrt.operators.movement import add_move, take
+from trnrt.operators.programs import Program, add_compute
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside
 from trnrt.planner.lowering.moving import move_step
