@@ -216,7 +216,10 @@ def _refusals(tree: ast.AST, operator: str) -> Iterator[str]:
 
 
 def _called(tree: ast.AST, operator: str) -> Iterator[ast.Name]:
-    return (call.func for call in _calls(tree, operator) if isinstance(call.func, ast.Name))
+    """Functions that are called, or given to ``partial`` to be."""
+    for call in _calls(tree, operator):
+        given = call.args[:1] if ast.unparse(call.func) == "partial" else [call.func]
+        yield from (name for name in given if isinstance(name, ast.Name))
 
 
 def _calls(tree: ast.AST, operator: str) -> Iterator[ast.Call]:
