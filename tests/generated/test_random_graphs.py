@@ -31,7 +31,7 @@ from graphs.whole import DRAWS, OPSETS, UNDRAWN, draw_graph, draw_input
 
 import trnrt
 from trnrt.errors import Blocker, InputError, UnsupportedModelError
-from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
+from trnrt.operators.record import records, supported_operators
 
 COUNT, PARTS = 240, 4
 
@@ -216,7 +216,7 @@ def test_constants_that_fit_no_other_rows_are_tried_with_none(op: str) -> None:
 def test_the_list_of_refusals_is_the_codes_own() -> None:
     """Each reason stands in the code, so that the list can't outlive it."""
     lowered = {".".join(filter(None, operator)): operator for operator in supported_operators()}
-    known = {name: operator_table.messages(_REGISTRY[operator], operator[1]) for name, operator in lowered.items()}
+    known = {name: operator_table.messages(records()[o].lowering, o[1]) for name, o in lowered.items()}
     everywhere = [*operator_table.of_the_walk(), *(words for messages in known.values() for words in messages)]
     for op, reason in LISTED:
         if op == "InputError":

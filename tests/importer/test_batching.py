@@ -15,9 +15,7 @@ from open_batches import reference
 
 import trnrt
 from trnrt.importer import import_model
-from trnrt.importer.rows.batch_rules import RULES, WITHOUT_RULE
 from trnrt.importer.rows.batching import mixing
-from trnrt.planner.lowering.walk import supported_operators
 
 Array = NDArray[Any]
 ROWS = 6
@@ -177,14 +175,6 @@ def test_a_number_that_the_model_holds_is_not_the_batch(held: int) -> None:
     exponents = np.exp(grouped - grouped.max(axis=1, keepdims=True))
     expected = (exponents / exponents.sum(axis=1, keepdims=True)).reshape(-1, 4)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
-
-
-def test_every_operator_that_is_lowered_has_a_rule() -> None:
-    """Or stands in the list of those that need none: one that was forgotten would only make batches slow."""
-    lowered = set(supported_operators())
-    assert lowered - set(RULES) == set(WITHOUT_RULE)
-    assert not set(RULES) & set(WITHOUT_RULE)
-    assert all(len(reason.split()) > 3 for reason in WITHOUT_RULE.values())
 
 
 # What is done with a row depends on how many rows there are, at some number beyond the first few.

@@ -9,9 +9,9 @@ import pytest
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import import_model
+from trnrt.operators.record import supported_operators
 from trnrt.planner import make_plan
 from trnrt.planner.lowering.refusals import refusal
-from trnrt.planner.lowering.walk import supported_operators
 
 
 def blockers(text: str, opset: int = 18, **domains: int) -> list[Blocker]:

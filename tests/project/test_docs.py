@@ -16,7 +16,7 @@ import onnx
 import pytest
 import typer
 from command_sections import command_section
-from operator_table import left_out, messages, operator_page, schemas, titled
+from operator_table import left_out, messages, operator_page, schemas, titled, versions
 from profiles import made_profile
 from typer.core import TyperGroup
 
@@ -25,7 +25,7 @@ from trnrt.errors import UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.nki.checking import Report
 from trnrt.nki.machine.timing.steps import BOUNDS
-from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
+from trnrt.operators.record import records, supported_operators
 from trnrt.planner.making import make_plan
 from trnrt.report.documents import nki_profile_document, profile_document
 from trnrt.report.profiles import step_uses_table
@@ -47,6 +47,13 @@ def test_operator_table_is_generated() -> None:
     assert named == [titled(operator) for operator in supported_operators()]
 
 
+def test_records_know_every_version_of_their_operators() -> None:
+    """A version that a newer onnx brings is looked at, and added to the record."""
+    for operator in supported_operators():
+        known, stated = versions(operator), records()[operator].opsets[operator[1]]
+        assert [version for version in stated if version <= max(known, default=0)] == known, operator
+
+
 def test_what_stays_out_is_every_other_operator_of_onnx() -> None:
     out = [name for names in left_out().values() for name in names]
     assert len(out) == len(set(out)) > 50
@@ -63,7 +70,7 @@ def test_messages_are_those_that_a_model_gets() -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "s"))
     with pytest.raises(UnsupportedModelError) as caught:
         make_plan(import_model(model.SerializeToString()), {"x": (1, 1, 4, 4)}, target="trn2", dtype="float32")
-    templates = [re.escape(text).replace("…", ".*") for text in messages(_REGISTRY["", "Resize"], "Resize")]
+    templates = [re.escape(text).replace("…", ".*") for text in messages(records()["", "Resize"].lowering, "Resize")]
     assert any(re.fullmatch(template, caught.value.blockers[0].reason) for template in templates)
 
 

@@ -23,7 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.errors": ("trnrt.nki.errors",),
     "trnrt.nki": (),
     "trnrt.kernels": ("trnrt.nki",),
-    "trnrt.importer": ("trnrt.errors",),
+    "trnrt.importer": ("trnrt.errors", "trnrt.operators.record"),
     "trnrt.planner": ("trnrt.errors", "trnrt.importer", "trnrt.kernels", "trnrt.nki", "trnrt.operators"),
     "trnrt.operators": (
         "trnrt.errors",

@@ -1,8 +1,8 @@
 """docs/operators.md: what trnrt lowers, and what it refuses, from the code itself.
 
-Nothing here is a list of operators: they come from the registry of lowering functions; opsets and attributes from
-ONNX's schemas; what a function refuses from the messages that stand in it; kernels and dtypes from plans for ONNX's own
-node tests; and what stays out from the function that words the refusal.
+Nothing here is a list of operators: they and their opsets come from the records; attributes from ONNX's schemas; what a
+function refuses from the messages that stand in it; kernels and dtypes from plans for ONNX's own node tests; and what
+stays out from the function that words the refusal.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from onnx.defs import OpSchema, get_all_schemas_with_history
 
 from trnrt.errors import TrnrtError
 from trnrt.importer import import_model
+from trnrt.operators.record import lowering_of, records, supported_operators
 from trnrt.planner.lowering import walk as lowering
 from trnrt.planner.lowering.refusals import refusal
-from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
 from trnrt.planner.making import make_plan
 from trnrt.planner.plan import Plan
 
@@ -99,7 +99,7 @@ class Tested:
 def operator_page() -> str:
     """The page as Markdown."""
     found = _node_tests()
-    refused = {operator: messages(_REGISTRY[operator], operator[1]) for operator in supported_operators()}
+    refused = {operator: messages(records()[operator].lowering, operator[1]) for operator in supported_operators()}
     often = Counter(message for found in refused.values() for message in found)
     common = [message for message, count in often.items() if count >= _MANY]
     lines = [_INTRO.format(version=onnx.__version__, oldest=OLDEST_OPSET, newest=onnx.defs.onnx_opset_version())]
@@ -130,11 +130,12 @@ def of_the_walk() -> list[str]:
 
 
 def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[str, ...]:
-    function = _REGISTRY[operator]
+    record = records()[operator]
+    function: Any = record.lowering
     return (
         titled(operator),
         " ".join((inspect.getdoc(function) or "").split()),
-        ", ".join(map(str, versions(operator))),
+        ", ".join(map(str, record.opsets[record.name])),
         ", ".join(attributes(operator)) or "-",
         "; ".join(refused) or "-",
         ", ".join(sorted(tested.dtypes)) or "-",
@@ -215,7 +216,10 @@ def _refusals(tree: ast.AST, operator: str) -> Iterator[str]:
 
 
 def _called(tree: ast.AST, operator: str) -> Iterator[ast.Name]:
-    return (call.func for call in _calls(tree, operator) if isinstance(call.func, ast.Name))
+    """Functions that are called, or given to ``partial`` to be."""
+    for call in _calls(tree, operator):
+        given = call.args[:1] if ast.unparse(call.func) == "partial" else [call.func]
+        yield from (name for name in given if isinstance(name, ast.Name))
 
 
 def _calls(tree: ast.AST, operator: str) -> Iterator[ast.Call]:
@@ -265,7 +269,7 @@ def _node_tests() -> defaultdict[Operator, Tested]:
         if len(nodes) != 1:
             continue
         operator = "" if nodes[0].domain == "ai.onnx" else nodes[0].domain, nodes[0].op_type
-        if operator not in _REGISTRY:
+        if lowering_of(operator) is None:
             continue
         tested = found[operator]
         tested.tests += 1
@@ -307,7 +311,7 @@ def left_out() -> dict[tuple[str, str], list[str]]:
     """(reason, way out) -> the operators of ONNX that are refused so, by name."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for operator, history in schemas().items():
-        if operator in _REGISTRY or not history or operator[1] == "Constant":
+        if lowering_of(operator) or not history or operator[1] == "Constant":
             continue
         blocked = refusal(ir.Node(operator[0], operator[1], [], name="n"))
         found[blocked.reason, blocked.hint].append(titled(operator))

@@ -15,12 +15,11 @@ from onnx.backend.test.case.node import collect_testcases
 
 from trnrt.errors import BackendError, InputError, ModelFileError, UnsupportedModelError
 from trnrt.importer import import_model
-from trnrt.planner.lowering.walk import supported_operators
-from trnrt.validate import rules as rules
-from trnrt.validate.bounds import _RULES, Bound, bound, rule
+from trnrt.operators.bounds.rounding import Rounding, of_sum
+from trnrt.operators.record import records
+from trnrt.validate.bounds import Bound, bound
 from trnrt.validate.distances import distance, errors_of, index_errors
 from trnrt.validate.reference import Evaluated, Group, Groups, evaluate, value_of
-from trnrt.validate.rounding import Rounding, of_sum
 
 Array = NDArray[Any]
 # Of each operator's cases among ONNX's node tests those that take float32 and that onnxruntime runs, the first few.
@@ -29,11 +28,9 @@ CASES_EACH = 4
 OPSET = 24
 Tests = dict[str, list[tuple[onnx.ModelProto, dict[str, Array]]]]
 EXACT = Rounding("float32")
-# Indices are compared in ``distances``; labels are made on the host.
-WITHOUT = {"ArgMax", "ArgMin", "LabelEncoder", "ZipMap"}
-# The operators of ai.onnx.ml have few node tests: pipelines with them are compared in test_validate_layers.py.
-OF_ML = {operator for domain, operator in supported_operators() if domain}
-UNMOVED = {"And", "Cast", "Dropout", "IsNaN", "Not", "Or", "Xor"} | OF_ML
+# Those of ai.onnx.ml have few node tests: pipelines with them are compared in test_validate_layers.py.
+BOUNDED = {name for (domain, name), record in records().items() if not domain and callable(record.bound)}
+UNMOVED = {"And", "Cast", "Dropout", "IsNaN", "Not", "Or", "Xor"}
 
 
 @cache
@@ -61,17 +58,6 @@ def of_own(op: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
     attributes = {"Mod": {"fmod": 1}, "GlobalLpPool": {"p": 3}}.get(op, {})
     model = onnx.load_from_string(net.model(net.add(op, *inputs, **attributes)))
     return model, {"x": np.random.default_rng(5).standard_normal((2, 3, 4, 5)).astype(np.float32)}
-
-
-def test_every_operator_that_is_lowered_has_a_rule() -> None:
-    lowered = {operator for _, operator in supported_operators()}
-    assert lowered - set(_RULES) == WITHOUT
-    assert set(_RULES) - lowered == set()
-
-
-def test_one_rule_an_operator() -> None:
-    with pytest.raises(ValueError, match="Conv has two rules"):
-        rule("Conv")(lambda case: [])
 
 
 def prepared(model: onnx.ModelProto, feeds: dict[str, Array]) -> tuple[Groups, Group]:
@@ -110,7 +96,7 @@ def moves(model: onnx.ModelProto, feeds: dict[str, Array], random: np.random.Gen
     return bool(moving)
 
 
-@pytest.mark.parametrize("op", sorted(set(_RULES) - UNMOVED))
+@pytest.mark.parametrize("op", sorted(BOUNDED - UNMOVED))
 def test_a_rule_bounds_what_moves(op: str) -> None:
     """Inputs are moved by up to 1 % and 0.001: all of them up, all of them down, and at random."""
     random = np.random.default_rng(0)

@@ -15,44 +15,8 @@ from numpy.typing import NDArray
 from trnrt.errors import InputError
 from trnrt.importer.model import TensorInfo
 from trnrt.importer.naming import quoted
+from trnrt.operators.record import COUNTS, Index, record_of
 
-# Inputs by position that say what an operator does, not what it does it to.
-_POSITIONS: dict[str, tuple[int, ...]] = {
-    "Clip": (1, 2),
-    "ConstantOfShape": (0,),
-    "CumSum": (1,),
-    "Dropout": (1, 2),
-    "Expand": (1,),
-    "OneHot": (1, 2),
-    "Pad": (1, 2, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1, 2),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-    **{
-        f"Reduce{kind}": (1,)
-        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-    },
-}
-# Indices, of any rank; but not into a constant table: those are data, and would be a new plan for each sentence.
-_INDICES: dict[tuple[str, str], int] = {
-    ("", "Gather"): 1,
-    ("", "GatherElements"): 1,
-    ("", "GatherND"): 1,
-    ("ai.onnx.ml", "ArrayFeatureExtractor"): 1,
-}
-# What computes such values from others.
-_ARITHMETIC = frozenset(
-    """Abs Add Cast Ceil Concat Div Equal Floor Gather Greater Identity Less Max Min Mod Mul Neg Range Reshape Shape
-    Size Slice Split Sqrt Squeeze Sub Transpose Unsqueeze Where""".split()  # noqa: SIM905
-)
 _MOST_NUMBERS = 4096
 
 
@@ -60,7 +24,8 @@ def find_parameters(graph: ir.Graph) -> tuple[str, ...]:
     """Names of the inputs whose values a plan needs."""
     by_value: set[ir.Value] = set()
     for node in reversed(list(graph)):
-        if node.domain == "" and node.op_type in _ARITHMETIC and all(_is_by_value(v, by_value) for v in node.outputs):
+        record = record_of(node)
+        if record is not None and COUNTS in record.folds and all(_is_by_value(v, by_value) for v in node.outputs):
             by_value.update(node.outputs)
     return tuple(value.name or "" for value in graph.inputs if _is_parameter(value, by_value))
 
@@ -68,7 +33,7 @@ def find_parameters(graph: ir.Graph) -> tuple[str, ...]:
 def _is_parameter(value: ir.Value, by_value: set[ir.Value]) -> bool:
     if value.dtype is None or value.shape is None or not value.uses() or not _is_by_value(value, by_value):
         return False
-    of_any_rank = all(_INDICES.get((node.domain, node.op_type)) == index for node, index in value.uses())
+    of_any_rank = all(_is_index(node, index) for node, index in value.uses())
     if of_any_rank:
         return value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
     return len(value.shape) <= 1
@@ -83,11 +48,17 @@ def _is_by_value(value: ir.Value, by_value: set[ir.Value]) -> bool:
 def _takes_value(node: ir.Node, index: int, by_value: set[ir.Value]) -> bool:
     if node.outputs and node.outputs[0] in by_value:
         return True
-    if node.domain == "" and index in _POSITIONS.get(node.op_type, ()):
-        return True
-    table = node.inputs[0]
-    is_index = _INDICES.get((node.domain, node.op_type)) == index
-    return is_index and table is not None and not table.is_initializer() and node.op_type != "Constant"
+    if _is_index(node, index):
+        # Not into a constant table: those are data, and would be a new plan for each sentence.
+        table = node.inputs[0]
+        return table is not None and not table.is_initializer()
+    record = record_of(node)
+    return record is not None and not isinstance(record.values, Index) and index in record.values
+
+
+def _is_index(node: ir.Node, index: int) -> bool:
+    record = record_of(node)
+    return record is not None and record.values == Index(index)
 
 
 def check_values(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
+ReadIntegers = Callable[[int, str], Sequence[int] | None]
+"""Gives the constant integers of an input by its position and name; None where it is left out."""
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
@@ -47,3 +52,46 @@ def replace_output(node: ir.Node, value: ir.Value, *new_nodes: ir.Node) -> None:
     ir.convenience.replace_nodes_and_values(graph, node, [node], new_nodes, [node.outputs[0]], [value])
     if not new_nodes:
         graph.register_initializer(value)
+
+
+def opset_of(node: ir.Node) -> int:
+    """The version of ONNX's own operators in the node's graph, 0 where it is in none."""
+    return node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """An attribute's value as plain Python, or ``default`` where the node has none."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    value = found.value
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def slice_ranges(node: ir.Node, rank: int, read: ReadIntegers) -> list[tuple[int, int, int, int]]:
+    """(axis, start, end, step) of a Slice; before opset 10 they are attributes.
+
+    ONNX writes "to the end" as any number beyond it, which Python's slices take, too.
+    """
+    names = ("starts", "ends", "axes", "steps")
+    if opset_of(node) < 10:
+        starts, ends, axes, steps = (attribute(node, name, None) for name in names)
+    else:
+        starts, ends, axes, steps = (read(k, name) for k, name in enumerate(names, 1))
+    starts, ends = starts or (), ends or ()
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    return [(axis % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps, strict=False)]
+
+
+def paddings(node: ir.Node, rank: int, read: ReadIntegers) -> tuple[list[int], list[int]]:
+    """Elements that a Pad adds before and after each dimension; before opset 11 they are an attribute."""
+    if opset_of(node) < 11:
+        pads, axes = attribute(node, "pads", attribute(node, "paddings", ())), None
+    else:
+        pads, axes = read(1, "pads") or (), read(3, "axes")
+    axes = range(rank) if axes is None else axes
+    begins, ends = [0] * rank, [0] * rank
+    for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=False):
+        begins[axis % rank], ends[axis % rank] = int(begin), int(end)
+    return begins, ends

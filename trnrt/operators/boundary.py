@@ -12,14 +12,16 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
+from trnrt.operators import batch
 from trnrt.operators.elementwise import add_cast
-from trnrt.operators.movement import add_take
+from trnrt.operators.movement import add_take, copying, moves
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, Index
 from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.walk import FLOATS, INTEGERS, Blocked, Lowering, attribute, lowers
+from trnrt.planner.lowering.walk import FLOATS, INTEGERS, Blocked, Lowering, attribute
 from trnrt.planner.plan import Array
 
 
-@lowers("Cast")
+@copying({"Cast": (6, 9, 13, 19, 21, 23, 24, 25, 28)}, values=(), folds=CHEAP | COUNTS)
 def lower_cast(lowering: Lowering, node: ir.Node) -> None:
     """Between floats: nothing, all of them are the session's dtype. Of a final index: on the host."""
     source = node.inputs[0]
@@ -57,7 +59,7 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
     return values.astype(dtype)
 
 
-@lowers("ArrayFeatureExtractor", domain="ai.onnx.ml")
+@moves({"ArrayFeatureExtractor": (1,)}, domain="ai.onnx.ml", batch=batch.extract, values=Index(1), folds=NEVER)
 def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
     """Columns: of a constant table by final indices (a label look-up), or of a tensor by constant indices."""
     table, picks = lowering.constant(node.inputs[0]), lowering.constant(node.inputs[1])

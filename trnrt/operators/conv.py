@@ -13,12 +13,15 @@ from trnrt.kernels.conv import conv_room, conv_transpose, grouping, packing, sta
 from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.operators import batch, order, shapes
 from trnrt.operators.arranging import arranged, named
+from trnrt.operators.bounds import sums
 from trnrt.operators.fusing import following_sum, next_activation
 from trnrt.operators.pool import counts_alike, read_pool
+from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.windows import Window, read_transposed, read_window
 from trnrt.planner.lowering import weights
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.lowering.weights import blocks_of
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
@@ -48,6 +51,17 @@ _DEFAULTS = {
     "pool_op": "max",
     "groups": 1,
 }
+
+
+_convolution = partial(
+    Declaration,
+    batch=batch.by_image,
+    order=order.fixed,
+    bound=sums.convolution,
+    values=(),
+    folds=NEVER,
+    shapes=shapes.conv,
+)
 
 
 @dataclass(kw_only=True)
@@ -336,7 +350,7 @@ def _parameters(
     return weight, arranged(lowering, node, added, columns, "bias", "float32")
 
 
-@lowers("Conv")
+@_convolution({"Conv": (6, 11, 22)})
 def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     """A convolution; a following activation and pooling are computed in the same pass."""
     layer = _layer(lowering, node, False)
@@ -390,7 +404,7 @@ def _too_large(layer: _Layer, window: Window) -> tuple[str, str]:
     return f"the input of one result, {seen}, exceeds SBUF", "use fewer channels (groups), or a smaller kernel"
 
 
-@lowers("ConvTranspose")
+@_convolution({"ConvTranspose": (6, 11, 22)})
 def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     """A transposed convolution; a following activation is computed in the same pass."""
     layer = _layer(lowering, node, True)

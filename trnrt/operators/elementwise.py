@@ -1,311 +1,257 @@
-"""Element-wise operators: each adds to a small program of the ``compute`` kernel, and neighbours become one program."""
+"""Element-wise operators: each adds to a small program of the ``compute`` kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import prod
-from typing import Any
+from functools import partial
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels import compute_tiles
-from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.planner.lowering import weights
-from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
-from trnrt.planner.lowering.weights import PARTITIONS
-from trnrt.planner.placing.placement import tile_shape
-from trnrt.planner.plan import Array, Layout
-from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors, WeightName
+from trnrt.operators import batch, order, record, shapes
+from trnrt.operators.bounds.case import Array, Case, exact
+from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
+from trnrt.operators.programs import Program, Register, Term, add_compute, term
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration
+from trnrt.planner.lowering.refusals import LATER
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute
+
+# -- errors ------------------------------------------------------------------------------------------
+# The slope is a difference quotient over the error itself, or, where that is smaller, over the step at which a quotient
+# in float32 is most exact: the square root of the unit roundoff, relative to the element.
+
+_STEP = float(np.sqrt(SUMS))
 
 
-@dataclass(frozen=True)
-class Register:
-    """An operand of a program: source number ``index``, or the result of operation number ``index``."""
-
-    index: int
-    is_source: bool = False
-
-
-# A register, or a number that every element is combined with.
-Term = Register | float
-Operation = tuple[str, tuple[Term, ...]]
+@exact
+def bound_piecewise(case: Case) -> list[Array]:
+    """Elements as they are, negated, or a limit."""
+    limits = sum(case.error(k).max(initial=0) for k in range(1, len(case.inputs)))
+    return [_carried(case) + limits]
 
 
-@dataclass
-class Program:
-    """Operations on whole tensors in order; the last one's result is the program's. ``sources`` are computed tensors
-    or constants, in the ONNX shape in which they broadcast."""
-
-    sources: list[Operand | Array] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
-
-    def position(self, operand: Operand) -> int:
-        """The number of a source that is a computed tensor."""
-        return next(k for k, s in enumerate(self.sources) if isinstance(s, Operand) and s == operand)
-
-    @property
-    def operands(self) -> list[Operand]:
-        """The sources that are computed tensors."""
-        return [source for source in self.sources if isinstance(source, Operand)]
-
-    def apply(self, name: str, *terms: Term) -> Register:
-        """Append an operation."""
-        self.operations.append((name, terms))
-        return Register(len(self.operations) - 1)
-
-    def source(self, source: Operand | Array) -> Register:
-        """A tensor to compute with; the same computed tensor is brought in once."""
-        if isinstance(source, Operand) and source in self.operands:
-            return Register(self.position(source), True)
-        self.sources.append(source)
-        return Register(len(self.sources) - 1, True)
-
-    def absorb(self, other: Program, value: str) -> Program:
-        """The program with its source ``value`` computed by ``other`` in place."""
-        merged = Program(list(other.sources), list(other.operations))
-        result = Register(len(other.operations) - 1)
-        terms: dict[Register, Register] = {}
-        for k, source in enumerate(self.sources):
-            mine = isinstance(source, Operand) and source.value == value
-            terms[Register(k, True)] = result if mine else merged.source(source)
-        for k, (name, operands) in enumerate(self.operations):
-            terms[Register(k)] = merged.apply(name, *(terms[t] if isinstance(t, Register) else t for t in operands))
-        return merged
-
-    def rendered(self) -> tuple[Any, ...]:
-        """The operations as the kernel takes them: operands are indices, sources first, or numbers."""
-        count = len(self.sources)
-
-        def term(operand: Term) -> int | float:
-            if isinstance(operand, Register):
-                return operand.index if operand.is_source else count + operand.index
-            return float(operand)
-
-        return tuple((name, *(term(t) for t in terms)) for name, terms in self.operations)
+def bound_arithmetic(case: Case) -> list[Array]:
+    """A handful of operations that are rounded as arithmetic is."""
+    return [_carried(case) + of_operation() * np.abs(case.y)]
 
 
-@dataclass(kw_only=True)
-class ComputeStep(Step):
-    """A program on the elements of tensors that broadcast to ``shape``."""
-
-    program: Program
-
-    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
-        rank = {2: (Layout.FEATURES, Layout.ROWS), 4: (Layout.CHANNELS,)}.get(len(self.shape), ())
-        stored = all(shapes.shape(s.value) == s.shape and s.shape in (self.shape, self._gate()) for s in self.sources)
-        on_chip = [layout for layout in rank if stored and all(self._fits(c, layout) for c in self._constants())]
-        return (*on_chip, Layout.HBM)
-
-    def same_layout(self) -> bool:
-        return True
-
-    def _gate(self) -> tuple[int, ...]:
-        """The shape of one number an image and channel, if the result is images."""
-        return (*self.shape[:2], 1, 1) if len(self.shape) == 4 else self.shape
-
-    def _constants(self) -> list[Array]:
-        return [s for s in self.program.sources if not isinstance(s, Operand)]
-
-    def _fits(self, constant: Array, layout: Layout) -> bool:
-        """Whether a constant is one number a partition in a layout: one a channel, or one a feature."""
-        shape = (1,) * (len(self.shape) - constant.ndim) + constant.shape
-        return layout in (Layout.CHANNELS, Layout.FEATURES) and shape[1] == self.shape[1] == constant.size
-
-    def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        views = self._views()
-        if position is None:
-            return views[-1]
-        return views[self.program.position(self.sources[position])]
-
-    def _views(self) -> tuple[tuple[int, ...], ...]:
-        views = collapse_broadcast([s.shape for s in self.program.sources], self.shape)
-        assert views is not None
-        return views
-
-    def call(self, tensors: Tensors) -> Call:
-        on_chip = tensors.layout(self.output) is not Layout.HBM
-        names: list[SourceName | WeightName] = []
-        held: dict[str, Array] = {}
-        for k, source in enumerate(self.program.sources):
-            if isinstance(source, Operand):
-                names.append(SourceName(self.sources.index(source)))
-                continue
-            key = f"c{len(held)}"
-            names.append(WeightName(key))
-            column = source.astype(np.float32)
-            held[key] = weights.columns(column.reshape(-1)) if on_chip else column.reshape(self._views()[k])
-        weights_held, biases = ({}, held) if on_chip else (held, {})
-        args = (tuple(names), self.program.rendered())
-        return Call("elementwise", "compute", args, weights=weights_held, biases=biases, held=tuple(biases))
-
-    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        layout = tensors.layout(self.output)
-        elements = compute_tiles.COLUMNS if layout is Layout.HBM else prod(tile_shape(layout, self.shape)[1:])
-        taken = compute_tiles.tile_bytes(len(self.program.sources), self.program.rendered(), elements)
-        return min(WORKING_BYTES, taken)
+def bound_exponential(case: Case) -> list[Array]:
+    """The argument is reduced first, and its rounding is a relative error of the result."""
+    return [_carried(case) + (of_function() + of_operation() * np.abs(case.x)) * np.abs(case.y)]
 
 
-def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """The operands' shapes and the result's as four dimensions, neighbours that broadcast alike merged.
-
-    None where four are not enough.
-    """
-    rank = len(result)
-    padded = [(1,) * (rank - len(s)) + s for s in shapes]
-    groups: list[tuple[tuple[bool, ...], int]] = []
-    for d in range(rank):
-        if result[d] == 1:
-            continue
-        pattern = tuple(s[d] == 1 for s in padded)
-        if groups and groups[-1][0] == pattern:
-            groups[-1] = (pattern, groups[-1][1] * result[d])
-        else:
-            groups.append((pattern, result[d]))
-    if len(groups) > compute_tiles.DIMENSIONS:
-        return None
-    if len(groups) <= 1:
-        # One dense run: give it as many partitions as divide it.
-        pattern, size = groups[0] if groups else ((False,) * len(shapes), 1)
-        rows = max(r for r in range(1, PARTITIONS + 1) if size % r == 0)
-        groups = [(pattern, rows), (pattern, size // rows)]
-    groups = [((False,) * len(shapes), 1)] * (compute_tiles.DIMENSIONS - len(groups)) + groups
-    operands = [tuple(1 if pattern[k] else size for pattern, size in groups) for k in range(len(shapes))]
-    return (*operands, tuple(size for _, size in groups))
+def bound_function(case: Case) -> list[Array]:
+    """Functions whose error is relative to their result."""
+    return [_carried(case) + of_function() * np.abs(case.y)]
 
 
-def add_compute(
-    lowering: Lowering,
-    node: ir.Node,
-    program: Program,
-    why: str = "element by element on the vector and scalar engines",
-    *,
-    name: str = "",
-) -> None:
-    """Append the step that makes ``node``'s first output by a program (called ``name`` if not after the node)."""
-    made = node.outputs[0]
-    add_program(lowering, node, program, value_name(made), lowering.shape(made), why, name=name or node_name(node))
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+def bound_of_one(case: Case) -> list[Array]:
+    """Functions that are made of numbers near 1, whose rounding stays where these cancel."""
+    return [_carried(case) + of_function() * np.maximum(np.abs(case.y), 1)]
 
 
-def add_program(
-    lowering: Lowering,
-    node: ir.Node,
-    program: Program,
-    output: str,
-    shape: tuple[int, ...],
-    why: str = "element by element on the vector and scalar engines",
-    *,
-    name: str = "",
-    dtype: str = "",
-) -> Operand:
-    """Append a step of ``node`` that makes the tensor ``output`` by a program; ``name`` is the step's, if given.
-
-    ``dtype`` is the output's where it is not the session's.
-    """
-    _expand_sources(lowering, program, shape)
-    step = ComputeStep(
-        name=name or lowering.spare_name(f"{output}.step"),
-        nodes=[node_name(node)],
-        sources=program.operands,
-        output=output,
-        shape=shape,
-        dtype=dtype,
-        program=program,
-    )
-    if not step.sources:
-        raise Blocked("all its inputs are constants, too large to be computed when the model is read")
-    lowering.add(step, [node], why)
-    return Operand(output, shape)
+def bound_gated(case: Case) -> list[Array]:
+    """The argument times a number in [0, 1] that is as exact as 1."""
+    return [_carried(case) + of_function() * np.abs(case.x)]
 
 
-def _expand_sources(lowering: Lowering, program: Program, shape: tuple[int, ...]) -> None:
-    """Write sources out in full, one after the other, until the rest broadcasts in as many groups as the kernel has."""
-    for k, source in enumerate(program.sources):
-        if collapse_broadcast([s.shape for s in program.sources], shape) is not None:
-            return
-        if isinstance(source, Operand):
-            program.sources[k] = lowering.operand_of(View.whole(source.value, source.shape).broadcast(shape))
-        else:
-            program.sources[k] = np.broadcast_to(source, shape)
+@exact
+def bound_step_function(case: Case) -> list[Array]:
+    """Exact but for what lies within the error of a step."""
+    up, down = (case.first(case.x + sign * case.e) for sign in (1, -1))
+    return [np.maximum(np.abs(up - case.y), np.abs(down - case.y))]
 
 
-def term(lowering: Lowering, program: Program, value: ir.Value | None, *, integers: bool = False) -> Term:
-    """An input of a node as an operand: a number where it is one that is constant, else a source."""
-    constant = lowering.constant(value)
-    if constant is not None and constant.dtype != object:
-        numbers = _held(lowering, constant)
-        # Infinity can't be written as a number in a kernel module.
-        return (
-            float(numbers.reshape(())) if numbers.size == 1 and np.isfinite(numbers).all() else program.source(numbers)
-        )
-    return program.source(lowering.operand(value, short_integers=integers))
+def bound_added(case: Case) -> list[Array]:
+    """Sums of a few tensors."""
+    terms = len(case.inputs)
+    share = case.sums(terms)
+    size = sum(np.abs(array) for array in case.inputs if array is not None)
+    error = sum(case.error(k) for k in range(terms)) + share * size
+    return [np.broadcast_to(error / terms if case.op == "Mean" else error, case.y.shape)]
 
 
-def _held(lowering: Lowering, constant: Array) -> Array:
-    """A constant as float32; blocks integers that the session's dtype would round."""
-    numbers: Array = constant.astype(np.float32)
-    if constant.dtype.kind not in "iu":
-        return numbers
-    dtype = "float32" if constant.size == 1 else lowering.dtype  # one number is written into the kernel as float32
-    held = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
-    if not (held == constant.astype(np.float64)).all() or (np.abs(held) > 2.0**53).any():
-        wrong = int(constant.reshape(-1)[np.argmax((held != constant).reshape(-1))])
-        raise Blocked(f"the integer {wrong} in a constant, which {dtype} does not hold", "use floats, or dtype float32")
-    return numbers
+def bound_multiplied(case: Case) -> list[Array]:
+    """Each factor's error times the other factor."""
+    a, b, ea, eb = *_sides(case), case.error(0), case.error(1)
+    return [np.abs(a) * eb + np.abs(b) * ea + ea * eb + of_operation() * np.abs(case.y)]
+
+
+def bound_divided(case: Case) -> list[Array]:
+    """The dividend's error and the quotient's share of the divisor's, over the smallest that the divisor may be."""
+    _, b = _sides(case)
+    ea, eb = case.error(0), case.error(1)
+    smallest = np.maximum(np.abs(b) - eb, np.abs(b) * _STEP)
+    return [(ea + np.abs(case.y) * eb) / smallest + of_operation() * np.abs(case.y)]
+
+
+def bound_prelu(case: Case) -> list[Array]:
+    """The slope counts where the number is negative, or may be."""
+    x, slope = _sides(case)
+    by_slope = np.where(x - case.error(0) < 0, case.size * case.error(1), 0)
+    return [case.error(0) * np.maximum(1, np.abs(slope)) + by_slope + of_operation() * np.abs(case.y)]
+
+
+@exact
+def bound_extreme(case: Case) -> list[Array]:
+    """The largest of the errors."""
+    errors = [np.broadcast_to(case.error(k), case.y.shape) for k in range(len(case.inputs))]
+    return [np.max(errors, axis=0)]
+
+
+def bound_remainder(case: Case) -> list[Array]:
+    """``a - n * b`` with a whole n; by one b more where the quotient may be on either side of a whole number."""
+    a, b = _sides(case)
+    ea, eb = case.error(0), case.error(1)
+    quotient = a / b
+    of_quotient = (ea + np.abs(quotient) * eb) / np.maximum(np.abs(b) - eb, np.abs(b) * _STEP)
+    near = np.abs(quotient - np.round(quotient)) <= of_quotient + 2 * SUMS * np.abs(quotient)
+    moved = ea + np.abs(quotient) * eb + of_operation() * np.abs(a)
+    return [moved + np.where(near, np.abs(b) + eb, 0)]
+
+
+def bound_corners(case: Case) -> list[Array]:
+    """The operator at the ends of what both sides may be."""
+    size = np.abs(case.y) * (1 + np.abs(np.log(np.maximum(np.abs(case.y), np.float32(1e-30)))))
+    return [_corners(case) + of_function() * size]
+
+
+@exact
+def bound_compared(case: Case) -> list[Array]:
+    """In doubt where the sides are closer than their errors."""
+    a, b = _sides(case)
+    doubt = case.error(0) + case.error(1)
+    close = (doubt > 0) & (np.abs(a.astype(np.float32) - b.astype(np.float32)) <= doubt)
+    return [np.where(close, np.float32(1), np.float32(0))]
+
+
+@exact
+def bound_logical(case: Case) -> list[Array]:
+    """In doubt where a side is."""
+    sides = [np.broadcast_to(case.error(k), case.y.shape) for k in range(len(case.inputs))]
+    return [np.max(sides, axis=0)]
+
+
+@exact
+def bound_choose(case: Case) -> list[Array]:
+    """Either side's error, and the distance of the sides where the condition is in doubt."""
+    condition, x, y = case.inputs
+    assert condition is not None and x is not None and y is not None
+    kept = np.where(condition, case.error(1), case.error(2))
+    return [kept + np.where(case.error(0) > 0, np.abs(x - y), 0)]
+
+
+def _sides(case: Case) -> tuple[Array, Array]:
+    a, b = case.inputs[:2]
+    assert a is not None and b is not None
+    return a, b
+
+
+def _carried(case: Case) -> Array:
+    """The error of the first input times the slope there."""
+    if not np.any(case.e):
+        return np.zeros(case.y.shape, np.float32)
+    width = np.maximum(case.e, np.float32(_STEP) * np.abs(case.x))
+    up, down = (case.first(case.x + sign * width) for sign in (1, -1))
+    apart: Array = np.maximum(np.abs(up - case.y), np.abs(down - case.y))
+    share: Array = np.divide(case.e, width, out=np.zeros_like(width), where=width > 0)
+    # Where a function ends within the error, nothing bounds it.
+    return np.where(case.e == 0, np.float32(0), np.where(np.isnan(apart), np.float32(np.inf), apart * share))
+
+
+def _corners(case: Case) -> Array:
+    """The largest distance of the four corners from the result."""
+    a, b = _sides(case)
+    ea, eb = case.error(0), case.error(1)
+    if not np.any(ea) and not np.any(eb):
+        return np.zeros(case.y.shape, np.float32)
+    apart = np.zeros(case.y.shape, np.float32)
+    for up, left in product((1, -1), repeat=2):
+        made = case.first((a + up * ea).astype(np.float32), (b + left * eb).astype(np.float32))
+        apart = np.maximum(apart, np.abs(made - case.y))
+    return apart
 
 
 # -- operators of one input ---------------------------------------------------------------------------
 
+
+class Element(NamedTuple):
+    """An operator that is one operation, and what of its record differs from the others': see ``_declare``.
+
+    ``parameters`` of the operation are attributes, each with ONNX's default.
+    """
+
+    operation: str
+    opsets: tuple[int, ...]
+    bound: record.BoundRule
+    folds: record.Folding
+    parameters: tuple[tuple[str, float], ...] = ()
+    shapes: record.ShapeRule = shapes.by_onnx
+
+
+_elementwise = partial(Declaration, batch=batch.elementwise, values=(), shapes=shapes.by_onnx)
+
+
+def _declare(rows: dict[str, Element], lower: record.Lower, order: record.OrderRule) -> None:
+    for name, row in rows.items():
+        _elementwise({name: row.opsets}, order=order, bound=row.bound, folds=row.folds, shapes=row.shapes)(lower)
+
+
 _UNARY = {
-    "Relu": "relu",
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "Exp": "exp",
-    "Log": "log",
-    "Sqrt": "sqrt",
-    "Reciprocal": "reciprocal",
-    "Abs": "abs",
-    "Neg": "neg",
-    "Sign": "sign",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round",
-    "Erf": "erf",
-    "Softplus": "softplus",
-    "Softsign": "softsign",
-    "Mish": "mish",
-    "HardSwish": "hard_swish",
-    "Not": "not",
-    "IsNaN": "is_nan",
-    "Sin": "sin",
-    "Cos": "cos",
-}
-# Operator -> operation and (attribute, ONNX's default) in the order of its parameters.
-_PARAMETRIC: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
-    "LeakyRelu": ("leaky_relu", (("alpha", 0.01),)),
-    "Elu": ("elu", (("alpha", 1.0),)),
-    "Celu": ("celu", (("alpha", 1.0),)),
-    "Selu": ("selu", (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875))),
-    "HardSigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
+    "Relu": Element("relu", (6, 13, 14), bound_piecewise, CHEAP),
+    "Sigmoid": Element("sigmoid", (6, 13), bound_of_one, CHEAP),
+    "Tanh": Element("tanh", (6, 13), bound_function, CHEAP),
+    "Exp": Element("exp", (6, 13), bound_exponential, CHEAP),
+    "Log": Element("log", (6, 13), bound_function, CHEAP),
+    "Sqrt": Element("sqrt", (6, 13), bound_arithmetic, CHEAP | COUNTS),
+    "Reciprocal": Element("reciprocal", (6, 13), bound_arithmetic, CHEAP),
+    "Abs": Element("abs", (6, 13), bound_piecewise, CHEAP | COUNTS),
+    "Neg": Element("neg", (6, 13), bound_piecewise, CHEAP | COUNTS),
+    "Sign": Element("sign", (9, 13), bound_step_function, CHEAP),
+    "Floor": Element("floor", (6, 13), bound_step_function, CHEAP | COUNTS),
+    "Ceil": Element("ceil", (6, 13), bound_step_function, CHEAP | COUNTS),
+    "Round": Element("round", (11, 22), bound_step_function, CHEAP),
+    "Erf": Element("erf", (9, 13), bound_function, SMALL),
+    "Softplus": Element("softplus", (6, 22), bound_of_one, CHEAP),
+    "Softsign": Element("softsign", (6, 22), bound_function, CHEAP),
+    "Mish": Element("mish", (18, 22), bound_gated, CHEAP),
+    "HardSwish": Element("hard_swish", (14, 22), bound_gated, CHEAP),
+    "Not": Element("not", (6,), bound_logical, CHEAP),
+    "IsNaN": Element("is_nan", (9, 13, 20), bound_logical, CHEAP),
+    "Sin": Element("sin", (7, 22), bound_of_one, CHEAP),
+    "Cos": Element("cos", (7, 22), bound_of_one, CHEAP),
+    "LeakyRelu": Element("leaky_relu", (6, 16), bound_arithmetic, CHEAP, (("alpha", 0.01),)),
+    "Elu": Element("elu", (6, 22), bound_of_one, CHEAP, (("alpha", 1.0),)),
+    "Celu": Element("celu", (12, 28), bound_of_one, CHEAP, (("alpha", 1.0),)),
+    "Selu": Element(
+        "selu", (6, 22), bound_of_one, CHEAP, (("alpha", 1.6732631921768188), ("gamma", 1.0507010221481323))
+    ),
+    "HardSigmoid": Element("hard_sigmoid", (6, 22), bound_arithmetic, CHEAP, (("alpha", 0.2), ("beta", 0.5))),
 }
 
 
-@lowers(*_UNARY, *_PARAMETRIC)
 def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     """A function of each element."""
-    name, parameters = _PARAMETRIC.get(node.op_type) or (_UNARY[node.op_type], ())
+    row = _UNARY[node.op_type]
     if node.op_type == "Celu" and attribute(node, "alpha", 1.0) == 0:
         raise Blocked("alpha=0, which Celu divides by")
     program = Program()
     source = program.source(lowering.operand(node.inputs[0]))
-    program.apply(name, source, *(float(attribute(node, key, default)) for key, default in parameters))
+    program.apply(row.operation, source, *(float(attribute(node, *parameter)) for parameter in row.parameters))
     add_compute(lowering, node, program)
 
 
-@lowers("Gelu")
+_declare(_UNARY, lower_unary, order.unary)
+
+
+# Known, and not lowered.
+_unary = partial(_elementwise, order=order.unary, bound=ON_CPU)
+_unary(dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atanh"), ()), folds=NEVER)(LATER)
+_unary(dict.fromkeys(("Atan", "Cosh", "IsInf", "Shrink", "Sinh", "Tan"), ()), folds=CHEAP)(LATER)
+
+
+@_elementwise({"Gelu": (20,)}, order=order.unary, bound=bound_gated, folds=CHEAP)
 def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     """Gelu, exact or approximated with tanh."""
     program = Program()
@@ -314,7 +260,7 @@ def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Swish")
+@_elementwise({"Swish": (24,)}, order=order.unary, bound=bound_gated, folds=CHEAP)
 def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     """x * sigmoid(alpha * x)."""
     program = Program()
@@ -327,7 +273,7 @@ def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("ThresholdedRelu")
+@_elementwise({"ThresholdedRelu": (10, 22)}, order=order.unary, bound=bound_piecewise, folds=CHEAP)
 def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
     """x where it is greater than alpha, else 0."""
     program = Program()
@@ -337,7 +283,7 @@ def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Clip")
+@_elementwise({"Clip": (6, 11, 12, 13)}, order=order.unary, bound=bound_piecewise, values=(1, 2), folds=CHEAP)
 def lower_clip(lowering: Lowering, node: ir.Node) -> None:
     """Limits from below and above, each of which may be left out; before opset 11 they are attributes."""
     program = Program()
@@ -363,28 +309,32 @@ def lower_clip(lowering: Lowering, node: ir.Node) -> None:
 # -- operators of several inputs ----------------------------------------------------------------------
 
 _BINARY = {
-    "Add": "add",
-    "Sub": "subtract",
-    "Mul": "multiply",
-    "Div": "divide",
-    "Pow": "power",
-    "PRelu": "prelu",
+    "PRelu": Element("prelu", (6, 7, 9, 16), bound_prelu, CHEAP, shapes=shapes.broadcast),
+    "Add": Element("add", (6, 7, 13, 14), bound_added, CHEAP | COUNTS),
+    "Sub": Element("subtract", (6, 7, 13, 14), bound_added, CHEAP | COUNTS),
+    "Mul": Element("multiply", (6, 7, 13, 14), bound_multiplied, CHEAP | COUNTS),
+    "Div": Element("divide", (6, 7, 13, 14), bound_divided, CHEAP | COUNTS),
+    "Pow": Element("power", (6, 7, 12, 13, 15), bound_corners, CHEAP),
 }
 # These compare, choose and combine truth: exact for short integers, too.
 _CHOOSING = {
-    "Greater": "greater",
-    "GreaterOrEqual": "greater_equal",
-    "Less": "less",
-    "LessOrEqual": "less_equal",
-    "Equal": "equal",
-    "And": "and",
-    "Or": "or",
-    "Xor": "xor",
+    "Greater": Element("greater", (6, 7, 9, 13), bound_compared, CHEAP | COUNTS),
+    "GreaterOrEqual": Element("greater_equal", (12, 16), bound_compared, CHEAP),
+    "Less": Element("less", (6, 7, 9, 13), bound_compared, CHEAP | COUNTS),
+    "LessOrEqual": Element("less_equal", (12, 16), bound_compared, CHEAP),
+    "Equal": Element("equal", (6, 7, 11, 13, 19), bound_compared, CHEAP | COUNTS),
+    "And": Element("and", (6, 7), bound_logical, CHEAP),
+    "Or": Element("or", (6, 7), bound_logical, CHEAP),
+    "Xor": Element("xor", (6, 7), bound_logical, CHEAP),
 }
-_VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}
+_VARIADIC = {
+    "Max": Element("maximum", (6, 8, 12, 13), bound_extreme, CHEAP | COUNTS),
+    "Min": Element("minimum", (6, 8, 12, 13), bound_extreme, CHEAP | COUNTS),
+    "Sum": Element("add", (6, 8, 13), bound_added, CHEAP),
+    "Mean": Element("add", (6, 8, 13), bound_added, CHEAP),
+}
 
 
-@lowers(*_BINARY, *_CHOOSING)
 def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     """An operation on two tensors, with ONNX's broadcasting."""
     integers = node.op_type in _CHOOSING
@@ -392,9 +342,12 @@ def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     left, right = (term(lowering, program, _broadcastable(lowering, node, k), integers=integers) for k in (0, 1))
     if not isinstance(left, Register) and not isinstance(right, Register):
         raise Blocked("both sides are constants")
-    name = (_BINARY | _CHOOSING)[node.op_type]
+    name = (_BINARY | _CHOOSING)[node.op_type].operation
     program.apply(name, left, right)
     add_compute(lowering, node, program)
+
+
+_declare(_BINARY | _CHOOSING, lower_binary, order.broadcasting)
 
 
 def _broadcastable(lowering: Lowering, node: ir.Node, position: int) -> ir.Value | None:
@@ -404,7 +357,6 @@ def _broadcastable(lowering: Lowering, node: ir.Node, position: int) -> ir.Value
     return node.inputs[position]
 
 
-@lowers(*_VARIADIC)
 def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     """The sum, mean, largest or smallest of any number of tensors."""
     integers = node.op_type in ("Max", "Min")
@@ -413,7 +365,7 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     # A number on either side of an operation, but not on both: tensors come first.
     result, *others = sorted(terms, key=lambda each: not isinstance(each, Register))
     for other in others:
-        result = program.apply(_VARIADIC[node.op_type], result, other)
+        result = program.apply(_VARIADIC[node.op_type].operation, result, other)
     if node.op_type == "Mean":
         program.apply("multiply", result, 1.0 / len(terms))
     elif len(terms) == 1:
@@ -421,7 +373,10 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Where")
+_declare(_VARIADIC, lower_variadic, order.broadcasting)
+
+
+@_elementwise({"Where": (9, 16)}, order=order.broadcasting, bound=bound_choose, folds=CHEAP | COUNTS)
 def lower_where(lowering: Lowering, node: ir.Node) -> None:
     """One tensor where a condition holds, another elsewhere."""
     program = Program()
@@ -430,7 +385,7 @@ def lower_where(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Mod")
+@_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bound_remainder, folds=CHEAP | COUNTS)
 def lower_mod(lowering: Lowering, node: ir.Node) -> None:
     """The rest of a division of floats, with the sign of the dividend."""
     if not attribute(node, "fmod", 0):

@@ -9,11 +9,13 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.operators.movement import add_move, movable, take
+from trnrt.operators import batch
+from trnrt.operators.movement import add_move, movable, moves, take
+from trnrt.operators.record import CHEAP, COUNTS, Index
 from trnrt.planner.lowering.refusals import FALLBACK
 from trnrt.planner.lowering.row_numbers import row_numbers
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.naming import printable
 from trnrt.planner.plan import DeviceTensor, HostNode
 from trnrt.planner.steps import Call, Operand, Step, Tensors
@@ -30,7 +32,7 @@ class GatherStep(Step):
         return Call("gather", "gather_rows", ())
 
 
-@lowers("Gather")
+@moves({"Gather": (6, 11, 13)}, batch=batch.gather, values=Index(1), folds=CHEAP | COUNTS)
 def lower_gather(lowering: Lowering, node: ir.Node) -> None:
     """Constant indices are access patterns, one for each run of them; by those of an input DMA looks rows up."""
     view = movable(lowering, node.inputs[0])

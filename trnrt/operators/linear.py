@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -10,12 +11,15 @@ import onnx_ir as ir
 
 from trnrt.kernels import linear
 from trnrt.kernels.linear import MAX_FEATURES
-from trnrt.operators.elementwise import Program, Register, add_compute, term
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import sums
 from trnrt.operators.fusing import next_activation
 from trnrt.operators.matmul import product_step
+from trnrt.operators.programs import Program, Register, add_compute, term
+from trnrt.operators.record import SMALL, Declaration
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
@@ -119,7 +123,10 @@ def _bias_row(bias: Array, outputs: int) -> Array | None:
     return None
 
 
-@lowers("Gemm")
+_product = partial(Declaration, order=order.fixed, values=(), folds=SMALL)
+
+
+@_product({"Gemm": (6, 7, 9, 11, 13)}, batch=batch.gemm, bound=sums.gemm, shapes=shapes.gemm)
 def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
     """Y = alpha * A @ B + beta * C; what the product's kernel can't add is added in a step of its own."""
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
@@ -180,7 +187,7 @@ def _add_scaled(
     add_compute(lowering, node, program, name=lowering.spare_name(f"{node_name(node)}.sum"))
 
 
-@lowers("MatMul")
+@_product({"MatMul": (6, 9, 13)}, batch=batch.matmul, bound=sums.matmul, shapes=shapes.by_onnx)
 def lower_matmul(lowering: Lowering, node: ir.Node) -> None:
     """A @ B. With B a constant matrix a following Add of a constant row becomes the bias."""
     weight = lowering.constant(node.inputs[1])

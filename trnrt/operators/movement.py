@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.values import paddings, slice_ranges
 from trnrt.kernels.channels import Run
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds.case import Case, exact
+from trnrt.operators.bounds.rounding import unit_of
 from trnrt.operators.conv import ConvStep
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, Declaration
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
@@ -19,7 +23,6 @@ from trnrt.planner.lowering.walk import (
     Blocked,
     Lowering,
     attribute,
-    lowers,
     node_name,
     operator_name,
     value_name,
@@ -73,7 +76,57 @@ def add_take(
     add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why, output=output)
 
 
-@lowers("Reshape", "Flatten", "Identity", "Dropout", "Squeeze", "Unsqueeze")
+# -- errors ------------------------------------------------------------------------------------------
+
+
+@exact
+def bound_move(case: Case) -> list[Array]:
+    """What the node does to elements, done to their errors."""
+    return _all(case, [case.e, *case.inputs[1:]])
+
+
+@exact
+def bound_same(case: Case) -> list[Array]:
+    """The same elements; a cast to whole numbers may go to either of two, and one to fewer bits rounds there."""
+    if case.y.dtype.kind in "iub":
+        return [np.ceil(case.e)]
+    theirs = 0.0 if case.dtype is None or case.dtype == np.float32 else unit_of(case.dtype)
+    return [case.e + theirs * np.abs(case.y)]
+
+
+@exact
+def bound_concat(case: Case) -> list[Array]:
+    """The errors of all inputs side by side."""
+    return _all(case, list(case.errors))
+
+
+@exact
+def bound_pad(case: Case) -> list[Array]:
+    """What is padded is exact."""
+    rest = [None if array is None else array for array in case.inputs[1:]]
+    if len(rest) > 1 and rest[1] is not None:
+        rest[1] = np.zeros_like(rest[1])
+    made = case.run([case.e, *rest])[0]
+    assert made is not None
+    return [np.maximum(made, 0)]
+
+
+def _all(case: Case, inputs: list[Array | None]) -> list[Array]:
+    made = case.run([None if array is None else np.ascontiguousarray(array) for array in inputs])
+    return [np.zeros((), np.float32) if array is None else np.abs(array) for array in made]
+
+
+moves = partial(Declaration, order=order.fixed, bound=bound_move, shapes=shapes.by_onnx)
+_reshaping = partial(moves, batch=batch.reshape)
+copying = partial(_reshaping, order=order.unary, bound=bound_same)
+
+
+@_reshaping({"Reshape": (6, 13, 14, 19, 21, 23, 24, 25)}, values=(1,), folds=CHEAP | COUNTS)
+@_reshaping({"Unsqueeze": (6, 11, 13, 21, 23, 24, 25)}, values=(1,), folds=CHEAP | COUNTS)
+@_reshaping({"Squeeze": (6, 11, 13, 21, 23, 24, 25)}, order=order.squeeze, values=(1,), folds=CHEAP | COUNTS)
+@_reshaping({"Flatten": (6, 9, 11, 13, 21, 23, 24, 25)}, values=(), folds=CHEAP)
+@copying({"Identity": (6, 13, 14, 16, 19, 21, 23, 24, 25)}, values=(), folds=CHEAP | COUNTS)
+@copying({"Dropout": (6, 7, 10, 12, 13, 22)}, order=order.dropout, values=(1, 2), folds=NEVER)
 def lower_reshape(lowering: Lowering, node: ir.Node) -> None:
     """The same elements in another shape: later steps read them where they are."""
     source = node.inputs[0]
@@ -145,7 +198,7 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked("is_test=0, which is training", hint)
 
 
-@lowers("Transpose")
+@moves({"Transpose": (6, 13, 21, 23, 24, 25)}, batch=batch.transpose, values=(), folds=CHEAP | COUNTS)
 def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
     """Another order of dimensions: a view; Transposes that follow each other make one, or none. Of a final index: on
     the host."""
@@ -170,42 +223,17 @@ def movable(lowering: Lowering, value: ir.Value | None) -> View:
     return lowering.view_of(value, short_integers=True)
 
 
-@lowers("Slice")
+@moves({"Slice": (6, 10, 11, 13)}, batch=batch.slicing, order=order.slicing, values=(1, 2, 3, 4), folds=CHEAP | COUNTS)
 def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     """Ranges of indices: an access pattern with an offset and strides."""
     view = movable(lowering, node.inputs[0])
-    for axis, start, end, step in _ranges(lowering, node, len(view.shape)):
+    for axis, start, end, step in slice_ranges(node, len(view.shape), partial(integers, lowering, node)):
         size = view.shape[axis]
         # As Python's slices, but for a start before the first element on the way back, which is that element.
         first = max(start, -size) if step < 0 and size else start
         first, last, stride = slice(first, end, step).indices(size)
         view = view.slice(axis, first, len(range(first, last, stride)), stride)
     lowering.view_as(node, node.outputs[0], view, "ranges of indices: an access pattern")
-
-
-class _Range(NamedTuple):
-    """What a Slice takes along an axis, as ONNX writes it."""
-
-    axis: int
-    start: int
-    end: int
-    step: int
-
-
-def _ranges(lowering: Lowering, node: ir.Node, rank: int) -> list[_Range]:
-    """What a Slice takes; before opset 10 they are attributes."""
-    if lowering.opset < 10:
-        starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
-        axes = attribute(node, "axes", tuple(range(len(starts))))
-        steps = (1,) * len(starts)
-    else:
-        names = ("data", "starts", "ends", "axes", "steps")
-        given = [integers(lowering, node, k, names[k]) for k in range(1, 5)]
-        starts, ends = given[0] or (), given[1] or ()
-        axes = given[2] if given[2] is not None else tuple(range(len(starts)))
-        steps = given[3] if given[3] is not None else (1,) * len(starts)
-    # ONNX writes "to the end" as any number beyond it, which Python's slices take, too.
-    return [_Range(axis % rank, *others) for axis, *others in zip(axes, starts, ends, steps, strict=True)]
 
 
 def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tuple[int, ...] | None:
@@ -218,7 +246,7 @@ def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tup
     return tuple(int(i) for i in np.atleast_1d(array).reshape(-1))
 
 
-@lowers("Split")
+@moves({"Split": (6, 11, 13, 18)}, batch=batch.along, order=order.split, values=(1,), folds=COUNTS, shapes=shapes.split)
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
     """Parts side by side: each output is an access pattern on the input."""
     view = movable(lowering, node.inputs[0])
@@ -232,7 +260,7 @@ def lower_split(lowering: Lowering, node: ir.Node) -> None:
         start += size
 
 
-@lowers("Expand")
+@moves({"Expand": (8, 13)}, batch=batch.expand, values=(1,), folds=CHEAP)
 def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     """Broadcasting to a shape: repeated elements have stride 0."""
     view = movable(lowering, node.inputs[0])
@@ -240,7 +268,7 @@ def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, made, view.broadcast(lowering.shape(made)), "repeated elements: an access pattern")
 
 
-@lowers("Tile")
+@moves({"Tile": (6, 13)}, batch=batch.expand, values=(1, 2), folds=CHEAP)
 def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     """Whole copies side by side: repeated elements have stride 0."""
     view = movable(lowering, node.inputs[0])
@@ -256,7 +284,8 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, node.outputs[0], whole, "copies side by side: repeated elements have stride 0")
 
 
-@lowers("DepthToSpace", "SpaceToDepth")
+@moves({"DepthToSpace": (6, 11, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
+@moves({"SpaceToDepth": (6, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
 def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     """Channels to pixels and back: a transpose of six dimensions."""
     view = movable(lowering, node.inputs[0])
@@ -283,7 +312,14 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     lowering.view_as(node, node.outputs[0], whole, "pixels and channels exchanged: an access pattern")
 
 
-@lowers("Concat")
+@moves(
+    {"Concat": (6, 11, 13)},
+    batch=batch.concat,
+    order=order.concat,
+    bound=bound_concat,
+    values=(),
+    folds=CHEAP | COUNTS,
+)
 def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     """Tensors side by side: DMA brings each to its place."""
     shape = lowering.shape(node.outputs[0])
@@ -298,12 +334,19 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     add_move(lowering, node, parts, "tensors side by side: DMA brings each to its place")
 
 
-@lowers("Pad")
+@moves(
+    {"Pad": (6, 11, 13, 18, 19, 21, 23, 24, 25)},
+    batch=batch.pad,
+    order=order.pad,
+    bound=bound_pad,
+    values=(1, 2, 3),
+    folds=CHEAP,
+)
 def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     """Constant padding is written first; edge, reflect and wrap take the elements that they repeat."""
     view = movable(lowering, node.inputs[0])
     shape = lowering.shape(node.outputs[0])
-    begins, ends = _paddings(lowering, node, len(view.shape))
+    begins, ends = paddings(node, len(view.shape), partial(integers, lowering, node))
     mode = attribute(node, "mode", "constant")
     if mode != "constant":
         _pad_by_index(lowering, node, view, begins, ends, mode)
@@ -316,20 +359,6 @@ def lower_pad(lowering: Lowering, node: ir.Node) -> None:
         whole = whole.slice(axis, max(0, begin) if kept else 0, kept)
     fill = _pad_value(lowering, node)
     add_move(lowering, node, [(view, whole)], "DMA into a tensor filled with the padding", fill=fill)
-
-
-def _paddings(lowering: Lowering, node: ir.Node, rank: int) -> tuple[list[int], list[int]]:
-    """Elements before and after each dimension; before opset 11 they are an attribute."""
-    if lowering.opset < 11:
-        pads = attribute(node, "pads", attribute(node, "paddings", ()))
-        axes: tuple[int, ...] | None = None
-    else:
-        pads, axes = integers(lowering, node, 1, "pads") or (), integers(lowering, node, 3, "axes")
-    axes = axes if axes is not None else tuple(range(rank))
-    begins, ends = [0] * rank, [0] * rank
-    for k, axis in enumerate(axes):
-        begins[axis % rank], ends[axis % rank] = int(pads[k]), int(pads[k + len(axes)])
-    return begins, ends
 
 
 def _pad_value(lowering: Lowering, node: ir.Node) -> float:

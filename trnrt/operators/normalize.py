@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels.normalize import MAX_COLUMNS
-from trnrt.operators.elementwise import Program, Register, add_compute, add_program
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import normalize as bounds
+from trnrt.operators.programs import Program, Register, add_compute, add_program
+from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.reduce import Reduction, add_reduce, checked_axes, filled
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, rows_and_columns, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, rows_and_columns, value_name
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors, WeightName
 
@@ -23,7 +27,11 @@ Coefficient = Array | Operand | None
 # -- BatchNormalization -------------------------------------------------------------------------------
 
 
-@lowers("BatchNormalization")
+_normalization = partial(Declaration, order=order.fixed, values=(), folds=NEVER)
+_by_image = partial(_normalization, batch=batch.by_image)
+
+
+@_by_image({"BatchNormalization": (6, 7, 9, 14, 15)}, bound=bounds.batch, shapes=shapes.by_channel)
 def lower_batch_normalization(lowering: Lowering, node: ir.Node) -> None:
     """``x * scale + shift`` with one number a channel each, folded on the host where they are constant."""
     _check_inference(lowering, node)
@@ -182,7 +190,12 @@ def _input(node: ir.Node, position: int) -> ir.Value | None:
     return node.inputs[position] if position < len(node.inputs) else None
 
 
-@lowers("LayerNormalization", "RMSNormalization")
+@_normalization(
+    {"LayerNormalization": (17,), "RMSNormalization": (23,)},
+    batch=batch.normalize,
+    bound=bounds.layer,
+    shapes=shapes.broadcast,
+)
 def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
     """Rows of everything from the axis on, with one scale and bias for each of their elements."""
     source = lowering.operand(node.inputs[0])
@@ -243,7 +256,7 @@ def _by_row(lowering: Lowering, value: ir.Value | None, images: int) -> Coeffici
     return _dense(lowering, view.broadcast((images, each)), (images * each, 1))
 
 
-@lowers("InstanceNormalization")
+@_by_image({"InstanceNormalization": (6, 22)}, bound=bounds.instance, shapes=shapes.by_channel)
 def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
     """A row is one channel of one image."""
     source = lowering.operand(node.inputs[0])
@@ -255,7 +268,7 @@ def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
     _add_rows(lowering, node, source, images * channels, scale, bias, eps=eps)
 
 
-@lowers("GroupNormalization")
+@_by_image({"GroupNormalization": (21,)}, bound=bounds.group, shapes=shapes.by_onnx)
 def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
     """A row is one group of channels of one image; scale and bias are one a channel.
 
@@ -286,7 +299,7 @@ def _per_channel(lowering: Lowering, program: Program, value: ir.Value | None, s
     return program.source(_reshaped(lowering, value, shape))
 
 
-@lowers("LpNormalization")
+@_normalization({"LpNormalization": (6, 22)}, batch=batch.along, bound=bounds.lp, shapes=shapes.by_onnx)
 def lower_lp_normalization(lowering: Lowering, node: ir.Node) -> None:
     """Rows along an axis over their 1- or 2-norm; what has the norm 0 stays 0."""
     p = attribute(node, "p", 2)
@@ -317,7 +330,7 @@ def add_quotient(lowering: Lowering, node: ir.Node, source: Operand, norm: Opera
     add_compute(lowering, node, program, "rows over their norms")
 
 
-@lowers("MeanVarianceNormalization")
+@_normalization({"MeanVarianceNormalization": (9, 13)}, batch=batch.centre, bound=bounds.centre, shapes=shapes.by_onnx)
 def lower_mean_variance_normalization(lowering: Lowering, node: ir.Node) -> None:
     """``(x - mean) / (deviation + 1e-9)`` over any axes: the mean first, then the variance of the differences."""
     source = lowering.operand(node.inputs[0])
@@ -362,7 +375,7 @@ class LrnStep(Step):
         return Call("lrn", "lrn", (self.shape[1],), options)
 
 
-@lowers("LRN")
+@_by_image({"LRN": (6, 13)}, bound=bounds.local_response, shapes=shapes.lrn)
 def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
     """Each element over a power of the squares in a window of channels."""
     source = lowering.operand(node.inputs[0])

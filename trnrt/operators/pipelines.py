@@ -10,17 +10,98 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels import argmax, softmax
-from trnrt.operators.elementwise import Program, Term, add_compute, add_program
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds.case import Case, exact
+from trnrt.operators.bounds.rounding import of_function, of_operation
 from trnrt.operators.linear import linear_step
 from trnrt.operators.normalize import add_quotient, add_statistic
+from trnrt.operators.programs import Program, Term, add_compute, add_program
+from trnrt.operators.record import NEVER, Declaration, NotApplicable
 from trnrt.operators.reduce import Reduction
 from trnrt.operators.rows import ArgmaxStep, SoftmaxStep
 from trnrt.planner.lowering.host import host_function
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, operator_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, operator_name, value_name
 from trnrt.planner.plan import Array, HostNode
 from trnrt.planner.steps import Operand
 
-_ML = "ai.onnx.ml"
+# -- errors ------------------------------------------------------------------------------------------
+
+
+def bound_scaler(case: Case) -> list[Array]:
+    """``(x - offset) * scale``: offset and scale are weights."""
+    offset, scale = (np.abs(np.float32(case.attribute(name, (0.0,)))) for name in ("offset", "scale"))
+    stored = case.rounding.weights
+    off = case.e + stored * offset
+    size = case.size + (1 + stored) * offset
+    return [scale * (off + (2 * of_operation() + stored) * size)]
+
+
+def bound_imputer(case: Case) -> list[Array]:
+    """Elements as they are, or a weight."""
+    return [case.e]
+
+
+@exact
+def bound_binarizer(case: Case) -> list[Array]:
+    """In doubt where an element is closer to the threshold than their errors."""
+    threshold = np.float32(case.attribute("threshold", 0.0))
+    doubt = case.e + case.rounding.weights * np.abs(threshold)
+    return [np.where((doubt > 0) & (np.abs(case.x - threshold) <= doubt), np.float32(1), np.float32(0))]
+
+
+def bound_normalizer(case: Case) -> list[Array]:
+    """Rows over a norm, a tensor of its own, which is off by the norm of the errors at most."""
+    kind = case.attribute("norm", "MAX")
+    order = {"MAX": np.inf, "L1": 1, "L2": 2}[kind.decode() if isinstance(kind, bytes) else kind]
+    off = np.linalg.norm(case.e, ord=order, axis=-1, keepdims=True)
+    largest, shown = (np.abs(a).max(axis=-1, keepdims=True) for a in (case.x, case.y))
+    size = np.where(shown > 0, largest / shown, np.float32(1))
+    share = case.sums(case.x.shape[-1]) + of_operation() + 2 * case.rounding.weights
+    rate = np.divide(off, size - off, out=np.full_like(off, np.inf), where=size > off) + share
+    moved = case.e / size
+    return [moved + (np.abs(case.y) + moved) * rate]
+
+
+def bound_regressor(case: Case) -> list[Array]:
+    """Sums of products."""
+    return [_scores(case, case.y.shape[-1])[1]]
+
+
+def bound_classifier(case: Case) -> list[Array]:
+    """Sums of products, which are tensors of their own, and what becomes of them; the labels come of their order."""
+    labels, made = case.outputs
+    assert labels is not None and made is not None
+    z, off = _scores(case, len(case.attribute("intercepts", ())) or made.shape[-1])
+    off = off + case.rounding.stored(np.abs(z) + off)
+    kind = case.attribute("post_transform", "NONE")
+    kind = kind.decode() if isinstance(kind, bytes) else kind
+    if kind == "NONE":
+        error = off
+    elif kind == "LOGISTIC":
+        error = off / 4 + of_function() + case.rounding.weights  # the slope is a quarter at most, and 1 - p is near 1
+    else:
+        spread = z.max(axis=-1, keepdims=True) - z
+        within = off + off.max(axis=-1, keepdims=True)
+        each = of_function() + of_operation() * spread + case.sums(z.shape[-1]) + 2 * case.rounding.weights
+        error = made * (np.expm1(within) + np.exp(within) * each)
+    return [np.zeros(labels.shape, np.float32), np.broadcast_to(error, made.shape)]
+
+
+def _scores(case: Case, count: int) -> tuple[Array, Array]:
+    """The products of rows with ``count`` rows of coefficients, and their errors."""
+    coefficients = np.float32(case.attribute("coefficients", ())).reshape(count, -1).T
+    intercepts = np.float32(case.attribute("intercepts", (0.0,)))
+    x = case.x.reshape(-1, coefficients.shape[0])
+    e, size = case.e.reshape(x.shape), case.size.reshape(x.shape)
+    share, weight = case.sums(x.shape[1] + 1), np.abs(coefficients)
+    error: Array = (e + (share + (1 + share) * case.rounding.weights) * size) @ weight + share * np.abs(intercepts)
+    return x @ coefficients + intercepts, error
+
+
+_of_ml = partial(Declaration, domain="ai.onnx.ml", order=order.fixed, values=(), folds=NEVER, shapes=shapes.by_onnx)
+_of_rows = partial(_of_ml, batch=batch.by_row)
+_ON_HOST = NotApplicable("labels are made on the host, and are the same or not")
+_LIST = NotApplicable("it makes a list of dicts, one for each row, and only as a model's output")
 
 
 def _numbers(node: ir.Node, name: str, columns: int, default: float) -> Array | float:
@@ -47,7 +128,7 @@ def _term(program: Program, numbers: Array | float) -> Term:
     return numbers if isinstance(numbers, float) else program.source(numbers)
 
 
-@lowers("Scaler", domain=_ML)
+@_of_rows({"Scaler": (1,)}, bound=bound_scaler)
 def lower_scaler(lowering: Lowering, node: ir.Node) -> None:
     """``(x - offset) * scale`` of each column."""
     source = lowering.operand(node.inputs[0])
@@ -59,7 +140,7 @@ def lower_scaler(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Imputer", domain=_ML)
+@_of_rows({"Imputer": (1,)}, bound=bound_imputer)
 def lower_imputer(lowering: Lowering, node: ir.Node) -> None:
     """A number for each column in the place of NaN, or of another number that stands for what is missing."""
     if "imputed_value_int64s" in node.attributes:
@@ -74,7 +155,7 @@ def lower_imputer(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@lowers("Binarizer", domain=_ML)
+@_of_ml({"Binarizer": (1,)}, batch=batch.elementwise, bound=bound_binarizer)
 def lower_binarizer(lowering: Lowering, node: ir.Node) -> None:
     """1 where an element is greater than a threshold, else 0."""
     program = Program()
@@ -90,7 +171,7 @@ _NORMS = {
 }
 
 
-@lowers("Normalizer", domain=_ML)
+@_of_rows({"Normalizer": (1,)}, bound=bound_normalizer)
 def lower_normalizer(lowering: Lowering, node: ir.Node) -> None:
     """Rows over their largest element, or their 1- or 2-norm; a row whose norm is 0 stays as it is."""
     name = attribute(node, "norm", "MAX")
@@ -121,7 +202,7 @@ def _linear(lowering: Lowering, node: ir.Node, output: str, count: int) -> Opera
     return Operand(output, step.shape)
 
 
-@lowers("LinearRegressor", domain=_ML)
+@_of_rows({"LinearRegressor": (1,)}, bound=bound_regressor)
 def lower_linear_regressor(lowering: Lowering, node: ir.Node) -> None:
     """A matrix product with a bias."""
     transform = attribute(node, "post_transform", "NONE")
@@ -130,7 +211,7 @@ def lower_linear_regressor(lowering: Lowering, node: ir.Node) -> None:
     _linear(lowering, node, value_name(node.outputs[0]), int(attribute(node, "targets", 1)))
 
 
-@lowers("LinearClassifier", domain=_ML)
+@_of_rows({"LinearClassifier": (1,)}, bound=bound_classifier)
 def lower_linear_classifier(lowering: Lowering, node: ir.Node) -> None:
     """Scores by a matrix product; the label of the largest one is looked up on the host."""
     label, scores = node.outputs
@@ -219,7 +300,7 @@ def _default(node: ir.Node, values: Array) -> Any:
     return attribute(node, "default_int64", -1)
 
 
-@lowers("LabelEncoder", domain=_ML)
+@_of_ml({"LabelEncoder": (1, 2, 4)}, batch=batch.reshape, bound=_ON_HOST)
 def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
     """Labels for other labels: of a final label or index, or of an input, on the host."""
     source = node.inputs[0]
@@ -246,7 +327,7 @@ def _encoded(labels: Array, table: dict[Any, Any], default: Any, dtype: np.dtype
     return np.array(found, dtype).reshape(labels.shape)
 
 
-@lowers("ZipMap", domain=_ML)
+@_of_ml({"ZipMap": (1,)}, batch=_LIST, bound=_ON_HOST)
 def lower_zip_map(lowering: Lowering, node: ir.Node) -> None:
     """A dict of label and score for each row: an output of the model that is a list."""
     made = node.outputs[0]

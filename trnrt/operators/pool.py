@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import Span, pool_spans
 from trnrt.kernels import pool2d
-from trnrt.operators.elementwise import Program, add_compute, add_program
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import sums
+from trnrt.operators.programs import Program, add_compute, add_program
+from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.windows import Window, read_pair
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
@@ -135,38 +139,41 @@ def _source_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
     return shape
 
 
-@lowers("MaxPool")
+_pool = partial(Declaration, batch=batch.by_image, order=order.fixed, values=(), folds=NEVER)
+
+
+@_pool({"MaxPool": (6, 8, 10, 11, 12, 22)}, bound=sums.largest, shapes=shapes.pooling)
 def lower_max_pool(lowering: Lowering, node: ir.Node) -> None:
     """The maxima of sliding windows."""
     _add_pool(lowering, node, read_pool(lowering, node))
 
 
-@lowers("AveragePool")
+@_pool({"AveragePool": (6, 7, 10, 11, 19, 22)}, bound=sums.average, shapes=shapes.pooling)
 def lower_average_pool(lowering: Lowering, node: ir.Node) -> None:
     """The averages of sliding windows, with or without the padding."""
     window = read_pool(lowering, node)
     _add_average(lowering, node, window, _ends(lowering, node, window), bool(attribute(node, "count_include_pad", 0)))
 
 
-@lowers("GlobalMaxPool")
+@_pool({"GlobalMaxPool": (6, 22)}, bound=sums.largest, shapes=shapes.by_onnx)
 def lower_global_max_pool(lowering: Lowering, node: ir.Node) -> None:
     """The maximum of each channel."""
     _add_pool(lowering, node, _whole(lowering, node))
 
 
-@lowers("GlobalAveragePool")
+@_pool({"GlobalAveragePool": (6, 22)}, bound=sums.average, shapes=shapes.by_onnx)
 def lower_global_average_pool(lowering: Lowering, node: ir.Node) -> None:
     """The average of each channel."""
     _add_average(lowering, node, _whole(lowering, node), (0, 0), True)
 
 
-@lowers("LpPool")
+@_pool({"LpPool": (6, 11, 18, 22)}, bound=sums.norm, shapes=shapes.pooling)
 def lower_lp_pool(lowering: Lowering, node: ir.Node) -> None:
     """The p-norms of sliding windows."""
     _add_norms(lowering, node, read_pool(lowering, node))
 
 
-@lowers("GlobalLpPool")
+@_pool({"GlobalLpPool": (6, 22)}, bound=sums.norm, shapes=shapes.by_onnx)
 def lower_global_lp_pool(lowering: Lowering, node: ir.Node) -> None:
     """The p-norm of each channel."""
     _add_norms(lowering, node, _whole(lowering, node))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 import onnx_ir as ir
 
-from trnrt.operators.elementwise import Program, Register, add_compute, add_program
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import sums
 from trnrt.operators.movement import integers
 from trnrt.operators.pool import AveragePoolStep, PoolStep
+from trnrt.operators.programs import Program, Register, add_compute, add_program
+from trnrt.operators.record import CHEAP, NEVER, BoundRule, Declaration, Folding
 from trnrt.operators.windows import Window
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
 Shape = tuple[int, ...]
@@ -29,17 +33,19 @@ class Reduction:
     is_mean: bool = False
 
 
-REDUCTIONS = {
-    "ReduceSum": Reduction("add"),
-    "ReduceMean": Reduction("add", is_mean=True),
-    "ReduceProd": Reduction("multiply"),
-    "ReduceMax": Reduction("maximum"),
-    "ReduceMin": Reduction("minimum"),
-    "ReduceL1": Reduction("add", before="abs"),
-    "ReduceL2": Reduction("add", before="square", after="sqrt"),
-    "ReduceSumSquare": Reduction("add", before="square"),
-    "ReduceLogSum": Reduction("add", after="log"),
+# Operator -> reduction, opsets, the error's bound, and what is folded.
+REDUCTIONS: dict[str, tuple[Reduction, tuple[int, ...], BoundRule, Folding]] = {
+    "ReduceSum": (Reduction("add"), (6, 11, 13), sums.average, CHEAP),
+    "ReduceMean": (Reduction("add", is_mean=True), (6, 11, 13, 18), sums.average, CHEAP),
+    "ReduceProd": (Reduction("multiply"), (6, 11, 13, 18), sums.multiplied, CHEAP),
+    "ReduceMax": (Reduction("maximum"), (6, 11, 12, 13, 18, 20), sums.largest, CHEAP),
+    "ReduceMin": (Reduction("minimum"), (6, 11, 12, 13, 18, 20), sums.largest, CHEAP),
+    "ReduceL1": (Reduction("add", before="abs"), (6, 11, 13, 18), sums.average, CHEAP),
+    "ReduceL2": (Reduction("add", before="square", after="sqrt"), (6, 11, 13, 18), sums.norm, CHEAP),
+    "ReduceSumSquare": (Reduction("add", before="square"), (6, 11, 13, 18), sums.squares, CHEAP),
+    "ReduceLogSum": (Reduction("add", after="log"), (6, 11, 13, 18, 28), sums.log_of_sum, NEVER),
 }
+_reducing = partial(Declaration, batch=batch.reduce, order=order.reduce, values=(1,), shapes=shapes.by_onnx)
 
 
 @dataclass(kw_only=True)
@@ -146,10 +152,9 @@ def checked_axes(axes: Shape, rank: int) -> Shape:
     return tuple(sorted({axis % rank for axis in axes}))
 
 
-@lowers(*REDUCTIONS)
 def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     """A reduction over any axes; before opset 18 (ReduceSum: 13) they are an attribute."""
-    made, reduction = node.outputs[0], REDUCTIONS[node.op_type]
+    made, reduction = node.outputs[0], REDUCTIONS[node.op_type][0]
     exact = node.op_type in ("ReduceMax", "ReduceMin")
     rank = len(_source_shape(lowering, node))
     axes = reduced_axes(lowering, node, rank)
@@ -164,6 +169,10 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     add_reduce(lowering, node, source, stored_axes, reduction, value_name(made), lowering.shape(made))
     if made.dtype in INTEGERS:
         lowering.mark_whole_numbers(made)
+
+
+for _name, (_, _opsets, _bound, _folds) in REDUCTIONS.items():
+    _reducing({_name: _opsets}, bound=_bound, folds=_folds)(lower_reduce)
 
 
 def _pool_images(lowering: Lowering, node: ir.Node, source: Operand) -> None:
@@ -213,7 +222,7 @@ def _apply_elementwise(lowering: Lowering, node: ir.Node, reduction: Reduction) 
     add_compute(lowering, node, program)
 
 
-@lowers("ReduceLogSumExp")
+@_reducing({"ReduceLogSumExp": (6, 11, 13, 18, 28)}, bound=sums.log_of_sum, folds=NEVER)
 def lower_log_sum_exp(lowering: Lowering, node: ir.Node) -> None:
     """The logarithm of the sum of exponentials, relative to the largest element so that none overflows."""
     made = node.outputs[0]

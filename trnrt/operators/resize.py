@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels.resize import MAX_SIZE, images_together
-from trnrt.operators.elementwise import Program, add_compute
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import sums
 from trnrt.operators.matmul import product_step
 from trnrt.operators.movement import add_move, take
+from trnrt.operators.programs import Program, add_compute
+from trnrt.operators.record import NEVER, Declaration
 from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside
 from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
 
@@ -55,7 +59,11 @@ class RepeatStep(Step):
         return Call("resize", "repeat_pixels", ())
 
 
-@lowers("Resize", "Upsample")
+_resizing = partial(Declaration, batch=batch.resize, order=order.fixed, bound=sums.resize, folds=NEVER)
+
+
+@_resizing({"Resize": (10, 11, 13, 18, 19)}, values=(1, 2, 3), shapes=shapes.by_onnx)
+@_resizing({"Upsample": (6, 7, 9)}, values=(1,), shapes=shapes.upsample)
 def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     """Another number of elements along some axes; the scales, or the sizes, are constants."""
     mode = attribute(node, "mode", "nearest")

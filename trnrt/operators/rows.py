@@ -14,7 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.kernels import argmax, softmax, topk
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.bounds import normalize, sums
 from trnrt.operators.movement import integers
+from trnrt.operators.record import NEVER, SMALL, Declaration, NotApplicable
 from trnrt.operators.reduce import checked_axes, filled
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.views import View
@@ -23,13 +26,15 @@ from trnrt.planner.lowering.walk import (
     Blocked,
     Lowering,
     attribute,
-    lowers,
     node_name,
     operator_name,
     value_name,
 )
 from trnrt.planner.plan import Array, HostNode, Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
+
+_along = partial(Declaration, batch=batch.along, shapes=shapes.by_onnx)
+_INDICES = NotApplicable("indices are whole numbers: how far apart the elements are that they name is compared")
 
 
 @dataclass(kw_only=True)
@@ -103,7 +108,8 @@ def _stored_last(lowering: Lowering, made: ir.Value, stored: str, axis: int) -> 
     lowering.stored_as(made, View.whole(stored, (*shape, size)).permute(tuple(order)))
 
 
-@lowers("Softmax", "LogSoftmax")
+@_along({"Softmax": (6, 11, 13)}, order=order.softmax, bound=normalize.softmax, values=(), folds=SMALL)
+@_along({"LogSoftmax": (6, 11, 13)}, order=order.softmax, bound=normalize.softmax, values=(), folds=NEVER)
 def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
     """Softmax, or its logarithm, along an axis (before opset 13: over everything from the axis on)."""
     made = node.outputs[0]
@@ -128,7 +134,7 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
         _stored_last(lowering, made, step.output, axis)
 
 
-@lowers("ArgMax", "ArgMin")
+@_along({"ArgMax": (6, 11, 12, 13), "ArgMin": (6, 11, 12, 13)}, order=order.arg, bound=_INDICES, values=(), folds=SMALL)
 def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     """The index of the first, or the last, maximum or minimum along an axis."""
     lowering.mark_index(node.outputs[0])  # first, so that nodes after one that is blocked are not blamed for it
@@ -159,7 +165,7 @@ def _shape_of(lowering: Lowering, value: ir.Value | None) -> tuple[int, ...]:
     return filled(lowering.shape(value)) or (1,)
 
 
-@lowers("TopK")
+@_along({"TopK": (6, 10, 11, 24)}, order=order.fixed, bound=sums.topk, values=(1,), folds=NEVER)
 def lower_topk(lowering: Lowering, node: ir.Node) -> None:
     """The k extremes along an axis in order, and where they stand: each output that is read is a search of its own."""
     values, indices = node.outputs

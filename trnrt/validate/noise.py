@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.validate.rounding import ONE_IN, confidence, smallest_normal, unit_roundoff
+from trnrt.operators.bounds.rounding import ONE_IN, confidence, smallest_normal, unit_roundoff
 
 Array = NDArray[Any]
 SAMPLES = 4

@@ -13,9 +13,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from trnrt.validate import rules as rules  # registers them
-from trnrt.validate.bounds import has_rule, is_exact
-from trnrt.validate.rounding import SUMS, unit_roundoff
+from trnrt.operators.bounds.case import is_exact
+from trnrt.operators.bounds.rounding import SUMS, unit_roundoff
+from trnrt.validate.bounds import rule_of
 
 _FLOATS = {
     ir.DataType.FLOAT: "float32",
@@ -75,11 +75,12 @@ class _Shaker:
             if node.op_type in _OF_SHAPES or not any(value in self.flowing for value in node.inputs):
                 continue
             self.flowing.update(node.outputs)
-            if is_exact(node.op_type) and not self._is_shortening(node):
+            rule = rule_of(node)
+            if is_exact(rule) and not self._is_shortening(node):
                 if any(value in self.shaken for value in node.inputs):
                     self.shaken.update(node.outputs)
                 continue
-            if has_rule(node.op_type):
+            if rule is not None:
                 self._shake_inputs(node)
             for output in node.outputs:
                 self._shake_output(output, node)

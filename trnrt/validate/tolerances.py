@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import BackendError, TrnrtError
+from trnrt.operators.bounds.rounding import BOTH
 from trnrt.session import InferenceSession, as_matrix
 from trnrt.validate.noise import SAMPLES, allowance, spread, stored
-from trnrt.validate.rounding import BOTH
 from trnrt.validate.running import open_model, run_onnxruntime
 from trnrt.validate.shaking import shaken
 

@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 from trnrt.backends import Backend
 from trnrt.backends.onnxruntime import CpuKernel
 from trnrt.importer import ImportedModel
+from trnrt.operators.bounds.rounding import Rounding
 from trnrt.planner.lowering.walk import node_name, value_name
 from trnrt.planner.parts.partition import CpuPart, DevicePart, Partition
 from trnrt.planner.plan import HostNode, StepReport, StoredTensor
 from trnrt.running.partition import as_output
-from trnrt.validate import rules as rules  # registers them
 from trnrt.validate.alone import LoneStep, PlanReader
 from trnrt.validate.bounds import Bound, as_float, bound
 from trnrt.validate.distances import Distance, distance, errors_of, index_errors
 from trnrt.validate.reference import Evaluated, Group, Groups, evaluate, value_of
-from trnrt.validate.rounding import Rounding
 
 Array = NDArray[Any]
 Errors = dict[str, Array]
@@ -232,8 +231,7 @@ def _measured(group: Group, done: Sequence[Evaluated], result: Array, expected: 
         return distance(errors_of(result, as_float(expected)), made.error)
     (x, *_), (value, *_) = producer.inputs, node.inputs
     assert x is not None and value is not None
-    found = node.attributes.get("axis")
-    axis = int(found.value if found is not None else 0) % max(x.ndim, 1)
+    axis = node.attributes.get_int("axis", 0) % max(x.ndim, 1)
     shape = tuple(1 if d == axis else size for d, size in enumerate(x.shape))
     off = made.errors.get(value_name(value), np.zeros(x.shape, np.float32))
     errors = index_errors(result, expected, as_float(x), off, axis, shape)

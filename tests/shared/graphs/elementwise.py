@@ -6,23 +6,35 @@ import numpy as np
 
 from graphs.draft import Draft, type_of
 from graphs.noise import JUMPS, MOVES, SMOOTH, STEP
+from trnrt.operators.record import records
 
-SMOOTH_UNARY = {
-    "Sigmoid": 7, "Tanh": 7, "Exp": 7, "Erf": 9, "Softplus": 7, "Softsign": 7, "Elu": 7, "Selu": 7, "Celu": 12,
-    "Gelu": 20, "Mish": 18, "HardSigmoid": 7, "HardSwish": 14, "LeakyRelu": 7, "Sin": 7, "Cos": 7, "Swish": 24,
-}  # fmt: skip
-POSITIVE_UNARY = {"Sqrt": 7, "Log": 7, "Reciprocal": 7}
-MOVING_UNARY = {"Relu": 7, "Neg": 7, "Abs": 7, "Identity": 7}
-STEP_UNARY = {"Floor": 7, "Ceil": 7, "Round": 11, "Sign": 9}
+SMOOTH_UNARY = (
+    "Sigmoid", "Tanh", "Exp", "Erf", "Softplus", "Softsign", "Elu", "Selu", "Celu", "Gelu", "Mish", "HardSigmoid",
+    "HardSwish", "LeakyRelu", "Sin", "Cos", "Swish",
+)  # fmt: skip
+POSITIVE_UNARY = ("Sqrt", "Log", "Reciprocal")
+MOVING_UNARY = ("Relu", "Neg", "Abs", "Identity")
+# Operator -> how its results jump.
+JUMPING_UNARY = {
+    "Floor": STEP,
+    "Ceil": STEP,
+    "Round": STEP,
+    "Sign": STEP,
+}
 ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow", "PRelu")
-COMPARISONS = {"Equal": 7, "Greater": 7, "Less": 7, "GreaterOrEqual": 12, "LessOrEqual": 12}
+COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 TRUTH = ("And", "Or", "Xor")
 SEVERAL = {"Max": MOVES, "Min": MOVES, "Sum": SMOOTH, "Mean": SMOOTH}
 
 
+def first_opset(op: str) -> int:
+    """The first version of an operator, of ONNX's from opset 7 on."""
+    return max(7, records()["", op].opsets[op][0])
+
+
 def draw_unary(draft: Draft) -> None:
-    op = draft.choice(list(SMOOTH_UNARY))
-    draft.since(SMOOTH_UNARY[op])
+    op = draft.choice(SMOOTH_UNARY)
+    draft.since(first_opset(op))
     attributes = {}
     if op in ("Elu", "Celu", "LeakyRelu", "HardSigmoid", "Swish") and draft.chance(0.6):
         attributes["alpha"] = draft.choice([0.1, 0.25, 0.5, 1.0, 1.7])
@@ -35,7 +47,7 @@ def draw_unary(draft: Draft) -> None:
 
 def draw_positive(draft: Draft) -> None:
     """Roots, logarithms and reciprocals, of numbers that are positive."""
-    op = draft.choice(list(POSITIVE_UNARY))
+    op = draft.choice(POSITIVE_UNARY)
     source = draft.pick()
     if not (draft.array(source) > 0.05).all():
         source = draft.add("Abs", [source], MOVES)[0]
@@ -44,13 +56,13 @@ def draw_positive(draft: Draft) -> None:
 
 
 def draw_moving(draft: Draft) -> None:
-    draft.add(draft.choice(list(MOVING_UNARY)), [draft.pick()], MOVES)
+    draft.add(draft.choice(MOVING_UNARY), [draft.pick()], MOVES)
 
 
-def draw_steps(draft: Draft) -> None:
-    op = draft.choice(list(STEP_UNARY))
-    draft.since(STEP_UNARY[op])
-    draft.add(op, [draft.pick()], STEP)
+def draw_jumps(draft: Draft) -> None:
+    op = draft.choice(list(JUMPING_UNARY))
+    draft.since(first_opset(op))
+    draft.add(op, [draft.pick()], JUMPING_UNARY[op])
 
 
 def draw_scale(draft: Draft) -> None:
@@ -134,8 +146,8 @@ def draw_several(draft: Draft) -> None:
 
 def draw_comparison(draft: Draft) -> None:
     """A comparison, and mostly a Where or a Cast that reads it."""
-    op = draft.choice(list(COMPARISONS))
-    draft.since(max(COMPARISONS[op], 11 if op == "Equal" else 9))
+    op = draft.choice(COMPARISONS)
+    draft.since(max(first_opset(op), 11 if op == "Equal" else 9))
     source = draft.pick()
     other = partner(draft, source)
     pair = [source, other] if draft.chance(0.5) else [other, source]

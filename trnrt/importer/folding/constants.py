@@ -26,23 +26,12 @@ from trnrt.importer.folding.windows import write_out_padding
 from trnrt.importer.naming import listed, titled
 from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
 from trnrt.importer.values import constant_array, replace_output, static_size
+from trnrt.operators.record import CHEAP, SMALL, record_of
 
 # The folder has its own limits, in elements; ours are in bytes and come first.
 _NO_LIMIT = 2**62
 
-# Operators whose work and memory are in proportion to what they read and write.
-_CHEAP = frozenset(
-    """Abs Add And Atan Cast CastLike Ceil Celu Clip Concat Cos Cosh Div Elu Equal Exp Expand Flatten Floor Gather
-    Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log
-    Max Mean Min Mish Mod Mul Neg Not Or PRelu Pad Pow Range Reciprocal ReduceL1 ReduceL2 ReduceMax
-    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu Shrink Sigmoid Sign
-    Sin Sinh Slice Softplus Softsign Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile Transpose
-    Unsqueeze Where Xor""".split()  # noqa: SIM905, a list would take eighty lines
-)
-# These work harder, and are folded only if what they read and write is small. No other operator is folded.
-_HARDER = frozenset(
-    {"ArgMax", "ArgMin", "CumSum", "Erf", "GatherElements", "GatherND", "Gemm", "MatMul", "Softmax", "Trilu"}
-)
+# Elements that are read and written by what is folded only where it is small.
 _SMALL = 4096
 
 # The folder takes sequences apart whatever their length, and with operators that only newer opsets have. It doesn't see
@@ -130,14 +119,15 @@ class Folder:
             if value is not None:
                 # The folder's record of all that a constant came from grows with the square of a chain's length.
                 value.meta.pop(optimizer.FOLDED_FROM_KEY, None)
-        if node.domain != "" or node.op_type not in _CHEAP | _HARDER or len(node.outputs) != 1:
+        record = record_of(node)
+        if record is None or not record.folds & (CHEAP | SMALL) or len(node.outputs) != 1:
             return False
         output = node.outputs[0]
         size = static_size(output)
         if size is None or output.dtype is None or ir.DataType.STRING in (output.dtype, *_dtypes(node)):
             return False
         arrays = [array for value in node.inputs if (array := constant_array(value)) is not None]
-        if node.op_type in _HARDER and size + sum(a.size for a in arrays) > _SMALL:
+        if SMALL in record.folds and size + sum(a.size for a in arrays) > _SMALL:
             return False
         there = sum(_stored_bytes(array) for array in arrays)
         made = math.ceil(size * output.dtype.itemsize)

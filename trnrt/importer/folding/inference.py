@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.importer.folding.amended import AMENDED, Kind
-from trnrt.importer.folding.consistency import contradiction
 from trnrt.importer.folding.guarding import is_dangerous
 from trnrt.importer.folding.spatial import result_shape
 from trnrt.importer.folding.windows import WINDOWED
 from trnrt.importer.naming import one_line, quoted, titled
 from trnrt.importer.reading.signature import SAME_SHAPE
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
+from trnrt.operators.record import record_of
 
 
 @dataclass(frozen=True)
@@ -244,14 +244,8 @@ def _mismatch(node: ir.Node) -> Reason | None:
     if smallest < (1 if node.op_type in WINDOWED else 0):
         text = f"{titled(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
         return Reason(text, is_contradiction=True)
-    if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) > 1 and "kernel_shape" in node.attributes:
-        kernel, weight = tuple(node.attributes["kernel_shape"].as_ints()), static_shape(node.inputs[1])
-        if weight is not None and weight[2:] != kernel:
-            text = f"{titled(node)} has the kernel_shape {kernel}, and weights of shape {weight}"
-            return Reason(text, is_contradiction=True)
-    if node.op_type == "LRN" and node.attributes.get_int("size", 1) < 1:
-        return Reason(f"{titled(node)} has the size {node.attributes.get_int('size', 1)}", is_contradiction=True)
-    if (told := contradiction(node)) is not None:
+    record, shapes = record_of(node), [static_shape(value) for value in node.inputs]
+    if record is not None and shapes[0] is not None and (told := record.shapes(node, shapes)) is not None:
         return Reason(f"{titled(node)} contradicts its inputs: {told}", is_contradiction=True)
     before, after = static_size(source), static_size(made)
     if node.op_type not in _RESHAPING or before is None or after is None or before == after:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from trnrt.importer.naming import titled
 from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_private, maker
-from trnrt.importer.values import constant_array, static_shape
+from trnrt.importer.values import constant_array, paddings, static_shape
 
 _WINDOWED = ("AveragePool", "Conv", "MaxPool")
 # Their results are never below zero (NaN aside, which a maximum passes on whatever else it sees).
@@ -57,18 +57,12 @@ def _spatial(pad: ir.Node) -> tuple[list[int], float] | None:
         return None
     if any(is_computed(pad, index) for index in (1, 2, 3)):
         return None
-    pads = integers(pad, "pads", 1) or integers(pad, "paddings", 1)
-    axes = integers(pad, "axes", 3)
-    given = [axis % len(shape) for axis in axes] if axes is not None else list(range(len(shape)))
-    if pads is None or len(pads) != 2 * len(given) or min(pads) < 0:
-        return None
-    before, after = dict(zip(given, pads[: len(given)], strict=True)), dict(zip(given, pads[len(given) :], strict=True))
-    if any(side.get(axis, 0) for side in (before, after) for axis in (0, 1)):
+    before, after = paddings(pad, len(shape), lambda position, name: integers(pad, name, position))
+    if min(*before, *after) < 0 or any((*before[:2], *after[:2])):
         return None
     constant = constant_array(input_at(pad, 2))
     value = float(constant.reshape(-1)[0]) if constant is not None else pad.attributes.get_float("value", 0.0)
-    spatial = range(2, len(shape))
-    return [before.get(axis, 0) for axis in spatial] + [after.get(axis, 0) for axis in spatial], value
+    return before[2:] + after[2:], value
 
 
 def _max_allows(pad: ir.Node, value: float) -> bool:

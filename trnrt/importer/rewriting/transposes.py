@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from trnrt.importer.naming import listed, titled, unique
 from trnrt.importer.rewriting.editing import Editor, is_used, maker, shape_of
-from trnrt.importer.rewriting.orders import Order, Through, composed, inverse, is_kept, moves_nothing, stored, through
+from trnrt.importer.rewriting.orders import Order, Through, composed, inverse, is_kept, moves_nothing, stored
 from trnrt.importer.values import static_shape
+from trnrt.operators.record import record_of
 
 # Nodes that may be looked at for all regions of a graph together, so that a hostile graph doesn't take for ever.
 _MOST_LOOKS = 200_000
@@ -65,6 +66,16 @@ def order_of(node: ir.Node) -> Order | None:
         return None
     axes = range(len(shape))
     return tuple(int(axis) for axis in node.attributes.get_ints("perm", list(reversed(axes))))
+
+
+def through(node: ir.Node, order: Order) -> Through | None:
+    """What the node does if its (main) input is stored in ``order``; None if it can't work on that."""
+    record = record_of(node)
+    if record is None or any(
+        static_shape(value) is None or value.dtype is None for value in node.outputs if value.name
+    ):
+        return None
+    return record.order(node, order)
 
 
 @dataclass

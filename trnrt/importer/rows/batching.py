@@ -1,6 +1,6 @@
 """Are the rows of a batch independent? Then a batch may be padded, or be one of several requests put together.
 
-``batch_rules`` says what each operator does to the batch; here it is followed through a graph, from node to node. A
+The record of each operator says what it does to the batch; here that is followed through a graph, from node to node. A
 graph is bound to one number of rows, and much may hold for that number only: a constant can be as long as the batch, or
 be computed from its length. So an open batch is followed at several, and what is done with a row must be the same.
 """
@@ -18,8 +18,9 @@ import onnx_ir as ir
 
 from trnrt.errors import InputError
 from trnrt.importer.naming import titled
-from trnrt.importer.rows.batch_rules import RULES, WITHOUT_RULE, Batch, Mixes, is_same_for_rows, ranges
+from trnrt.importer.rows.batch import Batch, Mixes, is_same_for_rows, ranges
 from trnrt.importer.values import constant_array, named_outputs, static_shape
+from trnrt.operators.record import NotApplicable, record_of
 
 # From these a graph may learn how many rows there are, and do something else from some number on. Without them, it does
 # the same for any number if it does for two.
@@ -107,7 +108,7 @@ def _follow(graph: ir.Graph, inputs: Iterable[str], rows: int) -> _Followed:
                 raise Mixes("what it does to the batch is not known")
             if not any(sources):
                 continue
-            if (node.domain, node.op_type) in WITHOUT_RULE:
+            if (record := record_of(node)) is not None and isinstance(record.batch, NotApplicable):
                 if sources[0] is None or sources[0].axis != 0:
                     raise Mixes("the batch is not dimension 0")
                 lists.update(node.outputs)
@@ -135,10 +136,10 @@ def _captured(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _through(node: ir.Node, sources: list[Batch | None], shape: tuple[int, ...] | None) -> Batch:
-    rule = RULES.get((node.domain, node.op_type))
-    if rule is None or shape is None:
+    record = record_of(node)
+    if record is None or isinstance(record.batch, NotApplicable) or shape is None:
         raise Mixes("what it does to the batch is not known")
-    batch = rule(node, sources, shape)
+    batch = record.batch(node, sources, shape)
     if batch.axis < 0:  # asks for the axis: it must be one dimension's
         raise Mixes("the batch is lost")
     return batch

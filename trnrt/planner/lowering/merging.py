@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trnrt.operators.elementwise import ComputeStep, collapse_broadcast
+from trnrt.operators.programs import ComputeStep, collapse_broadcast
 from trnrt.planner.lowering.walk import Lowering
 from trnrt.planner.steps import Step
 

@@ -1,8 +1,8 @@
-"""Graph to steps: each ONNX node is lowered by the function that is registered for its operator.
+"""Graph to steps: each ONNX node is lowered by the function of its operator's record.
 
 A lowering function makes a step (absorbing the nodes that its kernel computes as well), declares a view, or hands a
-boundary node to the host; what it can't do it blocks, with the reason and a way out. Adding an operator is one
-function here, its kernel if none fits, and one table of test cases.
+boundary node to the host; what it can't do it blocks, with the reason and a way out. Adding an operator is one record
+in ``operators``, its kernel if none fits, and one table of test cases.
 
 A value of the graph is a view of a stored tensor (see ``views``): what only moves elements costs nothing until a kernel
 wants them dense, and then one copy, whatever came together.
@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import Blocker
+from trnrt.importer.values import attribute as attribute
+from trnrt.operators.record import lowering_of
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.blocked import NotStatic
@@ -30,33 +31,12 @@ from trnrt.planner.naming import printable
 from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
 from trnrt.planner.steps import Operand, Step
 
-Lower = Callable[["Lowering", ir.Node], None]
-_REGISTRY: dict[tuple[str, str], Lower] = {}
-
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 # What the session's dtype holds: truth as 0 and 1, and in float32 the whole numbers of two bytes.
 _TRUTH = {ir.DataType.BOOL}
 _SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
 # Integers that the core made itself (a cast) are whole numbers in the session's dtype.
 INTEGERS = _SHORT_INTEGERS | {ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64}
-
-
-def lowers(*operators: str, domain: str = "") -> Callable[[Lower], Lower]:
-    """Register the decorated function for one or more operators; a second claim on a name raises."""
-
-    def register(function: Lower) -> Lower:
-        for operator in operators:
-            if (domain, operator) in _REGISTRY:
-                raise ValueError(f"{operator} has two lowering functions")
-            _REGISTRY[domain, operator] = function
-        return function
-
-    return register
-
-
-def supported_operators() -> list[tuple[str, str]]:
-    """(domain, operator) of everything that can be lowered."""
-    return sorted(_REGISTRY)
 
 
 class Lowering:
@@ -104,7 +84,7 @@ class Lowering:
         for node in self.graph:
             if node.name in self._absorbed:
                 continue
-            lower = _REGISTRY.get((node.domain, node.op_type))
+            lower = lowering_of((node.domain, node.op_type))
             done = len(self.steps)
             self._moves_indices = node.name in self._index_nodes
             try:
@@ -390,15 +370,6 @@ def node_name(node: ir.Node) -> str:
 def operator_name(node: ir.Node) -> str:
     """The operator, with its domain where that is not ONNX's own; both may be anything where ONNX knows neither."""
     return printable(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
-
-
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """An attribute's value as plain Python, or ``default`` where the node has none."""
-    found = node.attributes.get(name)
-    if found is None:
-        return default
-    value = found.value
-    return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
 def rows_and_columns(shape: tuple[int, ...], axis: int) -> tuple[int, int]:

@@ -10,11 +10,10 @@ from math import prod
 
 import numpy as np
 
-from trnrt.validate.bounds import Array, Case, rule
-from trnrt.validate.rounding import SUMS, of_function, of_operation
+from trnrt.operators.bounds.case import Array, Case, exact
+from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
 
 
-@rule("Conv", "ConvTranspose")
 def convolution(case: Case) -> list[Array]:
     """Sums over the channels of a group and the taps of the kernel, and the bias."""
     weight = case.inputs[1]
@@ -27,7 +26,6 @@ def convolution(case: Case) -> list[Array]:
     return [_both(case, weight, share, lambda a, b, c: case.first(a, b, *c), bias)]
 
 
-@rule("Gemm")
 def gemm(case: Case) -> list[Array]:
     """alpha * A @ B + beta * C."""
     a, b = (_turned(case, k) for k in (0, 1))
@@ -42,7 +40,6 @@ def gemm(case: Case) -> list[Array]:
     return [error]
 
 
-@rule("MatMul")
 def matmul(case: Case) -> list[Array]:
     """A @ B, of matrices or stacks of them."""
     b = case.inputs[1]
@@ -74,14 +71,12 @@ def _both(case: Case, weight: Array, share: float, run: object, bias: list[Array
     return error
 
 
-@rule("AveragePool", "GlobalAveragePool", "ReduceSum", "ReduceMean", "ReduceL1")
 def average(case: Case) -> list[Array]:
     """Sums and means: of errors, and of magnitudes."""
     share = case.sums(_terms(case))
     return [case.first(case.e + share * case.size)]
 
 
-@rule("LpPool", "GlobalLpPool", "ReduceL2")
 def norm(case: Case) -> list[Array]:
     """The norm of a sum is at most the sum of the norms."""
     error = case.first(case.e)
@@ -90,7 +85,6 @@ def norm(case: Case) -> list[Array]:
     return [error + share * (case.y + error)]
 
 
-@rule("ReduceProd")
 def multiplied(case: Case) -> list[Array]:
     """The product of ``|x| + e`` less that of ``|x|``."""
     share = case.sums(_terms(case))
@@ -98,7 +92,6 @@ def multiplied(case: Case) -> list[Array]:
     return [np.maximum(most - size, 0) + share * most]
 
 
-@rule("ReduceLogSum", "ReduceLogSumExp")
 def log_of_sum(case: Case) -> list[Array]:
     """The relative error of the sum, and that of the logarithm.
 
@@ -115,14 +108,13 @@ def log_of_sum(case: Case) -> list[Array]:
     return [-np.log1p(-np.minimum(off, np.float32(1))) + of_function() * np.maximum(np.abs(case.y), 1)]
 
 
-@rule("ReduceSumSquare")
 def squares(case: Case) -> list[Array]:
     """The sum of ``(|x| + e)**2 - x**2``, and of a share of the squares."""
     share, size = case.sums(_terms(case)), np.abs(case.x)
     return [case.first(np.sqrt(2 * size * case.e + case.e**2 + share * case.size**2))]
 
 
-@rule("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", exact=True)
+@exact
 def largest(case: Case) -> list[Array]:
     """The largest of numbers moves by the largest error at most."""
     error = case.first(-case.e if case.op == "ReduceMin" else case.e)
@@ -130,14 +122,13 @@ def largest(case: Case) -> list[Array]:
     return [np.where(np.abs(error) > 3e38, 0, np.abs(error))]
 
 
-@rule("TopK", exact=True)
+@exact
 def topk(case: Case) -> list[Array]:
     """Sorted numbers move by the largest error of their row at most."""
     axis = int(case.attribute("axis", -1))
     return [np.broadcast_to(case.e.max(axis=axis, keepdims=True), case.y.shape)]
 
 
-@rule("Resize", "Upsample")
 def resize(case: Case) -> list[Array]:
     """Copies, or sums with weights that come from float32 coordinates, which are off by a rounding of the size."""
     mode = case.attribute("mode", "nearest")

@@ -11,11 +11,10 @@ from math import prod
 
 import numpy as np
 
-from trnrt.validate.bounds import Array, Case, Shape, rule
-from trnrt.validate.rounding import of_function, of_operation
+from trnrt.operators.bounds.case import Array, Case, Shape
+from trnrt.operators.bounds.rounding import of_function, of_operation
 
 
-@rule("Softmax", "LogSoftmax")
 def softmax(case: Case) -> list[Array]:
     """Relative to the result: the error of the element, the largest of its row, and those of exponentials and sum."""
     axis = int(case.attribute("axis", -1 if case.opset >= 13 else 1)) % max(case.x.ndim, 1)
@@ -62,7 +61,6 @@ def _scaled(case: Case, made: Array, error: Array, shape: Shape, scale: int = 1,
     return [np.broadcast_to(total, case.y.shape)]
 
 
-@rule("LayerNormalization", "RMSNormalization")
 def layer(case: Case) -> list[Array]:
     """Over everything from the axis on."""
     axis = int(case.attribute("axis", -1)) % case.x.ndim
@@ -89,7 +87,6 @@ def _statistics(case: Case, axes: Shape) -> list[Array]:
     return [mean_error, inverse]
 
 
-@rule("InstanceNormalization")
 def instance(case: Case) -> list[Array]:
     """Over the pixels of a channel."""
     axes = tuple(range(2, case.x.ndim))
@@ -97,7 +94,6 @@ def instance(case: Case) -> list[Array]:
     return _scaled(case, made, error, (-1, *(1,) * len(axes)))
 
 
-@rule("GroupNormalization")
 def group(case: Case) -> list[Array]:
     """Over the channels of a group and their pixels."""
     images, channels = case.x.shape[:2]
@@ -109,8 +105,7 @@ def group(case: Case) -> list[Array]:
     return _scaled(case, made.reshape(case.x.shape), error.reshape(case.x.shape), per_channel)
 
 
-@rule("MeanVarianceNormalization")
-def mean_variance(case: Case) -> list[Array]:
+def centre(case: Case) -> list[Array]:
     """Over any axes; mean and deviation are tensors of their own, stored in the dtype."""
     axes = tuple(int(a) for a in case.attribute("axes", (0, 2, 3)))
     mean = np.abs(np.mean(case.x, axis=axes, keepdims=True))
@@ -119,7 +114,6 @@ def mean_variance(case: Case) -> list[Array]:
     return [error + (of_operation() + 2 * case.rounding.weights) * (np.abs(made) + error)]
 
 
-@rule("LpNormalization")
 def lp(case: Case) -> list[Array]:
     """Over a norm, whose error is at most the norm of the errors."""
     axis, order = int(case.attribute("axis", -1)), int(case.attribute("p", 2))
@@ -130,7 +124,6 @@ def lp(case: Case) -> list[Array]:
     return [case.e / size + (np.abs(case.y) + case.e / size) * rate]
 
 
-@rule("BatchNormalization")
 def batch(case: Case) -> list[Array]:
     """``(x - mean) * factor + bias``, factor = scale / deviation; where all are constant, as a scale and a shift."""
     epsilon = np.float32(case.attribute("epsilon", 1e-5))
@@ -145,7 +138,6 @@ def batch(case: Case) -> list[Array]:
     return [moved + (3 * of_operation() + 2 * case.rounding.weights) * size]
 
 
-@rule("LRN")
 def local_response(case: Case) -> list[Array]:
     """``x / d**beta``, d being a bias and a mean of squares of neighbours."""
     size, alpha = int(case.attribute("size", 1)), float(case.attribute("alpha", 1e-4))

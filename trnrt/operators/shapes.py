@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import given_scales, pool_spans
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import opset_of
 
 Shape = tuple[int, ...]
-_Rule = Callable[[ir.Node, list[Shape | None]], str | None]
-_RULES: dict[str, _Rule] = {}
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def contradiction(node: ir.Node) -> str | None:
-    """What is wrong with the shapes of the node's inputs, in words; None where nothing is."""
-    rule = _RULES.get(node.op_type) if node.domain == "" else None
-    if rule is None or not node.inputs or static_shape(node.inputs[0]) is None:
-        return None
-    return rule(node, [static_shape(value) for value in node.inputs])
-
-
-def _for(*operators: str) -> Callable[[_Rule], _Rule]:
-    def register(rule: _Rule) -> _Rule:
-        _RULES.update(dict.fromkeys(operators, rule))
-        return rule
-
-    return register
+def by_onnx(_node: ir.Node, _shapes: list[Shape | None]) -> str | None:
+    """An operator whose inputs onnx's inference checks, or that takes any."""
+    return None
 
 
 def _at(shapes: list[Shape | None], index: int) -> Shape | None:
     return shapes[index] if index < len(shapes) else None
 
 
-def broadcasts_to(shape: Shape, wanted: Shape) -> bool:
+def _broadcasts_to(shape: Shape, wanted: Shape) -> bool:
     """Can a tensor of ``shape`` be repeated to be of shape ``wanted``?"""
     tail = wanted[len(wanted) - len(shape) :]
     return len(shape) <= len(wanted) and all(a in (1, b) for a, b in zip(shape, tail, strict=True))
 
 
-@_for("Gemm")
-def _gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     a, b, c = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2)
     if a is None or b is None:
         return None
@@ -57,42 +42,32 @@ def _gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     other, columns = reversed(b) if node.attributes.get_int("transB", 0) else b
     if inner != other:
         return f"it multiplies matrices of shape {(rows, inner)} and {(other, columns)}"
-    if c is not None and not broadcasts_to(c, (rows, columns)):
+    if c is not None and not _broadcasts_to(c, (rows, columns)):
         return f"it adds a tensor of shape {c} to a product of shape {(rows, columns)}"
     return None
 
 
-@_for("Conv")
-def _conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+def conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    """Of Conv and ConvTranspose, whose weights have the channels of images first."""
     data, weight, bias, group = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2), node.attributes.get_int("group", 1)
     if data is None or weight is None:
         return None
     if len(data) < 3 or len(weight) != len(data):
         return f"it has an input of shape {data} and weights of shape {weight}"
-    if group < 1 or weight[1] * group != data[1] or weight[0] % group:
+    kernel, turned = tuple(node.attributes.get_ints("kernel_shape", weight[2:])), node.op_type == "ConvTranspose"
+    if kernel != weight[2:]:
+        return f"it has the kernel_shape {kernel}, and weights of shape {weight}"
+    read, divided = (weight[0], data[1]) if turned else (weight[1] * group, weight[0])
+    if group < 1 or read != data[1] or divided % group:
         return f"it has {data[1]} channels in {group} groups and weights of shape {weight}"
-    if bias is not None and bias != (weight[0],):
-        return f"it has weights of shape {weight} and a bias of shape {bias}"
-    return _padded_twice(node)
+    if bias is not None and bias != (weight[1] * group if turned else weight[0],):
+        return f"it has weights of shape {weight} in {group} groups and a bias of shape {bias}"
+    return _transposed_window(node, data[2:], weight[2:]) if turned else _padded_twice(node)
 
 
 def _padded_twice(node: ir.Node) -> str | None:
     rule, pads = node.attributes.get_string("auto_pad", "NOTSET"), list(node.attributes.get_ints("pads", []))
     return f"it has auto_pad={rule} and pads={pads}" if rule != "NOTSET" and any(pads) else None
-
-
-@_for("ConvTranspose")
-def _conv_transpose(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    data, weight, bias, group = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2), node.attributes.get_int("group", 1)
-    if data is None or weight is None:
-        return None
-    if len(data) < 3 or len(weight) != len(data):
-        return f"it has an input of shape {data} and weights of shape {weight}"
-    if group < 1 or weight[0] != data[1] or data[1] % group:
-        return f"it has {data[1]} channels in {group} groups and weights of shape {weight}"
-    if bias is not None and bias != (weight[1] * group,):
-        return f"it has weights of shape {weight} in {group} groups and a bias of shape {bias}"
-    return _transposed_window(node, data[2:], weight[2:])
 
 
 def _transposed_window(node: ir.Node, sizes: Shape, kernel: Shape) -> str | None:
@@ -124,8 +99,7 @@ def _transposed_window(node: ir.Node, sizes: Shape, kernel: Shape) -> str | None
     return None
 
 
-@_for("AveragePool", "LpPool", "MaxPool")
-def _pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+def pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     """What onnxruntime refuses, too: windows that would see padding alone, or that have no definite place."""
     data, kernel = shapes[0] or (), node.attributes.get_ints("kernel_shape", ())
     sizes, ones = data[2:], [1] * len(kernel)
@@ -146,24 +120,18 @@ def _pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
     plain = node.op_type == "MaxPool" and max(dilations) == 1 and dtype in (None, *_FLOATS)
     cuts = all(node.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad"))
-    plain |= node.op_type == "AveragePool" and _opset(node) < 19 and not cuts
+    plain |= node.op_type == "AveragePool" and opset_of(node) < 19 and not cuts
     if plain and any(min(span.before, span.after) < 0 for span in spans):
         return f"auto_pad finds negative padding for a window of {list(kernel)} with strides={list(strides)}"
     return None
 
 
-def _opset(node: ir.Node) -> int:
-    return node.graph.opset_imports.get("", 0) if node.graph is not None else 0
-
-
-@_for("Upsample")
-def _upsampled(node: ir.Node, _shapes: list[Shape | None]) -> str | None:
+def upsample(node: ir.Node, _shapes: list[Shape | None]) -> str | None:
     scales = given_scales(node)
     return None if scales is None or scales.min() >= 1 else f"it can't shrink, and its scales are {scales.tolist()}"
 
 
-@_for("Split")
-def _split(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+def split(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     data, count = shapes[0] or (), node.attributes.get_int("num_outputs", 0)
     axis = node.attributes.get_int("axis", 0)
     if count < 1 or not -len(data) <= axis < len(data):
@@ -174,8 +142,7 @@ def _split(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     return None if fits else f"it can't divide {size} elements into {count} parts"
 
 
-@_for("DepthToSpace", "SpaceToDepth")
-def _blocks(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+def blocks(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     data, block = shapes[0] or (), node.attributes.get_int("blocksize", 0)
     if len(data) != 4 or block < 1:
         return f"it has an input of shape {data} and blocksize={block}"
@@ -186,8 +153,12 @@ def _blocks(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     return None
 
 
-@_for("BatchNormalization", "InstanceNormalization")
-def _normalization(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+def lrn(node: ir.Node, _shapes: list[Shape | None]) -> str | None:
+    size = node.attributes.get_int("size", 1)
+    return f"it has the size {size}" if size < 1 else None
+
+
+def by_channel(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     data = shapes[0] or ()
     if not node.attributes.get_int("spatial", 1):
         return None
@@ -196,10 +167,9 @@ def _normalization(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     return None if wrong is None else f"it has an input of shape {data} and parameters of shape {wrong}"
 
 
-@_for("LayerNormalization", "PRelu", "RMSNormalization")
-def _broadcasting(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    data, opset = shapes[0] or (), node.graph.opset_imports.get("", 0) if node.graph is not None else 0
-    if node.op_type == "PRelu" and opset < 7:
+def broadcast(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data = shapes[0] or ()
+    if node.op_type == "PRelu" and opset_of(node) < 7:
         return None
-    wrong = next((shape for shape in shapes[1:] if shape is not None and not broadcasts_to(shape, data)), None)
+    wrong = next((shape for shape in shapes[1:] if shape is not None and not _broadcasts_to(shape, data)), None)
     return None if wrong is None else f"it has an input of shape {data} and parameters of shape {wrong}"

@@ -1,0 +1,98 @@
+"""What trnrt knows of an operator stands in its record: elsewhere operators are named in patterns of nodes only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.record import NEVER, Declaration, NotApplicable, Operator, records
+
+ROOT = Path(__file__).parents[2] / "trnrt"
+NAMES = {schema.name for schema in onnx.defs.get_all_schemas_with_history()} | {name for _, name in records()}
+# Rooms without operators of ONNX: the simulator has classes and instructions of such names, and labs make models.
+OUTSIDE = ("operators", "nki", "bench", "kernels", "serve")
+
+# File -> why it names operators.
+ALLOWED = {
+    "importer/folding/amended.py": "results that onnx's inference leaves open in some opsets",
+    "importer/folding/constants.py": "nodes that onnxscript's folder leaves or must not see",
+    "importer/folding/dequantising.py": "the arithmetic of one operator",
+    "importer/folding/guarding.py": "the operator that onnx's inference must not see",
+    "importer/folding/history.py": "nodes whose folding is told in other words, or not at all",
+    "importer/folding/idle.py": "nodes that change nothing",
+    "importer/folding/inference.py": "shapes that onnx's inference does not find",
+    "importer/folding/spatial.py": "sizes that onnxruntime finds and onnx does not",
+    "importer/folding/windows.py": "a rewrite: padding that a rule names becomes numbers",
+    "importer/reading/axes.py": "a rewrite: axes in the order that onnx's inference counts on",
+    "importer/reading/checking.py": "an attribute that would have onnx make room for anything",
+    "importer/reading/model_file.py": "a rewrite: constants of strings",
+    "importer/reading/signature.py": "results that onnx's inference leaves open",
+    "importer/rewriting/editing.py": "makes copies",
+    "importer/rewriting/flattening.py": "a rewrite: a Transpose goes into the weights behind it",
+    "importer/rewriting/older.py": "a rewrite: what opset 6 wrote otherwise",
+    "importer/rewriting/padding.py": "a rewrite: a Pad goes into the window behind it",
+    "importer/rewriting/rules.py": "rewrites of onnxscript: which, and when",
+    "importer/rewriting/scales.py": "a rewrite: scales and shifts go into weights",
+    "importer/rewriting/splitting.py": "a rewrite: many inputs are taken a few at a time",
+    "importer/rewriting/transposes.py": "a rewrite: Transposes cancel",
+    "importer/rows/batching.py": "nodes that tell a graph how many rows there are",
+    "importer/rows/indexing.py": "what stands between an input and the Gather that it is an index of",
+    "planner/lowering/row_numbers.py": "a fusion: what stands between an input and the Gather that it is an index of",
+    "planner/placing/passes.py": "shapes that a smaller batch rewrites",
+    "report/page/parts.py": "no operator: a column's title",
+    "report/top.py": "a pattern: the table that a classifier looks its label up in",
+    "validate/__init__.py": "no operator: a class",
+    "validate/reference.py": "operators that onnxruntime takes with constants only",
+    "validate/shaking.py": "makes nodes that shake numbers, and leaves sizes alone",
+    "validate/walking.py": "indices are compared by what they name",
+}
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """The operators that texts of a file name: alone, or in a list of nothing but operators."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = node.value.split()
+            yield from words if set(words) <= NAMES else ()
+
+
+def test_operators_are_named_in_their_records_and_in_patterns() -> None:
+    files = {path.relative_to(ROOT).as_posix(): path for path in ROOT.rglob("*.py")}
+    inside = {name: path for name, path in files.items() if name.split("/")[0] not in OUTSIDE}
+    assert {name for name, path in inside.items() if any(names_in(path))} == set(ALLOWED)
+
+
+def test_a_facet_that_is_left_out_is_an_error() -> None:
+    facets: dict[str, Any] = {
+        "batch": batch.unknown,
+        "order": order.fixed,
+        "bound": NotApplicable("it is made up"),
+        "values": (),
+        "folds": NEVER,
+        "shapes": shapes.by_onnx,
+    }
+    assert {field.name for field in fields(Declaration) if field.default is MISSING} == {"opsets", *facets}
+    for name in facets:
+        with pytest.raises(TypeError, match=name):
+            Declaration({"Made": (1,)}, **{key: value for key, value in facets.items() if key != name})
+    Declaration({"Made": (1,)}, **facets)
+
+
+def test_what_does_not_apply_has_a_reason() -> None:
+    absent = [
+        value for record in records().values() for value in vars(record).values() if isinstance(value, NotApplicable)
+    ]
+    assert absent and all(len(facet.reason.split()) > 3 for facet in absent)
+
+
+@pytest.mark.parametrize("record", [r for r in records().values() if callable(r.lowering)], ids=lambda r: r.name)
+def test_a_record_stands_beside_what_lowers_it(record: Operator) -> None:
+    assert record.lowering.__module__.startswith("trnrt.operators.")
+    assert record.opsets[record.name] == tuple(sorted(set(record.opsets[record.name]))) != ()

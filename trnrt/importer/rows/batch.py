@@ -1,0 +1,77 @@
+"""Where the batch of a model lies in a tensor, and what rules about it ask.
+
+A tensor is laid out row-major, and the batch is where ``(element // stride) % rows`` tells the row: the stride says
+where the batch is, whatever shape the elements are given. What each operator does to it stands in its record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.values import constant_array, slice_ranges
+
+Shape = tuple[int, ...]
+
+
+class Mixes(Exception):
+    """Raised where rows come together, or may."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Where the batch lies in a tensor of ``shape``: ``rows`` of them, ``stride`` elements apart."""
+
+    shape: Shape
+    stride: int
+    rows: int
+
+    @property
+    def axis(self) -> int:
+        """The dimension that holds the batch. Mixes where it is spread over several."""
+        for axis, size in enumerate(self.shape):
+            inner = prod(self.shape[axis + 1 :])
+            if inner and inner <= self.stride and self.stride * self.rows <= inner * size and self.stride % inner == 0:
+                return axis
+        raise Mixes("the batch is spread over several dimensions")
+
+    @property
+    def within(self) -> int:
+        """Elements of the batch's dimension from one row to the next."""
+        return self.stride // prod(self.shape[self.axis + 1 :])
+
+    def moved(self, shape: Shape, axis: int) -> Batch:
+        """The same part of a dimension as dimension ``axis`` of another shape."""
+        if shape[axis] != self.shape[self.axis]:
+            raise Mixes(f"dimension {axis} of {shape} is not the batch's any more")
+        return Batch(shape, self.within * prod(shape[axis + 1 :]), self.rows)
+
+
+def constant_integers(node: ir.Node, position: int, what: str) -> list[int] | None:
+    """The constant integers of an input; None where it is left out. Mixes where they are computed."""
+    value = node.inputs[position] if position < len(node.inputs) else None
+    if value is None:
+        return None
+    array = constant_array(value)
+    if array is None:
+        raise Mixes(f"its {what} are computed")
+    return [int(number) for number in array.reshape(-1)]
+
+
+def is_same_for_rows(array: np.ndarray | None, axis: int, rows: int) -> bool:
+    """Whether a constant, whose dimension ``axis`` goes along the batch, holds the same for each row."""
+    if array is None or array.shape[axis] % rows:
+        return False
+    if not array.size or not array.strides[axis]:
+        return True
+    by_row = np.moveaxis(array, axis, 0).reshape(rows, -1)
+    return bool((by_row == by_row[:1]).all())
+
+
+def ranges(node: ir.Node, rank: int) -> list[tuple[int, int, int, int]]:
+    """(axis, start, end, step) of a Slice. Mixes where they are computed."""
+    return slice_ranges(node, rank, partial(constant_integers, node))

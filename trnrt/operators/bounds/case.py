@@ -1,0 +1,105 @@
+"""A node as the rules of tolerances see it, and what marks a rule as exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trnrt.importer.values import attribute
+from trnrt.operators.bounds.rounding import Rounding, of_sum
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Case:
+    """A node as a rule sees it. Floats are float32; ``errors`` are those of the inputs, zeros where there are none.
+
+    ``run`` computes the node on other inputs; ``dtype`` is the model's own of its first output.
+    """
+
+    node: ir.Node
+    run: Callable[[Sequence[Array | None]], list[Array | None]]
+    inputs: list[Array | None]
+    errors: list[Array | None]
+    outputs: list[Array | None]
+    dtype: np.dtype[Any] | None
+    rounding: Rounding
+    opset: int
+    length: int = 1
+
+    @property
+    def op(self) -> str:
+        """The operator."""
+        return str(self.node.op_type)
+
+    @property
+    def x(self) -> Array:
+        """The first input."""
+        found = self.inputs[0]
+        assert found is not None
+        return found
+
+    @property
+    def e(self) -> Array:
+        """The error of the first input."""
+        found = self.errors[0]
+        assert found is not None
+        return found
+
+    @property
+    def size(self) -> Array:
+        """How large ours may be of the first input."""
+        return np.abs(self.x) + self.e
+
+    @property
+    def y(self) -> Array:
+        """The first output."""
+        found = self.outputs[0]
+        assert found is not None
+        return found
+
+    def input(self, position: int) -> Array | None:
+        """An input, None where it is left out."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def error(self, position: int) -> Array:
+        """The error of an input, 0 where that is left out."""
+        found = self.errors[position] if position < len(self.errors) else None
+        return np.zeros((), np.float32) if found is None else found
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """An attribute of the node."""
+        return attribute(self.node, name, default)
+
+    def first(self, *replaced: Array | None) -> Array:
+        """The node's first output with its first inputs replaced."""
+        made = self.run([*replaced, *self.inputs[len(replaced) :]])[0]
+        assert made is not None
+        return made
+
+    def sums(self, length: int) -> float:
+        """The bound of sums of so many terms, for each element of the output; it is noted for the report."""
+        self.length = max(self.length, length)
+        return of_sum(length, self.y.size)
+
+
+_Rule = TypeVar("_Rule", bound=Callable[[Case], list[Array]])
+_EXACT: set[Callable[..., Any]] = set()
+
+
+def exact(rule: _Rule) -> _Rule:
+    """Mark a rule of operators whose numbers the dtype holds if it holds their inputs: storing them changes nothing."""
+    _EXACT.add(rule)
+    return rule
+
+
+def is_exact(rule: object) -> bool:
+    """Whether an operator that has this rule rounds nothing."""
+    return rule in _EXACT

@@ -1,0 +1,153 @@
+"""Which operators do the same on tensors whose axes are stored in another order, and what has to change for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_used
+from trnrt.importer.rewriting.orders import Order, Through, inverse, stored
+from trnrt.importer.values import opset_of, static_shape, static_size
+
+
+def fixed(_node: ir.Node, _order: Order) -> Through | None:
+    """An operator that no Transpose is moved past."""
+    return None
+
+
+def _through(node: ir.Node, order: Order, made: Order, edit: Callable[[Editor], None] | None = None) -> Through:
+    """The main input in ``order``, the others as they are, and each output in the order ``made``."""
+    return Through((order, *(None,) * (len(node.inputs) - 1)), (made,) * len(node.outputs), edit)
+
+
+def unary(node: ir.Node, order: Order) -> Through | None:
+    return _through(node, order, order)
+
+
+def dropout(node: ir.Node, order: Order) -> Through | None:
+    if any(is_used(value) for value in node.outputs[1:]):
+        return None
+    return _through(node, order, order)
+
+
+def broadcasting(node: ir.Node, order: Order) -> Through | None:
+    if len(static_shape(node.outputs[0]) or ()) != len(order):
+        return None
+    needs: list[Order | None] = []
+    for value in node.inputs:
+        shape = static_shape(value)
+        if value is None or shape is None or (value.const_value is None and len(shape) not in (0, len(order))):
+            return None
+        # One number is the same in any order.
+        is_number = shape == () or (value.const_value is not None and static_size(value) == 1)
+        needs.append(None if is_number else order)
+    return Through(tuple(needs), (order,))
+
+
+def concat(node: ir.Node, order: Order) -> Through | None:
+    axis = node.attributes.get_int("axis", 1)
+    return Through((order,) * len(node.inputs), (order,), _axis_edit(node, order[axis % len(order)]))
+
+
+def softmax(node: ir.Node, order: Order) -> Through | None:
+    is_old = opset_of(node) < 13
+    axis = order[node.attributes.get_int("axis", 1 if is_old else -1) % len(order)]
+    if is_old:
+        # Before opset 13 all axes from this one on are normalised together: the others must have one element.
+        shape = static_shape(node.outputs[0]) or ()
+        first = node.attributes.get_int("axis", 1) % len(order)
+        if any(size > 1 for size in shape[first + 1 :]) or any(size > 1 for size in stored(shape, order)[axis + 1 :]):
+            return None
+    return _through(node, order, order, _axis_edit(node, axis))
+
+
+def split(node: ir.Node, order: Order) -> Through | None:
+    axis = order[node.attributes.get_int("axis", 0) % len(order)]
+    return _through(node, order, order, _axis_edit(node, axis))
+
+
+def arg(node: ir.Node, order: Order) -> Through | None:
+    axis = node.attributes.get_int("axis", 0) % len(order)
+    keeps = bool(node.attributes.get_int("keepdims", 1))
+    return _through(node, order, order if keeps else _without(order, [axis]), _axis_edit(node, order[axis]))
+
+
+def reduce(node: ir.Node, order: Order) -> Through | None:
+    if is_computed(node, 1):
+        return None
+    keeps = bool(node.attributes.get_int("keepdims", 1))
+    axes = integers(node, "axes", 1)
+    if not axes:
+        if node.attributes.get_int("noop_with_empty_axes", 0):
+            return None
+        return _through(node, order, order if keeps else ())
+    axes = [axis % len(order) for axis in axes]
+    made = order if keeps else _without(order, axes)
+    return _through(node, order, made, _numbers_edit(node, "axes", [order[axis] for axis in axes], 1))
+
+
+def squeeze(node: ir.Node, order: Order) -> Through | None:
+    if is_computed(node, 1):
+        return None
+    shape = static_shape(node.inputs[0]) or ()
+    axes = integers(node, "axes", 1)
+    if axes is None:
+        return _through(node, order, _without(order, [a for a, size in enumerate(shape) if size == 1]))
+    axes = [axis % len(order) for axis in axes]
+    edit = _numbers_edit(node, "axes", [order[axis] for axis in axes], 1)
+    return _through(node, order, _without(order, axes), edit)
+
+
+def slicing(node: ir.Node, order: Order) -> Through | None:
+    if is_computed(node, 3):
+        return None
+    axes = integers(node, "axes", 3)
+    if axes is None:
+        starts = node.attributes["starts"].as_ints() if "starts" in node.attributes else None
+        count = len(starts) if starts is not None else static_size(input_at(node, 1))
+        if count is None:
+            return None
+        axes = list(range(count))
+    edit = _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3)
+    return Through((order, *(None,) * max(3, len(node.inputs) - 1)), (order,), edit)
+
+
+def pad(node: ir.Node, order: Order) -> Through | None:
+    if is_computed(node, 3) or is_computed(node, 1):
+        return None
+    if (axes := integers(node, "axes", 3)) is not None:
+        return _through(node, order, order, _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3))
+    pads = integers(node, "pads", 1)
+    rank = len(order)
+    if pads is None or len(pads) != 2 * rank:
+        return None
+    turned = [pads[side * rank + axis] for side in (0, 1) for axis in inverse(order)]
+    return _through(node, order, order, _numbers_edit(node, "pads", turned, 1))
+
+
+def _without(order: Order, axes: Sequence[int]) -> Order:
+    """The order that is left when the graph's ``axes`` are gone."""
+    left = [order[axis] for axis in range(len(order)) if axis not in axes]
+    return tuple(sorted(left).index(axis) for axis in left)
+
+
+def _axis_edit(node: ir.Node, axis: int) -> Callable[[Editor], None]:
+    def edit(_editor: Editor) -> None:
+        node.attributes["axis"] = ir.AttrInt64("axis", axis)
+
+    return edit
+
+
+def _numbers_edit(node: ir.Node, name: str, numbers: list[int], index: int) -> Callable[[Editor], None]:
+    """Numbers stand in an attribute where the operator has it in this opset, else in input ``index``."""
+
+    def edit(editor: Editor) -> None:
+        is_attribute = name in node.attributes or (node.op_type == "Slice" and opset_of(node) < 10)
+        if is_attribute:
+            node.attributes[name] = ir.AttrInt64s(name, numbers)
+        else:
+            editor.set_input(node, index, editor.constant(np.array(numbers, np.int64), f"{node.name}_{name}"))
+
+    return edit

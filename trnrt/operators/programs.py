@@ -1,0 +1,257 @@
+"""Small programs of the ``compute`` kernel: operations on whole tensors, element by element; neighbours become one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.kernels import compute_tiles
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, node_name, value_name
+from trnrt.planner.lowering.weights import PARTITIONS
+from trnrt.planner.placing.placement import tile_shape
+from trnrt.planner.plan import Array, Layout
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors, WeightName
+
+
+@dataclass(frozen=True)
+class Register:
+    """An operand of a program: source number ``index``, or the result of operation number ``index``."""
+
+    index: int
+    is_source: bool = False
+
+
+# A register, or a number that every element is combined with.
+Term = Register | float
+Operation = tuple[str, tuple[Term, ...]]
+
+
+@dataclass
+class Program:
+    """Operations on whole tensors in order; the last one's result is the program's. ``sources`` are computed tensors
+    or constants, in the ONNX shape in which they broadcast."""
+
+    sources: list[Operand | Array] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+    def position(self, operand: Operand) -> int:
+        """The number of a source that is a computed tensor."""
+        return next(k for k, s in enumerate(self.sources) if isinstance(s, Operand) and s == operand)
+
+    @property
+    def operands(self) -> list[Operand]:
+        """The sources that are computed tensors."""
+        return [source for source in self.sources if isinstance(source, Operand)]
+
+    def apply(self, name: str, *terms: Term) -> Register:
+        """Append an operation."""
+        self.operations.append((name, terms))
+        return Register(len(self.operations) - 1)
+
+    def source(self, source: Operand | Array) -> Register:
+        """A tensor to compute with; the same computed tensor is brought in once."""
+        if isinstance(source, Operand) and source in self.operands:
+            return Register(self.position(source), True)
+        self.sources.append(source)
+        return Register(len(self.sources) - 1, True)
+
+    def absorb(self, other: Program, value: str) -> Program:
+        """The program with its source ``value`` computed by ``other`` in place."""
+        merged = Program(list(other.sources), list(other.operations))
+        result = Register(len(other.operations) - 1)
+        terms: dict[Register, Register] = {}
+        for k, source in enumerate(self.sources):
+            mine = isinstance(source, Operand) and source.value == value
+            terms[Register(k, True)] = result if mine else merged.source(source)
+        for k, (name, operands) in enumerate(self.operations):
+            terms[Register(k)] = merged.apply(name, *(terms[t] if isinstance(t, Register) else t for t in operands))
+        return merged
+
+    def rendered(self) -> tuple[Any, ...]:
+        """The operations as the kernel takes them: operands are indices, sources first, or numbers."""
+        count = len(self.sources)
+
+        def term(operand: Term) -> int | float:
+            if isinstance(operand, Register):
+                return operand.index if operand.is_source else count + operand.index
+            return float(operand)
+
+        return tuple((name, *(term(t) for t in terms)) for name, terms in self.operations)
+
+
+@dataclass(kw_only=True)
+class ComputeStep(Step):
+    """A program on the elements of tensors that broadcast to ``shape``."""
+
+    program: Program
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        rank = {2: (Layout.FEATURES, Layout.ROWS), 4: (Layout.CHANNELS,)}.get(len(self.shape), ())
+        stored = all(shapes.shape(s.value) == s.shape and s.shape in (self.shape, self._gate()) for s in self.sources)
+        on_chip = [layout for layout in rank if stored and all(self._fits(c, layout) for c in self._constants())]
+        return (*on_chip, Layout.HBM)
+
+    def same_layout(self) -> bool:
+        return True
+
+    def _gate(self) -> tuple[int, ...]:
+        """The shape of one number an image and channel, if the result is images."""
+        return (*self.shape[:2], 1, 1) if len(self.shape) == 4 else self.shape
+
+    def _constants(self) -> list[Array]:
+        return [s for s in self.program.sources if not isinstance(s, Operand)]
+
+    def _fits(self, constant: Array, layout: Layout) -> bool:
+        """Whether a constant is one number a partition in a layout: one a channel, or one a feature."""
+        shape = (1,) * (len(self.shape) - constant.ndim) + constant.shape
+        return layout in (Layout.CHANNELS, Layout.FEATURES) and shape[1] == self.shape[1] == constant.size
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        views = self._views()
+        if position is None:
+            return views[-1]
+        return views[self.program.position(self.sources[position])]
+
+    def _views(self) -> tuple[tuple[int, ...], ...]:
+        views = collapse_broadcast([s.shape for s in self.program.sources], self.shape)
+        assert views is not None
+        return views
+
+    def call(self, tensors: Tensors) -> Call:
+        on_chip = tensors.layout(self.output) is not Layout.HBM
+        names: list[SourceName | WeightName] = []
+        held: dict[str, Array] = {}
+        for k, source in enumerate(self.program.sources):
+            if isinstance(source, Operand):
+                names.append(SourceName(self.sources.index(source)))
+                continue
+            key = f"c{len(held)}"
+            names.append(WeightName(key))
+            column = source.astype(np.float32)
+            held[key] = weights.columns(column.reshape(-1)) if on_chip else column.reshape(self._views()[k])
+        weights_held, biases = ({}, held) if on_chip else (held, {})
+        args = (tuple(names), self.program.rendered())
+        return Call("elementwise", "compute", args, weights=weights_held, biases=biases, held=tuple(biases))
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        layout = tensors.layout(self.output)
+        elements = compute_tiles.COLUMNS if layout is Layout.HBM else prod(tile_shape(layout, self.shape)[1:])
+        taken = compute_tiles.tile_bytes(len(self.program.sources), self.program.rendered(), elements)
+        return min(WORKING_BYTES, taken)
+
+
+def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+    """The operands' shapes and the result's as four dimensions, neighbours that broadcast alike merged.
+
+    None where four are not enough.
+    """
+    rank = len(result)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    groups: list[tuple[tuple[bool, ...], int]] = []
+    for d in range(rank):
+        if result[d] == 1:
+            continue
+        pattern = tuple(s[d] == 1 for s in padded)
+        if groups and groups[-1][0] == pattern:
+            groups[-1] = (pattern, groups[-1][1] * result[d])
+        else:
+            groups.append((pattern, result[d]))
+    if len(groups) > compute_tiles.DIMENSIONS:
+        return None
+    if len(groups) <= 1:
+        # One dense run: give it as many partitions as divide it.
+        pattern, size = groups[0] if groups else ((False,) * len(shapes), 1)
+        rows = max(r for r in range(1, PARTITIONS + 1) if size % r == 0)
+        groups = [(pattern, rows), (pattern, size // rows)]
+    groups = [((False,) * len(shapes), 1)] * (compute_tiles.DIMENSIONS - len(groups)) + groups
+    operands = [tuple(1 if pattern[k] else size for pattern, size in groups) for k in range(len(shapes))]
+    return (*operands, tuple(size for _, size in groups))
+
+
+def add_compute(
+    lowering: Lowering,
+    node: ir.Node,
+    program: Program,
+    why: str = "element by element on the vector and scalar engines",
+    *,
+    name: str = "",
+) -> None:
+    """Append the step that makes ``node``'s first output by a program (called ``name`` if not after the node)."""
+    made = node.outputs[0]
+    add_program(lowering, node, program, value_name(made), lowering.shape(made), why, name=name or node_name(node))
+    if made.dtype in INTEGERS:
+        lowering.mark_whole_numbers(made)
+
+
+def add_program(
+    lowering: Lowering,
+    node: ir.Node,
+    program: Program,
+    output: str,
+    shape: tuple[int, ...],
+    why: str = "element by element on the vector and scalar engines",
+    *,
+    name: str = "",
+    dtype: str = "",
+) -> Operand:
+    """Append a step of ``node`` that makes the tensor ``output`` by a program; ``name`` is the step's, if given.
+
+    ``dtype`` is the output's where it is not the session's.
+    """
+    _expand_sources(lowering, program, shape)
+    step = ComputeStep(
+        name=name or lowering.spare_name(f"{output}.step"),
+        nodes=[node_name(node)],
+        sources=program.operands,
+        output=output,
+        shape=shape,
+        dtype=dtype,
+        program=program,
+    )
+    if not step.sources:
+        raise Blocked("all its inputs are constants, too large to be computed when the model is read")
+    lowering.add(step, [node], why)
+    return Operand(output, shape)
+
+
+def _expand_sources(lowering: Lowering, program: Program, shape: tuple[int, ...]) -> None:
+    """Write sources out in full, one after the other, until the rest broadcasts in as many groups as the kernel has."""
+    for k, source in enumerate(program.sources):
+        if collapse_broadcast([s.shape for s in program.sources], shape) is not None:
+            return
+        if isinstance(source, Operand):
+            program.sources[k] = lowering.operand_of(View.whole(source.value, source.shape).broadcast(shape))
+        else:
+            program.sources[k] = np.broadcast_to(source, shape)
+
+
+def term(lowering: Lowering, program: Program, value: ir.Value | None, *, integers: bool = False) -> Term:
+    """An input of a node as an operand: a number where it is one that is constant, else a source."""
+    constant = lowering.constant(value)
+    if constant is not None and constant.dtype != object:
+        numbers = _held(lowering, constant)
+        # Infinity can't be written as a number in a kernel module.
+        return (
+            float(numbers.reshape(())) if numbers.size == 1 and np.isfinite(numbers).all() else program.source(numbers)
+        )
+    return program.source(lowering.operand(value, short_integers=integers))
+
+
+def _held(lowering: Lowering, constant: Array) -> Array:
+    """A constant as float32; blocks integers that the session's dtype would round."""
+    numbers: Array = constant.astype(np.float32)
+    if constant.dtype.kind not in "iu":
+        return numbers
+    dtype = "float32" if constant.size == 1 else lowering.dtype  # one number is written into the kernel as float32
+    held = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
+    if not (held == constant.astype(np.float64)).all() or (np.abs(held) > 2.0**53).any():
+        wrong = int(constant.reshape(-1)[np.argmax((held != constant).reshape(-1))])
+        raise Blocked(f"the integer {wrong} in a constant, which {dtype} does not hold", "use floats, or dtype float32")
+    return numbers

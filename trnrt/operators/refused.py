@@ -1,0 +1,113 @@
+"""Operators that are not lowered: why, what helps, and what the importer still does with them.
+
+Their nodes may be folded when the model is read, or run by onnxruntime, so that they have other facets all the same.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from trnrt.operators import batch, order, shapes
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration, Index, Refusal
+from trnrt.planner.lowering.refusals import FALLBACK, LATER, QUANTISED, TRAINING
+
+_INTEGERS = Refusal("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
+_SHAPES = Refusal(
+    "what it makes depends on the data, or is too large to be computed beforehand", "export the model with fixed shapes"
+)
+_ELEMENTS = Refusal("single elements at computed indices: the device looks whole rows up (Gather)", FALLBACK)
+_TREES = Refusal("trees and other classical models are not supported: only scalers and neural nets are", FALLBACK)
+
+# Most are left alone: no rule for the batch, no Transpose moved past them, nothing folded.
+_refused = partial(
+    Declaration,
+    batch=batch.unknown,
+    order=order.fixed,
+    bound=ON_CPU,
+    values=(),
+    folds=NEVER,
+    shapes=shapes.by_onnx,
+)
+
+
+def _names(names: str) -> dict[str, tuple[int, ...]]:
+    return dict.fromkeys(names.split(), ())
+
+
+_refused(_names("CastLike"), folds=CHEAP)(LATER)
+_refused(_names("CumSum Trilu"), values=(1,), folds=SMALL)(LATER)
+_refused(_names("Hardmax"), batch=batch.along, order=order.softmax)(LATER)
+_refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
+_refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
+_refused(_names("GatherElements GatherND"), values=Index(1), folds=SMALL)(_ELEMENTS)
+_refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
+_refused(_names("OneHot"), values=(1, 2))(_SHAPES)
+_refused(_names("Range"), values=(0, 1, 2), folds=CHEAP | COUNTS)(_SHAPES)
+_refused(_names("Shape Size"), folds=COUNTS)(_SHAPES)
+_refused(_names("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"))(TRAINING)
+_refused(_names("DequantizeLinear QuantizeLinear"), batch=batch.quantize)(QUANTISED)
+_refused(_names("ConvInteger DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul"))(QUANTISED)
+_refused(
+    _names(
+        """DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulBnb4 MatMulIntegerToFloat MatMulNBits
+        QAttention QEmbedLayerNormalization QGemm"""
+    ),
+    domain="com.microsoft",
+)(QUANTISED)
+_refused(
+    _names("DictVectorizer SVMClassifier SVMRegressor TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
+    domain="ai.onnx.ml",
+)(_TREES)
+
+for _operators, _reason, _hint in (
+    (
+        "If",
+        "control flow that depends on the data: the NeuronCore runs one fixed sequence of instructions",
+        "export the model with the condition constant, or as tensors (Where in place of If)",
+    ),
+    (
+        "Loop Scan",
+        "a loop: the NeuronCore runs one fixed sequence of instructions, and loops are not unrolled here",
+        f"export the model unrolled (torch.onnx.export traces a loop of Python so); {FALLBACK}",
+    ),
+    (
+        """ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
+        SequenceMap SplitToSequence""",
+        "sequences: a tensor of the device has one shape",
+        "export the model with tensors in their place (Concat, Split)",
+    ),
+    ("Optional OptionalGetElement OptionalHasElement", "optional values", "export the model without them"),
+    (
+        "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
+        "arithmetic on strings",
+        f"prepare the text before the model; {FALLBACK}",
+    ),
+    (
+        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+        "random numbers: no two runs would agree",
+        "export the model for inference, or give the noise as an input",
+    ),
+    ("GRU LSTM RNN", "recurrent layers are not supported: only feed-forward and convolutional nets are", FALLBACK),
+    (
+        "BlackmanWindow DFT HammingWindow HannWindow ImageDecoder MelWeightMatrix STFT",
+        "signal processing operators are not supported",
+        f"prepare the signal before the model; {FALLBACK}",
+    ),
+    (
+        "Compress MaxRoiPool NonMaxSuppression NonZero RoiAlign Unique",
+        "its work depends on the data",
+        f"cut the model before it, and do this on its outputs; {FALLBACK}",
+    ),
+    ("Scatter ScatterElements ScatterND", "writing at computed indices is not supported", FALLBACK),
+    (
+        "Attention",
+        "attention as one operator is not supported; the MatMul and Softmax that it is made of are",
+        f"export the model with opset 22 or earlier, which writes it so; {FALLBACK}",
+    ),
+    (
+        "LinearAttention RotaryEmbedding TensorScatter",
+        "attention is not supported: only feed-forward and convolutional nets are",
+        FALLBACK,
+    ),
+):
+    _refused(_names(_operators))(Refusal(_reason, _hint))
