@@ -20,6 +20,7 @@ JUMPING_UNARY = {
     "Ceil": STEP,
     "Round": STEP,
     "Sign": STEP,
+    "Shrink": JUMPS,
 }
 ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow", "PRelu")
 COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
