@@ -248,7 +248,7 @@ _declare(_UNARY, lower_unary, order.unary)
 # Known, and not lowered.
 _unary = partial(_elementwise, order=order.unary, bound=ON_CPU)
 _unary(dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atanh"), ()), folds=NEVER)(LATER)
-_unary(dict.fromkeys(("Atan", "Cosh", "IsInf", "Sinh", "Tan"), ()), folds=CHEAP)(LATER)
+_unary(dict.fromkeys(("Atan", "Cosh", "IsInf", "Shrink", "Sinh", "Tan"), ()), folds=CHEAP)(LATER)
 
 
 @_elementwise({"Gelu": (20,)}, order=order.unary, bound=bound_gated, folds=CHEAP)
@@ -280,18 +280,6 @@ def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
     source = program.source(lowering.operand(node.inputs[0]))
     greater = program.apply("greater", source, float(attribute(node, "alpha", 1.0)))
     program.apply("where", greater, source, 0.0)
-    add_compute(lowering, node, program)
-
-
-@_elementwise({"Shrink": (9,)}, order=order.unary, bound=bound_arithmetic, folds=CHEAP)
-def lower_shrink(lowering: Lowering, node: ir.Node) -> None:
-    """x + bias below -lambd, else x - bias above lambd, else 0."""
-    bias, limit = (float(attribute(node, name, default)) for name, default in (("bias", 0.0), ("lambd", 0.5)))
-    program = Program()
-    source = program.source(lowering.operand(node.inputs[0]))
-    above, below = program.apply("greater", source, limit), program.apply("less", source, -limit)
-    lowered, raised = program.apply("subtract", source, bias), program.apply("add", source, bias)
-    program.apply("where", below, raised, program.apply("where", above, lowered, 0.0))
     add_compute(lowering, node, program)
 
 

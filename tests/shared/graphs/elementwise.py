@@ -20,7 +20,6 @@ JUMPING_UNARY = {
     "Ceil": STEP,
     "Round": STEP,
     "Sign": STEP,
-    "Shrink": JUMPS,
 }
 ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow", "PRelu")
 COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
