@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.backends import Backend, DeviceOptions, choose, device_target
+from trnrt.backends import Backend, DeviceOptions
+from trnrt.backends.choosing import choose
 from trnrt.cache import write_whole
 from trnrt.cache.entries import NEW_MODEL
 from trnrt.cache.plan_files import save_plan
@@ -21,6 +22,7 @@ from trnrt.cache.plans import PlanCache, request_for
 from trnrt.errors import Blocker, DeviceError, InputError, OptionError, UnsupportedModelError
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.inputs.drawing import as_array, check_array, draw, shape_text
+from trnrt.neuron.device import device_target
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.nki.machine.timing import Range, add_ranges
 from trnrt.planner import Plan, make_plan

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.importer.model import TensorInfo
 from trnrt.importer.naming import quoted
+from trnrt.importer.records import TensorInfo
 
 # Inputs by position that say what an operator does, not what it does it to.
 _POSITIONS: dict[str, tuple[int, ...]] = {

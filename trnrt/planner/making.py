@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
-from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
+from trnrt.planner.checking import check_choices
+from trnrt.planner.choices import ASKED, DEFAULT, Choices
 from trnrt.planner.lowering.merging import merge_steps
 from trnrt.planner.lowering.refusals import summed_up
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name

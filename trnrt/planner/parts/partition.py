@@ -18,7 +18,8 @@ import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
-from trnrt.planner.choices import DEFAULT, Choices, check_choices
+from trnrt.planner.checking import check_choices
+from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
 from trnrt.planner.parts.crossing import Crossing, host_link, told
