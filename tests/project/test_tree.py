@@ -95,7 +95,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.neuron",
         "trnrt.planner",
         "trnrt.report",
-        "trnrt.running.buckets",
+        "trnrt.running",
         "trnrt.session",
     ),
 }
@@ -259,6 +259,32 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+PARAMETERS = 12
+# The language and the instructions of NKI have AWS's signatures.
+AWS_SIGNATURES = ("trnrt.nki.sim", "trnrt.nki.legacy")
+
+
+def parameters(path: Path) -> Iterator[tuple[str, int]]:
+    """(name, number of parameters, ``self`` among them) of every function of a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            yield node.name, len(named) + sum(rest is not None for rest in (node.args.vararg, node.args.kwarg))
+
+
+def test_functions_take_few_parameters() -> None:
+    """Verbs are left out, whose parameters are their flags, and kernels."""
+    free = ("trnrt.kernels", *AWS_SIGNATURES)
+    long = [
+        f"{module}.{name}: {count}"
+        for module, path in SOURCES.items()
+        if not any(within(module, package) for package in free)
+        for name, count in parameters(path)
+        if count > PARAMETERS and not name.endswith("_command")
+    ]
+    assert long == []
 
 
 FILES = python_files("trnrt", "kernels", "serve", "models", "benchmarks", "tests")

@@ -82,8 +82,8 @@ def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> 
         report = compare(session, inputs.feeds, rtol=request.rtol, atol=request.atol, labels=labels)
     layers = layers or report.steps
     simulated = against_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
-    anew = [f"compiled anew: {why}" for why in session.cache_notes]
-    notes = [*anew, *session.notes, *report.notes, *(layers.notes if layers is not None else ())]
+    anew = [f"compiled anew: {why}" for why in session.last_run.cache_notes]
+    notes = [*anew, *session.last_run.notes, *report.notes, *(layers.notes if layers is not None else ())]
     for told in notes:
         note(told)
     document = validate_document(session, report, [*before, *inputs.notes, *notes], layers)

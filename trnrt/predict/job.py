@@ -29,7 +29,8 @@ from trnrt.predict.writing import version_in
 from trnrt.report.text import counted, listed, quoted, shown
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
 from trnrt.running.buckets import DEFAULT_BUCKETS
-from trnrt.session import InferenceSession, as_matrix
+from trnrt.running.rows import as_matrix
+from trnrt.session import InferenceSession
 
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions
