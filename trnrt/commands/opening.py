@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.options import Color, Layout, read_numbers
 from trnrt.commands.overriding import with_plan
 from trnrt.errors import InputError, OptionError
 from trnrt.inputs.images import ImageOptions
@@ -56,19 +55,6 @@ class Feeding:
     images: ImageOptions
     rows: int | None
     seed: int
-
-
-def image_options(
-    layout: Layout | None, color: Color | None, scale: float | None, mean: str | None, std: str | None
-) -> ImageOptions:
-    """The flags that say how images become inputs."""
-    return ImageOptions(
-        layout and layout.value,
-        color and color.value,
-        scale,
-        None if mean is None else read_numbers(mean),
-        None if std is None else read_numbers(std),
-    )
 
 
 def open_session(model: Path, options: SessionOptions) -> InferenceSession:
