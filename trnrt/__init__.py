@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trnrt.planner.choices import Choices as Choices
+    from trnrt.running.feeding import NodeArg as NodeArg
     from trnrt.session import InferenceSession as InferenceSession
-    from trnrt.session import NodeArg as NodeArg
     from trnrt.validate import validate as validate
 
 __version__ = "0.1.0"
@@ -28,7 +28,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 _HOMES = {
     "Choices": "trnrt.planner.choices",
     "InferenceSession": "trnrt.session",
-    "NodeArg": "trnrt.session",
+    "NodeArg": "trnrt.running.feeding",
     "validate": "trnrt.validate",
 }
 

@@ -29,10 +29,10 @@ def plan_network(model: onnx.ModelProto, target: str) -> tuple[Partition, list[s
     content = model.SerializeToString()
     options: dict[str, Any] = {"target": target, "dtype": DTYPE, "backend": "simulator", "cache": False}
     try:
-        return InferenceSession(content, effort=EFFORT, **options).partition_for(BATCH), []
+        return InferenceSession(content, effort=EFFORT, **options).partition(BATCH), []
     except UnsupportedModelError as error:
         session = InferenceSession(content, effort=EFFORT, fallback="onnxruntime", **options)
-        return session.partition_for(BATCH), str(error).splitlines()
+        return session.partition(BATCH), str(error).splitlines()
 
 
 def describe_part(plan: Plan, module: str) -> dict[str, Any]:

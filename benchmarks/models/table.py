@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -182,11 +182,11 @@ class Model:
         name = self.network.name
         session = InferenceSession(self._content, target=target, backend="simulator", cache=False, effort=1)
         for dtype, batch in kinds(self.network):
-            one = session.in_dtype(dtype)
+            one = session.with_options(replace(session.options, dtype=dtype))
             if found is not None:
-                one = one.choosing(found[dtype, batch], 0)
-            partition = one.planned_for(batch)
+                one = one.with_options(replace(one.options, choices=found[dtype, batch], effort=0))
+            partition = one.partition(batch, cached=True)
             known = published().get((name, target, dtype, batch))
             work = work_of(self._outline, batch)
-            predicted = one.predicted(partition)
+            predicted = one.latency(batch, partition)
             yield Row(name, target, dtype, batch, predicted, work, known, partition.choices)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from trnrt.backends import DeviceOptions, choose, neuron_device
+from trnrt.backends import DeviceOptions
+from trnrt.backends.choosing import choose
 from trnrt.errors import BackendError, OptionError
 from trnrt.neuron.cores import Lease, known_cores, lease_for_worker
-from trnrt.neuron.device import logical_config
+from trnrt.neuron.device import logical_config, neuron_device
 from trnrt.serve.settings import ServeSettings
 
 LONGEST_RUN_S = DeviceOptions.timeout_s

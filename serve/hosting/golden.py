@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import BackendError, InputError, ModelFileError
-from trnrt.session import InferenceSession, as_matrix
+from trnrt.running.rows import as_matrix
+from trnrt.session import InferenceSession
 from trnrt.validate import Noise, OutputComparison, Tolerance, compare, plain, run_onnxruntime
 
 Array = NDArray[Any]

@@ -13,10 +13,11 @@ from trnrt.importer import TensorInfo, import_model
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
 from trnrt.running.buckets import DEFAULT_BUCKETS, cover
+from trnrt.running.rows import as_matrix, count_rows
 from trnrt.serve.hosting.devices import device_options
 from trnrt.serve.hosting.golden import Golden, answered, golden_feeds
 from trnrt.serve.settings import ServeSettings
-from trnrt.session import InferenceSession, as_matrix
+from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
 
 Array = NDArray[Any]
@@ -55,7 +56,7 @@ class LoadedModel:
         self.predictions: dict[int, Range] = {}
         self._prepared: set[object] = set()
         self._others: set[object] = set()
-        self._spare = self.session.choosing(self.session.choices)
+        self._spare = self.session.with_options(self.session.options)
         try:
             self._compile(settings)
         except BaseException:  # what was put on the device already must not be in the way of the next attempt
@@ -86,9 +87,7 @@ class LoadedModel:
 
     def rows(self, feeds: Mapping[str, Array]) -> int:
         """The rows of these inputs; 1 where the model has no batch."""
-        if self.session.model.batch is None:
-            return 1
-        return next((a.shape[0] for name, a in feeds.items() if a.ndim and name not in self.parameters), 1)
+        return count_rows(self.session.model, feeds)
 
     def bucket(self, rows: int) -> int:
         """The rows that so many are padded to."""
@@ -137,7 +136,7 @@ class LoadedModel:
         if not self._prepared:
             self.golden = golden
         self._prepared.add(self.kind(golden.feeds))
-        if (predicted := self.session.predicted_range) is not None:
+        if (predicted := self.session.last_run.predicted) is not None:
             self.predictions[rows] = predicted
         return outputs
 

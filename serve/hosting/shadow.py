@@ -17,9 +17,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trnrt.running.rows import as_matrix
 from trnrt.serve.hosting.metrics import ModelMetrics
 from trnrt.serve.processes.logs import log
-from trnrt.session import InferenceSession, as_matrix
+from trnrt.session import InferenceSession
 from trnrt.validate import (
     Noise,
     OutputComparison,

@@ -101,7 +101,7 @@ def test_the_search_finds_what_is_recorded() -> None:
     session = InferenceSession(
         network.build().SerializeToString(), target="trn2", backend="simulator", cache=False, effort=1
     )
-    assert session.planned_for(1).choices == found_before(network, "trn2")["float32", 1] != DEFAULT
+    assert session.partition(1, cached=True).choices == found_before(network, "trn2")["float32", 1] != DEFAULT
 
 
 # The slowest come first, so that no process is left alone with one of them at the end.

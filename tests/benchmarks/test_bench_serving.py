@@ -293,7 +293,7 @@ def test_an_instant_session_answers_without_a_session(tmp_path: Path, monkeypatc
     session = InferenceSession(sample.model, cache=False)
     (found,) = session.run(None, {sample.input: np.ones((3, 1, 8, 8), np.float32)})
     assert found.shape == (3, 10) and found.dtype == np.float32 and not found.any()
-    assert not session._compiled
+    assert not session._programs.loaded
 
 
 def test_processes_are_looked_at() -> None:

@@ -21,7 +21,7 @@ from trnrt import __version__, errors
 from trnrt.commands import run as run_verb
 from trnrt.nki.machine.targets import target_names
 from trnrt.nki.machine.timing import Range
-from trnrt.session import InferenceSession
+from trnrt.running.results import RunResult
 
 MODELS = Path(__file__).parents[2] / "models"
 CNN = str(MODELS / "digits_cnn.onnx")
@@ -377,13 +377,13 @@ def test_json_out_is_the_document(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["run", "validate"])
 def test_a_predicted_latency_is_shown_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    monkeypatch.setattr(InferenceSession, "predicted_range", Range(1100.4, 1234.56, 1300.0))
+    monkeypatch.setattr(RunResult, "predicted", Range(1100.4, 1234.56, 1300.0))
     assert trnrt(verb, CNN).out.splitlines()[-1].endswith("; predicted for the device: 1,235 us (1,100 to 1,300)")
     document = trnrt(verb, CNN, "--json").document
     assert [document[key] for key in ("predicted_us", "low_us", "high_us")] == [1234.56, 1100.4, 1300.0]
     doubt = "to 1,300) (trn3's model was never compared with a measurement)"
     assert trnrt(verb, CNN, "--target", "trn3").out.splitlines()[-1].endswith(doubt)
-    monkeypatch.setattr(InferenceSession, "predicted_range", None)
+    monkeypatch.setattr(RunResult, "predicted", None)
     assert "predicted" not in trnrt(verb, CNN).out
     document = trnrt(verb, CNN, "--json").document
     assert [document[key] for key in ("predicted_us", "low_us", "high_us")] == [None] * 3

@@ -9,14 +9,14 @@ from typing import Any
 import onnx
 import pytest
 from commanding import trnrt
-from planning import modelled
+from planning import modelled, plan_rows
 from rich.console import Console
 
 from trnrt.importer import import_model
 from trnrt.nki import Spec, nisa, nki, nl, trace
 from trnrt.nki.machine.timing.steps import Step
 from trnrt.nki.tiles import Tiles, tile_plan
-from trnrt.planner.making import explain
+from trnrt.planner import PlanOptions
 from trnrt.report.tables import Items
 from trnrt.running.profiler import profile_plan, tiles_of_plan
 
@@ -83,7 +83,7 @@ def test_memory_is_the_most_that_is_held_while_the_step_runs() -> None:
 @pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_ffnn"])
 def test_steps_of_a_model_add_up_to_its_profile(name: str, target: str) -> None:
-    plan = explain(import_model(MODELS / f"{name}.onnx"), target=target, dtype="float32", batch=4)
+    plan = plan_rows(import_model(MODELS / f"{name}.onnx"), 4, PlanOptions(target, "float32"))
     steps, profile = tiles_of_plan(plan), profile_plan(plan)
     assert [step.name for step in steps] == [step.name for step in plan.steps]
     assert max(step.sbuf_bytes for step in steps) == profile.sbuf_peak_bytes

@@ -109,14 +109,14 @@ def test_stored_in_float16(name: str) -> None:
         if narrow.data_type == TensorProto.FLOAT16:
             wide.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(narrow).astype(np.float32), narrow.name))
     exact = reference(model, {name: array.astype(np.float32) for name, array in feeds.items()})
-    assert session.last_plan is not None
-    Comparison(ours, exact, session.last_plan).check(atol=1e-4)
+    assert session.last_run.plan is not None
+    Comparison(ours, exact, session.last_run.plan).check(atol=1e-4)
 
 
 def test_transposes_of_a_channels_last_graph_cancel() -> None:
     """All but the one that brings the model's own input, which is channels last, to the order of a convolution."""
     model = load("keras_style")
-    plan = trnrt.InferenceSession(model.SerializeToString(), backend="simulator", cache=False).plan_for(1)
+    plan = trnrt.InferenceSession(model.SerializeToString(), backend="simulator", cache=False).plan(1)
     transposes = [node for node in plan.nodes if node.op == "Transpose"]
     assert len(transposes) == 18
     moving = [node.name for node in transposes if node.place not in ("view", "folded") or node.step is not None]
@@ -143,5 +143,5 @@ def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
     quantize_static(path, quantized, Reader([random_feeds(model, seed=seed) for seed in (1, 2)]))
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(quantized).graph.node}
     with pytest.raises(UnsupportedModelError, match="quantised") as caught:
-        trnrt.InferenceSession(quantized, backend="simulator", cache=False).plan_for(1)
+        trnrt.InferenceSession(quantized, backend="simulator", cache=False).plan(1)
     assert all("export the float model" in blocker.hint for blocker in caught.value.blockers)

@@ -39,7 +39,7 @@ def checked(plan: Plan, folder: Path) -> None:
 
 def plan_of(model: onnx.ModelProto | Path, target: str = "trn2", dtype: str = "float32", batch: int = 1) -> Plan:
     stored = model if isinstance(model, Path) else model.SerializeToString()
-    return trnrt.InferenceSession(stored, backend="simulator", cache=False, target=target, dtype=dtype).plan_for(batch)
+    return trnrt.InferenceSession(stored, backend="simulator", cache=False, target=target, dtype=dtype).plan(batch)
 
 
 def test_all_are_here() -> None:

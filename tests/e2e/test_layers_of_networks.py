@@ -50,7 +50,7 @@ def test_a_wrong_weight_deep_in_a_network() -> None:
     feeds = random_feeds(model, seed=1)
     session = trnrt.InferenceSession(model.SerializeToString(), cache=False)
     rows = next(iter(feeds.values())).shape[0]
-    plan = session.plan_for(rows)
+    plan = session.plan(rows)
     step = plan.steps[len(plan.steps) // 2]
 
     def move(weight: NDArray[Any]) -> None:

@@ -257,7 +257,7 @@ def test_nothing_is_wider_than_the_window(opened: Opener, width: int, scheme: st
 
 def test_a_model_with_its_predicted_timeline(opened: Opener, tmp_path: Path) -> None:
     session = trnrt.InferenceSession(MODELS / "digits_cnn.onnx")
-    plan = session.plan_for(8)
+    plan = session.plan(8)
     path = tmp_path / "digits_cnn.py"
     path.write_text(plan.source, encoding="utf-8")
     specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]

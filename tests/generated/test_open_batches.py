@@ -70,8 +70,8 @@ def test_no_rows_give_no_rows(name: str) -> None:
     expected = onnxruntime.InferenceSession(path).run(None, x)
     for found, wanted in zip(session.run(None, x), expected, strict=True):
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-    assert session.notes == ["the batch has 0 rows: nothing was run"]
-    assert session.predicted_us is None
+    assert session.last_run.notes == ("the batch has 0 rows: nothing was run",)
+    assert session.last_run.predicted_us is None
     assert len(session.run(None, {"image": np.zeros((1, 1, 8, 8), np.float32)})[0]) == 1
 
 

@@ -230,7 +230,7 @@ def test_a_constant_of_each_row_is_no_reason() -> None:
     x = drawn(5, 5, 4)
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
-    assert session.notes == ["5 rows ran in 1 slice of 8, padded with 3 rows"]
+    assert session.last_run.notes == ("5 rows ran in 1 slice of 8, padded with 3 rows",)
 
 
 def test_a_branch_that_reads_the_batch_is_seen() -> None:

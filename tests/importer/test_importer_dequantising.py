@@ -58,7 +58,7 @@ def test_quantised_weights_are_made_floats_once(model: bytes, weights: Array) ->
     np.testing.assert_allclose(made, feeds["x"] @ weights.astype(np.float32), rtol=1e-5, atol=1e-6)
     # onnxruntime left to itself would round x to 8 bits, too, and be 2 % off.
     assert validate(session, feeds).passed
-    assert session.last_plan is not None and len(session.last_plan.steps) == 1
+    assert session.last_run.plan is not None and len(session.last_run.plan.steps) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rewritten import ops, run
 from trnrt import InferenceSession
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel, import_model
-from trnrt.planner import make_plan
+from trnrt.planner import PlanOptions, make_plan
 
 
 def model(text: str, opset: int = 18) -> onnx.ModelProto:
@@ -95,7 +95,7 @@ def test_a_value_that_is_missing_or_wrong() -> None:
     found = imported("g (float[N,4] x, int64[2] p) => (float[M,2] y) { y = Reshape(x, p) }")
     shapes = {"x": (2, 4), "p": (2,)}
     with pytest.raises(InputError, match="'p': the plan depends on its value, and none is given") as caught:
-        make_plan(found, shapes, target="trn2", dtype="float32")
+        make_plan(found, shapes, PlanOptions("trn2", "float32"))
     assert "--input" in str(caught.value.hint)
     for value in (np.array([4, 2], np.int32), np.array([4, 2, 1]), np.array([4.0, 2.0])):
         with pytest.raises(InputError, match=r"'p': expected int64 of shape \(2,\)"):
@@ -118,7 +118,7 @@ def test_a_session_compiles_for_values() -> None:
     with pytest.raises(InputError, match="'p' says what an operator does"):
         session.random_inputs(4)
     with pytest.raises(InputError, match="depends on its value"):
-        session.plan_for(4)
+        session.plan(4)
 
 
 def test_a_fixed_batch_is_sliced_without_its_parameters() -> None:

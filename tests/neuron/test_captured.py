@@ -31,7 +31,7 @@ STEPS = ["node_conv2d", "node_conv2d_1", "node_linear", "(weights brought ahead)
 @pytest.fixture(scope="module")
 def planned() -> tuple[Plan, Profile]:
     session = package.InferenceSession(CNN, backend="simulator", effort=1)
-    plan = session.plan_for(1)
+    plan = session.plan(1)
     return plan, profile_plan(plan)
 
 

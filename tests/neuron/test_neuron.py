@@ -136,7 +136,7 @@ def test_without_a_device_it_is_compiled_and_elsewhere_it_runs(
 def compiled_into(folder: Path, session: trnrt.InferenceSession) -> list[Path]:
     from trnrt.cache import KernelCache
 
-    plan = session.plan_for(1)
+    plan = session.plan(1)
     path, source, _ = KernelCache().kernel(plan.name, plan.source)
     assert isinstance(session.runner, neuron.NeuronBackend)
     folder.mkdir()
@@ -193,7 +193,7 @@ def test_a_damaged_one_in_the_cache_is_made_anew(machine: Hardware, tmp_path: Pa
 
 
 def test_what_is_kept_says_what_it_is_good_for(machine: Hardware) -> None:
-    plan = opened().plan_for(1)
+    plan = opened().plan(1)
     made = artefacts.made_from(plan, b"", 1)
     assert artefacts.describe(made) == {"target": "trn2", "lnc": 1, "versions": versions()}
     assert artefacts.misfit(made, made) == ""
@@ -241,7 +241,7 @@ def test_slices_of_a_batch_run_on_all_cores(machine: Hardware) -> None:
     outputs = session.run(None, feeds)
     assert machine.visible == (0, 1, 2, 3)
     assert sorted(machine.ran_on) == [0, 1, 2, 3]
-    assert session.notes == ["7 rows ran in 4 slices of 2, the last one padded with 1 row"]
+    assert session.last_run.notes == ("7 rows ran in 4 slices of 2, the last one padded with 1 row",)
     expected = trnrt.InferenceSession(CNN, backend="simulator", buckets=[2]).run(None, feeds)
     np.testing.assert_array_equal(outputs[0], expected[0])
 

@@ -87,7 +87,7 @@ def test_a_run_that_made_nans_leaves_the_model_open(machine: Hardware) -> None:
     with pytest.raises(BackendError, match=r"the run made NaNs \(NRT_EXEC_COMPLETED_WITH_NUM_ERR, 1003\)") as caught:
         session.run(None, feeds)
     assert not isinstance(caught.value, DeviceError)
-    (loaded,) = next(iter(session._compiled.values())).plans
+    (loaded,) = next(iter(session._programs.loaded.values())).plans
     machine.faults = Faults()
     np.testing.assert_array_equal(next(iter(loaded.run(feeds).values())), expected)
 
@@ -143,7 +143,7 @@ def test_a_closed_kernel_says_why(machine: Hardware) -> None:
     session = opened()
     feeds = session.random_inputs(1)
     session.run(None, feeds)
-    (loaded,) = next(iter(session._compiled.values())).plans
+    (loaded,) = next(iter(session._programs.loaded.values())).plans
     machine.faults = Faults(running="NRT_TIMEOUT(5)")
     with pytest.raises(DeviceError, match="the core did not finish in time"):
         loaded.run(feeds)
@@ -239,7 +239,7 @@ def test_a_session_that_fails_in_two_threads_is_closed_once(machine: Hardware) -
             return True
 
     session = opened()
-    session._compiled = Raced()
+    session._programs.loaded = Raced()
     session.close()
 
 

@@ -89,7 +89,7 @@ def test_the_table() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_device(name: str) -> None:
     """The same as ``trnrt doctor --self-test``, one test a case."""
-    from trnrt.backends import device_target, neuron_device
+    from trnrt.neuron.device import device_target, neuron_device
 
     target = device_target() or "trn2"
     if neuron_device() is None or get_target(target).generation < CASES[name].since:
@@ -285,7 +285,7 @@ def test_a_failure_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_a_device_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trnrt.backends import neuron_device
+    from trnrt.neuron.device import neuron_device
 
     if neuron_device() is not None:
         pytest.skip("this machine has a device")

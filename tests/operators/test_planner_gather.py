@@ -102,7 +102,7 @@ def test_tokens() -> None:
     feeds = {"i": np.random.default_rng(0).integers(0, 40, (11, 7))}
     np.testing.assert_allclose(session.run(None, feeds)[0], onnxruntimes(model, feeds)[0], rtol=1e-5, atol=1e-6)
     assert session.mixing(feeds) is None
-    assert all(plan.batch == 4 for plan in [session.last_plan] if plan is not None)
+    assert all(plan.batch == 4 for plan in [session.last_run.plan] if plan is not None)
 
 
 def test_rows_that_pick_from_each_other_are_not_independent() -> None:
@@ -112,8 +112,8 @@ def test_rows_that_pick_from_each_other_are_not_independent() -> None:
     feeds = {"i": ints(2, 0, 1), "x": drawn(3, 2)}
     assert session.mixing(feeds) is not None
     np.testing.assert_allclose(session.run(None, feeds)[0], np.maximum(feeds["x"], 0)[[2, 0, 1]])
-    assert session.last_plan is not None
-    assert [step.kernel for step in session.last_plan.steps] == ["compute", "gather_rows"]
+    assert session.last_run.plan is not None
+    assert [step.kernel for step in session.last_run.plan.steps] == ["compute", "gather_rows"]
 
 
 @pytest.mark.parametrize("number", [40, -41, 2**40])
@@ -142,7 +142,7 @@ def test_random_inputs_are_rows() -> None:
 def test_a_saved_plan_still_prepares_its_numbers() -> None:
     graph = "(int64[N] i) => (float[N, 6] y) { e = Gather(t, i)  y = Relu(e) }"
     session = trnrt.InferenceSession(modelled(graph, {"t": TABLE}).SerializeToString(), cache=False)
-    partition = session.partition_for(3)
+    partition = session.partition(3)
     (node,) = decode(*encode(partition)).parts[0].plan.before  # type: ignore[union-attr]
     assert node.compute(ints(5, -1, 0)).tolist() == [[5], [39], [0]]
     assert node.compute(ints(5, -1, 0)).dtype == np.int32

@@ -15,7 +15,7 @@ from planning import Array, compare, drawn, modelled, onnxruntimes, planned
 import trnrt
 from trnrt.errors import UnsupportedModelError
 from trnrt.importer import import_model
-from trnrt.planner import Plan
+from trnrt.planner import Plan, PlanOptions
 from trnrt.planner.parts.partition import make_partition
 from trnrt.planner.saving.partitions import decode, encode
 
@@ -81,7 +81,7 @@ def test_a_list_of_a_model_with_a_fixed_batch_is_joined() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_the_host_does_can_be_saved(path: Path) -> None:
     shapes = {"columns": (3, COLUMNS)}
-    partition = make_partition(import_model(path), shapes, target="trn2", dtype="float32", fallback=False)
+    partition = make_partition(import_model(path), shapes, PlanOptions("trn2", "float32"))
     encoded, arrays = encode(partition)
     read = decode(json.loads(json.dumps(encoded)), arrays)
     assert [on_host(plan) for plan in partition.plans] == [on_host(plan) for plan in read.plans]

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
 import trnrt
-from trnrt.importer import import_model
-from trnrt.planner import Plan, make_plan
+from trnrt.importer import ImportedModel, import_model
+from trnrt.planner import Plan, PlanOptions, make_plan
+from trnrt.planner.sizes import default_shapes
 
 Array = NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -64,9 +65,14 @@ def compare(
     return planned(model, {name: array.shape for name, array in feeds.items()}, dtype=dtype, target=target)
 
 
+def plan_rows(model: ImportedModel, rows: int, options: PlanOptions) -> Plan:
+    """The plan of a model for so many rows."""
+    return make_plan(model, default_shapes(model, rows), options)
+
+
 def planned(model: onnx.ModelProto, shapes: Shapes, *, dtype: str = "float32", target: str = "trn2") -> Plan:
     """The plan for these input shapes."""
-    return make_plan(import_model(model.SerializeToString()), shapes, target=target, dtype=dtype)
+    return make_plan(import_model(model.SerializeToString()), shapes, PlanOptions(target, dtype))
 
 
 def steps(plan: Plan) -> dict[str, tuple[str, ...]]:

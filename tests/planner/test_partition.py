@@ -96,8 +96,8 @@ def test_truth_crosses_as_truth() -> None:
     session = trnrt.InferenceSession(model.SerializeToString(), fallback="onnxruntime")
     session.run(None, feeds)
     assert checked(model, feeds) == [(CORE, ["Greater"]), (CPU, ["Trilu"]), (CORE, ["Where"])]
-    assert session.last_partition is not None
-    (cpu,) = session.last_partition.cpu_parts
+    assert session.last_run.partition is not None
+    (cpu,) = session.last_run.partition.cpu_parts
     inner = onnx.load_model_from_string(cpu.model)
     assert inner.graph.input[0].type.tensor_type.elem_type == TensorProto.BOOL
     assert (cpu.crossing.to_host, cpu.crossing.to_device) == (6, 6)

@@ -37,23 +37,24 @@ def test_a_supported_model_is_one_part_with_or_without_fallback() -> None:
     for session in sessions:
         session.run(None, {"x": drawn(2, 3)})
     plain, other = sessions
-    assert plain.notes == other.notes == []
-    assert plain.predicted_us == other.predicted_us
-    assert plain.kernel_path == other.kernel_path
-    assert other.last_partition is not None and other.last_partition.blockers == ()
+    assert plain.last_run.notes == other.last_run.notes == ()
+    assert plain.last_run.predicted_us == other.last_run.predicted_us
+    assert plain.last_run.kernel_path == other.last_run.kernel_path
+    assert other.last_run.partition is not None and other.last_run.partition.blockers == ()
 
 
 def test_notes_name_each_node_its_reason_and_the_round_trip() -> None:
     graph = "(float[2,3] x) => (float[2,3] y) { a = Relu(x)  b = Hardmax(a)  c = Hardmax(b)  y = Sigmoid(c) }"
     session = trnrt.InferenceSession(modelled(graph).SerializeToString(), fallback="onnxruntime")
     session.run(None, {"x": drawn(2, 3)})
-    partition = session.last_partition
+    partition = session.last_run.partition
     assert partition is not None
-    assert session.notes == fallback_notes(partition)
-    assert [note.split(" runs")[0] for note in session.notes[:2]] == ["Hardmax 'Hardmax_1'", "Hardmax 'Hardmax_2'"]
+    notes = session.last_run.notes
+    assert list(notes) == fallback_notes(partition)
+    assert [note.split(" runs")[0] for note in notes[:2]] == ["Hardmax 'Hardmax_1'", "Hardmax 'Hardmax_2'"]
     cost = 2 * host_link("trn2").latency_us + 48 / (host_link("trn2").gbps * 1000)
-    assert all(f"round trip {cost:,.1f} us, 24 bytes to the CPU, 24 back" in note for note in session.notes[:2])
-    assert "assumption" in session.notes[2]
+    assert all(f"round trip {cost:,.1f} us, 24 bytes to the CPU, 24 back" in note for note in notes[:2])
+    assert "assumption" in notes[2]
     assert partition.crossings_us == pytest.approx(cost)
 
 
@@ -62,7 +63,7 @@ def test_a_prediction_is_the_device_parts_and_the_round_trips(target: str) -> No
     model = modelled(MIDDLE)
     session = trnrt.InferenceSession(model.SerializeToString(), target=target, fallback="onnxruntime")
     session.run(None, {"x": drawn(2, 3)})
-    partition = session.last_partition
+    partition = session.last_run.partition
     assert partition is not None
     alone = []
     for operator, plan in zip(("Relu", "Sigmoid"), partition.plans, strict=True):
@@ -70,8 +71,8 @@ def test_a_prediction_is_the_device_parts_and_the_round_trips(target: str) -> No
         other = trnrt.InferenceSession(single, target=target)
         other.run(None, {"x": drawn(2, 3)})
         assert plan.target == target
-        alone.append(other.predicted_us or 0.0)
-    assert session.predicted_us == pytest.approx(sum(alone) + partition.crossings_us)
+        alone.append(other.last_run.predicted_us or 0.0)
+    assert session.last_run.predicted_us == pytest.approx(sum(alone) + partition.crossings_us)
 
 
 def test_nothing_is_predicted_where_nothing_is_on_the_device() -> None:
@@ -79,8 +80,8 @@ def test_nothing_is_predicted_where_nothing_is_on_the_device() -> None:
         modelled("(float[2,3] x) => (float[2,3] y) { y = Hardmax(x) }").SerializeToString(), fallback="onnxruntime"
     )
     session.run(None, {"x": drawn(2, 3)})
-    assert session.predicted_us is None
-    assert "no round trip" in session.notes[0]
+    assert session.last_run.predicted_us is None
+    assert "no round trip" in session.last_run.notes[0]
 
 
 def test_every_assumption_about_the_host_link_has_its_source() -> None:
@@ -130,7 +131,7 @@ def test_values_are_let_go_when_nobody_reads_them_any_more(monkeypatch: pytest.M
         { a = Relu(x)  b = Hardmax(a)  c = Sigmoid(b)  d = Hardmax(c)  y = Exp(d) }"""
     session = trnrt.InferenceSession(modelled(graph).SerializeToString(), fallback="onnxruntime")
     session.run(None, {"x": drawn(2, 3)})
-    loaded = next(iter(session._compiled.values()))
+    loaded = next(iter(session._programs.loaded.values()))
     monkeypatch.setattr(loaded, "parts", [(part, Watched(runner)) for part, runner in loaded.parts])
     loaded.run({"x": drawn(2, 3)})
     assert Watched.alive == [set(), {"a"}, {"a", "b"}, {"a", "c"}, {"a", "d"}]
@@ -144,9 +145,9 @@ def test_a_fixed_batch_runs_in_slices() -> None:
     padded = np.concatenate([x, x[-1:]])
     expected = np.concatenate([onnxruntimes(model, {"x": padded[k : k + 2]})[0] for k in (0, 2, 4)])[:5]
     np.testing.assert_allclose(y, expected, rtol=1e-5)
-    assert "in 3 slices" in session.notes[0] and "runs on the CPU" in session.notes[1]
-    assert session.last_partition is not None
-    assert session.crossings_us == pytest.approx(3 * session.last_partition.crossings_us) and session.crossings_us > 0
+    assert "in 3 slices" in session.last_run.notes[0] and "runs on the CPU" in session.last_run.notes[1]
+    assert session.last_run.partition is not None and session.last_run.crossings_us > 0
+    assert session.last_run.crossings_us == pytest.approx(3 * session.last_run.partition.crossings_us)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -156,8 +157,8 @@ def test_values_cross_in_the_models_own_dtypes(dtype: str) -> None:
     (y,) = session.run(None, {"x": drawn(2, 3)})
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, onnxruntimes(model, {"x": drawn(2, 3)})[0], atol=2e-2)
-    assert session.last_partition is not None
-    (cpu,) = session.last_partition.cpu_parts
+    assert session.last_run.partition is not None
+    (cpu,) = session.last_run.partition.cpu_parts
     inner = onnx.load_model_from_string(cpu.model)
     assert inner.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
 
@@ -178,7 +179,7 @@ def test_a_shape_that_the_file_lies_about_is_an_error() -> None:
     model = modelled("(float[2,3] x) => (float[2,3] y) { a = Hardmax(x)  y = Relu(a) }")
     session = trnrt.InferenceSession(model.SerializeToString(), fallback="onnxruntime")
     session.run(None, {"x": drawn(2, 3)})
-    loaded = next(iter(session._compiled.values())).plans[0]
+    loaded = next(iter(session._programs.loaded.values())).plans[0]
     with pytest.raises(BackendError, match=r"'a' has the shape \(3, 2\), and model_part2 was made for \(2, 3\)"):
         loaded.run({"a": drawn(3, 2)})
 

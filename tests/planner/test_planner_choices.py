@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from trnrt import Choices
 from trnrt.cache.plans import request_for
 from trnrt.errors import OptionError
 from trnrt.importer import import_model
-from trnrt.planner import Plan, StepReport
+from trnrt.planner import Plan, PlanOptions, StepReport
 from trnrt.planner.choices import DEFAULT
 from trnrt.planner.parts.partition import make_partition
 
@@ -58,8 +59,8 @@ def chosen(choices: Choices = DEFAULT, dtype: str = "float32", target: str = "tr
     )
     (got,), (expected,) = session.run(None, IMAGES), onnxruntimes(model, IMAGES)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    assert session.last_plan is not None
-    return session.last_plan
+    assert session.last_run.plan is not None
+    return session.last_run.plan
 
 
 def step_of(plan: Plan, node: str) -> StepReport:
@@ -161,7 +162,7 @@ def test_a_bias_is_kept_apart(dtype: str, target: str) -> None:
         )
         (got,), (expected,) = session.run(None, {"x": x}), onnxruntimes(model, {"x": x})
         np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-        made.append(groups(session.plan_for()))
+        made.append(groups(session.plan()))
     assert made == [{("mm", "bm")}, {("mm",), ("bm",)}]
 
 
@@ -176,7 +177,7 @@ def test_channels_are_put_in_order_apart_from_what_makes_them() -> None:
         np.testing.assert_allclose(
             session.run(None, {"x": x})[0], onnxruntimes(model, {"x": x})[0], rtol=1e-5, atol=1e-5
         )
-        made.append(groups(session.plan_for()))
+        made.append(groups(session.plan()))
     assert made == [{("c", "back")}, {("c",), ("back",)}]
 
 
@@ -185,7 +186,7 @@ def test_a_producer_with_two_readers_is_merged_with_neither_when_the_reader_is_k
     model = modelled("(float[4,6] x) => (float[4,6] y) { [u] a = Exp(x)  [v] b = Tanh(x)  [w] y = Add(a, b) }")
     assert groups(planned(model, {"x": (4, 6)})) == {("v", "u", "w")}
     session = trnrt.InferenceSession(model.SerializeToString(), choices=Choices(no_fuse=frozenset(["w"])), cache=False)
-    assert groups(session.plan_for()) == {("u",), ("v",), ("w",)}
+    assert groups(session.plan()) == {("u",), ("v",), ("w",)}
     x = drawn(4, 6)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], onnxruntimes(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
 
@@ -204,7 +205,7 @@ def test_a_producer_with_two_readers_is_merged_with_neither_when_the_reader_is_k
 )
 def test_a_name_that_is_not_there(choices: Choices, message: str, hint: str) -> None:
     session = trnrt.InferenceSession(network().SerializeToString(), choices=choices, cache=False)
-    for ask in (session.plan_for, session.partition_for, lambda: session.run(None, IMAGES)):
+    for ask in (session.plan, session.partition, lambda: session.run(None, IMAGES)):
         with pytest.raises(OptionError) as caught:
             ask()
         assert message in str(caught.value) and hint in (caught.value.hint or "")
@@ -217,16 +218,16 @@ def test_parts_between_cpu_parts_take_the_choices_that_are_theirs() -> None:
         [s] e = Add(b, u)  [c2] f = Conv<kernel_shape=[1,1]>(e, w)  [r2] y = Relu(f) }"""
     to = np.array([2, 4, 1, 1], np.int64)
     model = import_model(modelled(graph, {"w": drawn(4, 4, 1, 1), "to": to}).SerializeToString())
-    options: dict[str, Any] = {"target": "trn2", "dtype": "float32", "fallback": True}
-    plain = make_partition(model, {"x": (2, 4, 6, 6)}, **options)
+    options = PlanOptions("trn2", "float32", fallback="onnxruntime")
+    plain = make_partition(model, {"x": (2, 4, 6, 6)}, options)
     assert len(plain.plans) > 1 and plain.cpu_parts
     choices = Choices(no_fuse=frozenset(["r2"]), own_weights=frozenset(["c1"]))
-    parts = make_partition(model, {"x": (2, 4, 6, 6)}, **options, choices=choices)
+    parts = make_partition(model, {"x": (2, 4, 6, 6)}, replace(options, choices=choices))
     nodes = {step.nodes for plan in parts.plans for step in plan.steps}
     assert {("c1", "r1"), ("c2",), ("r2",)} <= nodes
     assert {step.name: step.weights for plan in parts.plans for step in plan.steps}["c1"] == "own"
     with pytest.raises(OptionError, match="node 'det' is in no step"):
-        make_partition(model, {"x": (2, 4, 6, 6)}, **options, choices=Choices(no_fuse=frozenset(["det"])))
+        make_partition(model, {"x": (2, 4, 6, 6)}, replace(options, choices=Choices(no_fuse=frozenset(["det"]))))
 
 
 def ran(cache_dir: Path, choices: Choices = DEFAULT) -> list[str]:
@@ -234,7 +235,7 @@ def ran(cache_dir: Path, choices: Choices = DEFAULT) -> list[str]:
     model = network().SerializeToString()
     session = trnrt.InferenceSession(model, target="trn2", choices=choices, cache_dir=cache_dir)
     session.run(None, IMAGES)
-    return session.cache_notes
+    return list(session.last_run.cache_notes)
 
 
 def test_a_miss_says_which_choices_changed(tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ def test_sets_of_names_are_told_apart_in_the_key() -> None:
 
     def key(choices: Choices) -> Any:
         shapes = {"image": (1, 3, 8, 8)}
-        return request_for(model, shapes, {}, target="trn2", dtype="float32", fallback=None, choices=choices)["choices"]
+        return request_for(model, shapes, {}, PlanOptions("trn2", "float32", choices))["choices"]
 
     one, two = frozenset(['a", "b']), frozenset(["a", "b"])
     assert key(Choices(no_fuse=one)) != key(Choices(no_fuse=two)) != key(Choices(in_hbm=two))

@@ -9,9 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
+from planning import plan_rows
 
 from trnrt.importer import import_model
-from trnrt.planner import Plan, explain
+from trnrt.planner import Plan, PlanOptions
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -34,7 +35,7 @@ def summary(plan: Plan) -> str:
 
 @pytest.mark.parametrize("model", ["digits_ffnn", "digits_cnn", "digits_mlp_sklearn"])
 def test_plan(model: str) -> None:
-    plan = explain(import_model(ROOT / "models" / f"{model}.onnx"), target="trn2", dtype="float32", batch=8)
+    plan = plan_rows(import_model(ROOT / "models" / f"{model}.onnx"), 8, PlanOptions("trn2", "float32"))
     path = GOLDEN / f"plan_{model}.txt"
     if os.environ.get("UPDATE_GOLDEN") == "1":
         path.parent.mkdir(exist_ok=True)

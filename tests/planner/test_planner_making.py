@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planning import Array, drawn, modelled, planned
+from planning import Array, drawn, modelled, plan_rows, planned
 
 from trnrt.errors import InputError, OptionError, TrnrtError
 from trnrt.importer import ImportedModel, import_model
-from trnrt.planner import explain
+from trnrt.planner import PlanOptions
 from trnrt.planner.lowering import weights
 from trnrt.planner.sizes import default_shapes, parse_shape
 
@@ -83,12 +83,12 @@ def test_the_plan_knows_its_batch() -> None:
     model = modelled("(float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
     assert planned(model, {"x": (7, 4)}).batch == 7
     assert planned(modelled("(float[4] x) => (float[4] y) { y = Relu(x) }"), {"x": (4,)}).batch is None
-    assert explain(import_model(ROOT / "models" / "digits_cnn.onnx"), target="trn2", dtype="float32").batch == 1
+    assert plan_rows(import_model(ROOT / "models" / "digits_cnn.onnx"), 1, PlanOptions("trn2", "float32")).batch == 1
 
 
 def test_a_model_with_a_fixed_batch_is_planned_for_it() -> None:
     model = modelled("(float[8,1,8,8] x) => (float[8,64] y) { f = Flatten(x) y = Relu(f) }")
-    plan = explain(import_model(model.SerializeToString()), target="trn2", dtype="float32", batch=1)
+    plan = plan_rows(import_model(model.SerializeToString()), 1, PlanOptions("trn2", "float32"))
     assert plan.inputs[0].shape == (8, 1, 8, 8)
 
 

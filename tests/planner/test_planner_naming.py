@@ -17,7 +17,7 @@ from planning import compare, drawn, modelled, onnxruntimes, planned, renamed
 import trnrt
 from trnrt.cache import KernelCache
 from trnrt.importer import import_model
-from trnrt.planner import Plan, make_plan
+from trnrt.planner import Plan, PlanOptions, make_plan
 from trnrt.planner.naming import Names, identifier, printable
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
@@ -159,7 +159,7 @@ def runs(model: onnx.ModelProto, name: str, x_name: str) -> None:
     """Plan, look at the source, run: the answers are onnxruntime's."""
     feeds = {x_name: drawn(3, 1, 4, 4)}
     plan = make_plan(
-        import_model(model.SerializeToString(), name=name), {x_name: (3, 1, 4, 4)}, target="trn2", dtype="float32"
+        import_model(model.SerializeToString(), name=name), {x_name: (3, 1, 4, 4)}, PlanOptions("trn2", "float32")
     )
     check_body(parts(plan))
     session = trnrt.InferenceSession(model.SerializeToString())

@@ -59,7 +59,7 @@ def test_answers_are_right(
     in_passes(monkeypatch, rows, sweep)
     session, feeds = session_of(block(), dtype, target), {"x": drawn(4, 3, 12, 12)}
     outputs = session.run(None, feeds)
-    plan = session.last_plan
+    plan = session.last_run.plan
     assert plan is not None and f"for row in range(0, 4, {rows}):" in plan.source
     assert {step.images for step in plan.steps} == {rows, *([1] if sweep is not None else [])}
     for ours, theirs in zip(outputs, onnxruntimes(block(), feeds), strict=True):
@@ -74,7 +74,7 @@ def test_each_step_is_validated(sweep: Sweep | None, monkeypatch: pytest.MonkeyP
     """A step alone takes as many rows at a time as in its loop; a wrong weight in it is found."""
     in_passes(monkeypatch, 2, sweep)
     session, feeds = session_of(block()), {"x": drawn(4, 3, 12, 12)}
-    plan = session.plan_for(4)
+    plan = session.plan(4)
     report = validate_layers(session, feeds)
     assert report.passed and len(report.layers) == len(plan.steps)
     wrong = next(step for step in plan.steps if step.weights != "none")
@@ -86,7 +86,7 @@ def test_each_step_is_validated(sweep: Sweep | None, monkeypatch: pytest.MonkeyP
 def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_passes(monkeypatch, 2)
     session = session_of(block())
-    partition = session.partition_for(4)
+    partition = session.partition(4)
     plan = partition.plans[0]
     assert decode(*encode(partition)).plans[0].steps == plan.steps
     assert [tensor.shape for tensor in (*plan.inputs, *plan.results)] == [(4, 3, 12, 12), (4, 20, 6, 6), (4, 5)]
@@ -102,7 +102,7 @@ def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def planned(model: onnx.ModelProto, rows: int, dtype: str, target: str) -> tuple[Plan, float]:
     """The plan for so many rows, and its predicted latency."""
-    plan = session_of(model, dtype, target).plan_for(rows)
+    plan = session_of(model, dtype, target).plan(rows)
     return plan, profile_plan(plan).benchmark_us
 
 
@@ -163,7 +163,7 @@ def fewer_of(model: onnx.ModelProto, batch: int) -> Material | None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trnrt.planner.searching.search.fit", fit)
-        session_of(model).plan_for(batch)
+        session_of(model).plan(batch)
     return offered[0]
 
 

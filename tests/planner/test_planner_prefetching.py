@@ -60,11 +60,11 @@ def test_answers_are_the_same_bit_for_bit(dtype: str, target: str, monkeypatch: 
     (expected,) = onnxruntimes(residual(), feeds)
     session = trnrt.InferenceSession(residual().SerializeToString(), dtype=dtype, target=target, cache=False)
     (with_them,) = session.run(None, feeds)
-    assert session.last_plan is not None and session.last_plan.parts
+    assert session.last_run.plan is not None and session.last_run.plan.parts
     off(monkeypatch)
     session = trnrt.InferenceSession(residual().SerializeToString(), dtype=dtype, target=target, cache=False)
     (without,) = session.run(None, feeds)
-    assert session.last_plan is not None and not session.last_plan.parts
+    assert session.last_run.plan is not None and not session.last_run.plan.parts
     np.testing.assert_array_equal(with_them, without)
     tolerance = min(TOLERANCE[dtype], 5e-2)
     np.testing.assert_allclose(with_them, expected, rtol=tolerance, atol=tolerance)
@@ -101,7 +101,7 @@ def test_the_model_s_input_is_not_kept_waiting() -> None:
 def opening(dtype: str, *, own: bool = False) -> list[str]:
     """What the digits CNN asks for before its first step."""
     session = trnrt.InferenceSession(MODELS / "digits_cnn.onnx", target="trn2", dtype=dtype, cache=False)
-    lines = session.plan_for(64 if own else 1).source.splitlines()
+    lines = session.plan(64 if own else 1).source.splitlines()
     first = next(number for number, line in enumerate(lines) if line.strip().startswith("# Conv"))
     body = lines[next(number for number, line in enumerate(lines) if line.startswith("def ")) + 1 : first]
     return [line.strip() for line in body if line.strip()]

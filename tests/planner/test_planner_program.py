@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from planning import drawn, modelled, planned
+from planning import drawn, modelled, plan_rows, planned
 
 from trnrt.backends.simulator import load_entry
 from trnrt.importer import import_model
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
-from trnrt.planner import Plan, explain
+from trnrt.planner import Plan, PlanOptions
 
 MODELS = Path(__file__).parents[2] / "models"
 NAMES = ["digits_ffnn", "digits_ffnn_legacy", "digits_mlp_sklearn", "digits_cnn", "digits_cnn_legacy"]
@@ -72,7 +72,7 @@ def demanded(model: onnx.ModelProto, batch: int) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_product_is_made_on_the_core(name: str, target: str) -> None:
     path = MODELS / f"{name}.onnx"
-    plan = explain(import_model(path), target=target, dtype="float32", batch=33)
+    plan = plan_rows(import_model(path), 33, PlanOptions(target, "float32"))
     program = program_of(plan)
     model = onnx.load(path)
     asked = demanded(model, 33)
@@ -87,7 +87,7 @@ def test_every_product_is_made_on_the_core(name: str, target: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_activations_run_on_the_scalar_engine(name: str) -> None:
     path = MODELS / f"{name}.onnx"
-    program = program_of(explain(import_model(path), target="trn2", dtype="float32", batch=2))
+    program = program_of(plan_rows(import_model(path), 2, PlanOptions("trn2", "float32")))
     done = Counter(i["op"].name for i in program.instructions if i.operation.name == "activation")
     wanted = Counter(ACTIVATIONS.get(node.op_type) for node in onnx.load(path).graph.node)
     for activation in ACTIVATIONS.values():
@@ -119,7 +119,7 @@ def test_every_operator_is_computed_on_the_core() -> None:
 def test_weights_reach_the_core_as_they_are_used() -> None:
     """No instruction transposes a weight, and every weight is read."""
     path = MODELS / "digits_cnn.onnx"
-    plan = explain(import_model(path), target="trn2", dtype="bfloat16", batch=2)
+    plan = plan_rows(import_model(path), 2, PlanOptions("trn2", "bfloat16"))
     program = program_of(plan)
     weights = program.inputs[len(plan.inputs) :]
     loads = [i for i in program.instructions if any(v.storage in weights for v in i.reads())]

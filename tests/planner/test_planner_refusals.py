@@ -10,7 +10,7 @@ import pytest
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.operators.record import supported_operators
-from trnrt.planner import make_plan
+from trnrt.planner import PlanOptions, make_plan
 from trnrt.planner.lowering.refusals import refusal
 
 
@@ -20,7 +20,7 @@ def blockers(text: str, opset: int = 18, **domains: int) -> list[Blocker]:
     model = import_model(proto.SerializeToString())
     shapes = {info.name: tuple(dim if isinstance(dim, int) else 2 for dim in info.shape) for info in model.inputs}
     with pytest.raises(UnsupportedModelError) as caught:
-        make_plan(model, shapes, target="trn2", dtype="float32")
+        make_plan(model, shapes, PlanOptions("trn2", "float32"))
     assert caught.value.exit_code == 1
     return caught.value.blockers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trnrt.errors import OptionError
 from trnrt.operators.linear import linear_step
 from trnrt.planner import Plan
 from trnrt.planner.choices import DEFAULT, Choices
+from trnrt.planner.options import EFFORTS
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.placing.sweeps import Sweep
 from trnrt.planner.plan import Layout
@@ -24,7 +26,7 @@ from trnrt.planner.saving.planfile import choices_of, parse_plan, plan_document
 from trnrt.planner.searching import fitting, search
 from trnrt.planner.searching.candidates import candidates
 from trnrt.planner.searching.fitting import Fitted, Material
-from trnrt.planner.searching.search import BUDGET, EFFORTS, Move
+from trnrt.planner.searching.search import BUDGET, Move
 from trnrt.planner.steps import Operand
 from trnrt.running.profiler import profile_plan
 
@@ -53,8 +55,13 @@ def session_of(model: onnx.ModelProto, **options: Any) -> trnrt.InferenceSession
     return trnrt.InferenceSession(model.SerializeToString(), cache=False, **options)
 
 
+def chosen_by(session: trnrt.InferenceSession, choices: Choices) -> trnrt.InferenceSession:
+    """The session with these choices, which searches for no more."""
+    return session.with_options(replace(session.options, choices=choices, effort=0))
+
+
 def planned(effort: int, **options: Any) -> Plan:
-    return session_of(chain(), effort=effort, **options).plan_for(1)
+    return session_of(chain(), effort=effort, **options).plan(1)
 
 
 @pytest.mark.parametrize("target", ["trn1", "trn2"])
@@ -68,8 +75,8 @@ def test_it_is_never_slower_and_the_answer_stays(dtype: str, target: str) -> Non
         (found,) = session.run(None, feeds)
         tolerance = min(TOLERANCE[dtype], 5e-2)
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
-        assert session.predicted_us is not None
-        times.append(session.predicted_us)
+        assert session.last_run.predicted_us is not None
+        times.append(session.last_run.predicted_us)
     assert times[1] <= times[0]
 
 
@@ -120,7 +127,7 @@ def test_small_models_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(search, "_Search", refuse)
     path = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
-    assert trnrt.InferenceSession(str(path), cache=False).plan_for(1).weighed == ()
+    assert trnrt.InferenceSession(str(path), cache=False).plan(1).weighed == ()
 
 
 def test_what_was_asked_for_stays() -> None:
@@ -160,7 +167,7 @@ def test_options_hold_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_of(model, choices=Choices(options=frozenset({("c", "band_bytes", 8192)})), effort=0)
     feeds = {"x": drawn(16, 16, 16, 16)}
     np.testing.assert_allclose(session.run(None, feeds)[0], onnxruntimes(model, feeds)[0], rtol=1e-4, atol=1e-4)
-    assert session.last_plan is not None and "band_bytes=8192" in session.last_plan.source
+    assert session.last_run.plan is not None and "band_bytes=8192" in session.last_run.plan.source
 
 
 def test_larger_loads_take_their_room() -> None:
@@ -192,23 +199,23 @@ def test_options_that_are_not_offered(option: tuple[str, str, int], message: str
 
 def test_a_saved_plan_gives_what_was_found_again() -> None:
     session = session_of(chain(), target="trn1", effort=1)
-    partition = session.partition_for(1)
+    partition = session.partition(1)
     file = parse_plan(json.dumps(plan_document(partition)).encode())
-    choices, told = choices_of(file, lambda chosen: session.choosing(chosen, 0).partition_for(1))
+    choices, told = choices_of(file, lambda chosen: chosen_by(session, chosen).partition(1))
     assert partition.choices != DEFAULT and told == []
-    assert session.choosing(choices, 0).partition_for(1).plans[0].source == partition.plans[0].source
+    assert chosen_by(session, choices).partition(1).plans[0].source == partition.plans[0].source
 
 
 @pytest.mark.parametrize("options", [[], {"band_bytes": 1.5}, {"band_bytes": True}, {str(k): k for k in range(17)}])
 def test_strange_options_in_a_file(options: Any) -> None:
-    document = plan_document(session_of(chain(), effort=0).partition_for(1))
+    document = plan_document(session_of(chain(), effort=0).partition(1))
     document["steps"][0]["options"] = options
     with pytest.raises(ValueError, match="options of step"):
         parse_plan(json.dumps(document).encode())
 
 
 def test_why_offers_the_options() -> None:
-    partition = session_of(chain(), target="trn1", effort=1).partition_for(1)
+    partition = session_of(chain(), target="trn1", effort=1).partition(1)
     steps = [step for step in partition.plans[0].steps if step.offered]
     assert steps
     for step in steps:

@@ -76,9 +76,9 @@ def test_answers_are_right(sweep: Sweep, dtype: str, target: str, monkeypatch: p
     swept(monkeypatch, sweep)
     session = session_of(dtype, target)
     outputs = session.run(None, feeds)
-    assert session.last_plan is not None
-    assert [step.images for step in session.last_plan.steps].count(sweep.images) == sweep.end - sweep.first
-    assert f"for first in range(0, 4, {sweep.images}):" in session.last_plan.source
+    assert session.last_run.plan is not None
+    assert [step.images for step in session.last_run.plan.steps].count(sweep.images) == sweep.end - sweep.first
+    assert f"for first in range(0, 4, {sweep.images}):" in session.last_run.plan.source
     for ours, theirs in zip(outputs, onnxruntimes(block(), feeds), strict=True):
         tolerance = min(TOLERANCE[dtype], 5e-2)
         np.testing.assert_allclose(
@@ -92,8 +92,8 @@ def test_each_step_of_a_sweep_is_validated(sweep: Sweep, monkeypatch: pytest.Mon
     swept(monkeypatch, sweep)
     session, feeds = session_of(), {"x": drawn(4, 3, 12, 12)}
     report = validate_layers(session, feeds)
-    assert report.passed and len(report.layers) == len(session.plan_for(4).steps)
-    plan = session.plan_for(4)
+    assert report.passed and len(report.layers) == len(session.plan(4).steps)
+    plan = session.plan(4)
     wrong = next(step for step in plan.steps if step.images and step.weights != "none")
     name = next(name for name in plan.weights if name.startswith(("weights", wrong.name)))
     plan.weights[name] = plan.weights[name] * np.float32(1.5)
@@ -104,7 +104,7 @@ def test_each_step_of_a_sweep_is_validated(sweep: Sweep, monkeypatch: pytest.Mon
 def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(monkeypatch, Sweep(1, 4, 2))
     session = session_of()
-    partition = session.partition_for(4)
+    partition = session.partition(4)
     again = decode(*encode(partition))
     assert [step.images for step in again.plans[0].steps] == [step.images for step in partition.plans[0].steps]
     profile = profile_plan(partition.plans[0], tmp_path)
@@ -118,7 +118,7 @@ def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_only_the_sweep_touches_is_as_large_as_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     swept(monkeypatch, Sweep(1, 4, 2))
-    source = session_of().plan_for(4).source
+    source = session_of().plan(4).source
     before, _, inside = source.partition("for first in range(0, 4, 2):")
     assert "nl.ndarray((20, 1, 4, 6, 6)" in before and "nl.ndarray((20, 1, 2, 6, 6)" in inside
 
@@ -143,7 +143,7 @@ def wide(images: int | str) -> onnx.ModelProto:
 
 def plan_of(model: onnx.ModelProto, images: int) -> Plan:
     session = trnrt.InferenceSession(model.SerializeToString(), target="trn2", cache=False)
-    return session.plan_for(images)
+    return session.plan(images)
 
 
 def specs_of(plan: Plan) -> list[Spec]:
@@ -167,7 +167,7 @@ def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_fits_is_not_swept() -> None:
-    assert not any(step.images for step in session_of().plan_for(4).steps)
+    assert not any(step.images for step in session_of().plan(4).steps)
     assert not any(step.images for step in plan_of(wide(1), 1).steps)
 
 

@@ -45,7 +45,7 @@ def test_no_kernel_takes_more_than_its_step_says(
     monkeypatch.setattr("trnrt.planner.searching.search.fit", seeing)
     session = trnrt.InferenceSession(str(model), dtype=dtype, target=target, cache=False, effort=0)
     batch = session.model.batch if isinstance(session.model.batch, int) else batch
-    session.plan_for(batch)
+    session.plan(batch)
     ((material, fitted),) = seen
     placed, module = fitted.placed, fitted.module
     traced = refit(material, placed.sweep)

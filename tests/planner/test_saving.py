@@ -13,9 +13,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 import trnrt
-import trnrt.session
 from trnrt.cache.plans import DEFAULT_LIMIT, LIMIT_VARIABLE, size_limit
 from trnrt.errors import OptionError
+from trnrt.planner import PlanOptions
 from trnrt.planner.parts.partition import Partition, make_partition
 from trnrt.planner.saving.partitions import NotSaved, decode, encode
 
@@ -69,7 +69,7 @@ CPU_BETWEEN = half(
 )
 def test_a_saved_plan_answers_alike(model: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     first = answers(model, **options)
-    monkeypatch.setattr(trnrt.session, "make_partition", never)
+    monkeypatch.setattr("trnrt.running.planning.make_partition", never)
     second = answers(model, **options)
     for mine, theirs in zip(first, second, strict=True):
         if isinstance(mine, list):
@@ -81,7 +81,7 @@ def test_a_saved_plan_answers_alike(model: Any, options: dict[str, Any], monkeyp
 
 def test_a_saved_plan_is_the_plan() -> None:
     session = trnrt.InferenceSession(CNN)
-    partition = session.partition_for(2)
+    partition = session.partition(2)
     encoded, arrays = encode(partition)
     again = decode(json.loads(json.dumps(encoded)), arrays)
     assert again.nodes == partition.nodes and again.notes == partition.notes
@@ -117,12 +117,12 @@ def test_a_miss_says_what_changed() -> None:
     answers(CNN)
     session = trnrt.InferenceSession(CNN, target="trn1")
     session.run(None, session.random_inputs(4))
-    assert session.cache_notes == ["target trn2 -> trn1"]
+    assert session.last_run.cache_notes == ("target trn2 -> trn1",)
     session = trnrt.InferenceSession(CNN, target="trn1")
     session.run(None, session.random_inputs(8))
-    assert session.cache_notes == ["batch 4 -> 8"]
+    assert session.last_run.cache_notes == ("batch 4 -> 8",)
     session.run(None, session.random_inputs(8))
-    assert session.cache_notes == []
+    assert not session.last_run.cache_notes
 
 
 def test_without_a_cache_nothing_is_kept(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_full_disk_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     session = trnrt.InferenceSession(CNN)
     for mine, theirs in zip(session.run(None, session.random_inputs(3)), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    assert "No space left on device" in " ".join(session.cache_notes)
+    assert "No space left on device" in " ".join(session.last_run.cache_notes)
 
 
 def test_a_changed_model_is_another(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_changed_model_is_another(tmp_path: Path) -> None:
     onnx.save(model, path)
     session = trnrt.InferenceSession(path)
     second = session.run(None, session.random_inputs(3))
-    assert session.cache_notes == ["the model changed"]
+    assert session.last_run.cache_notes == ("the model changed",)
     assert not np.array_equal(first[0], second[0])
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_limit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_partitions_are_made_of_known_types() -> None:
     session = trnrt.InferenceSession(CNN)
-    partition = make_partition(session.model, session.shapes_for(1), target="trn2", dtype="float32", fallback=False)
+    partition = make_partition(session.model, session.shapes_for(1), PlanOptions("trn2", "float32"))
     encode(partition)
     with pytest.raises(NotSaved, match="object"):
         encode(partition.__class__(**(partition.__dict__ | {"notes": (object(),)})))

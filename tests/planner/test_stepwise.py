@@ -21,7 +21,7 @@ LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
 def plan_of(path: Path, batch: int = 1) -> Plan:
-    return trnrt.InferenceSession(path, backend="simulator").plan_for(batch)
+    return trnrt.InferenceSession(path, backend="simulator").plan(batch)
 
 
 @pytest.mark.parametrize("name", ["digits_cnn.onnx", "digits_ffnn.onnx", "light_shufflenet.onnx"])
@@ -47,7 +47,7 @@ def test_each_step_is_called_and_defined_where_it_says() -> None:
 
 def test_it_computes_the_same() -> None:
     session = trnrt.InferenceSession(MODELS / "digits_cnn.onnx", backend="simulator")
-    plan = session.plan_for(2)
+    plan = session.plan(2)
     stepwise = in_functions(plan)
     path, source, _ = KernelCache().kernel(stepwise.name, stepwise.source)
     image = session.random_inputs(2)["image"]

@@ -20,8 +20,9 @@ from trnrt.errors import InputError, OptionError
 from trnrt.importer import TensorInfo
 from trnrt.inputs.drawing import as_numpy
 from trnrt.inputs.images import ImageOptions
+from trnrt.predict.opening import open_source
 from trnrt.predict.rows import Wanted
-from trnrt.predict.source import Asked, Source, open_source
+from trnrt.predict.source import Asked, Source
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).random((20, 2, 3), dtype=np.float32)

@@ -18,8 +18,9 @@ from trnrt.errors import InputError, OptionError
 from trnrt.importer import TensorInfo
 from trnrt.inputs import images
 from trnrt.inputs.images import ImageOptions
+from trnrt.predict.opening import open_source
 from trnrt.predict.rows import Wanted
-from trnrt.predict.source import Asked, Source, open_source
+from trnrt.predict.source import Asked, Source
 from trnrt.session import InferenceSession
 
 Array = np.ndarray[Any, Any]

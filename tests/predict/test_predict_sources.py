@@ -21,8 +21,9 @@ from trnrt.errors import InputError
 from trnrt.importer import TensorInfo
 from trnrt.inputs.drawing import as_numpy
 from trnrt.predict.job import Request, prepare
+from trnrt.predict.opening import open_source
 from trnrt.predict.rows import Wanted, check_kind, fit
-from trnrt.predict.source import Asked, Source, open_source
+from trnrt.predict.source import Asked, Source
 
 Array = np.ndarray[Any, Any]
 HERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)

@@ -26,7 +26,7 @@ from trnrt.importer import import_model
 from trnrt.nki.checking import Report
 from trnrt.nki.machine.timing.steps import BOUNDS
 from trnrt.operators.record import records, supported_operators
-from trnrt.planner.making import make_plan
+from trnrt.planner import PlanOptions, make_plan
 from trnrt.report.documents import nki_profile_document, profile_document
 from trnrt.report.profiles import step_uses_table
 from trnrt.report.summary import summary_of
@@ -69,7 +69,7 @@ def test_messages_are_those_that_a_model_gets() -> None:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{graph}')
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "s"))
     with pytest.raises(UnsupportedModelError) as caught:
-        make_plan(import_model(model.SerializeToString()), {"x": (1, 1, 4, 4)}, target="trn2", dtype="float32")
+        make_plan(import_model(model.SerializeToString()), {"x": (1, 1, 4, 4)}, PlanOptions("trn2", "float32"))
     templates = [re.escape(text).replace("…", ".*") for text in messages(records()["", "Resize"].lowering, "Resize")]
     assert any(re.fullmatch(template, caught.value.blockers[0].reason) for template in templates)
 

@@ -117,7 +117,7 @@ def test_the_latencies_are_those_that_are_predicted(network: dict[str, Any]) -> 
     model, kind = ROOT / "models" / "digits_cnn.onnx", {"target": network["target"], "dtype": network["dtype"]}
     session = InferenceSession(model, backend="simulator", effort=1, **kind)
     for size in (1, DEFAULT_MOST):
-        assert session.predicted_for(size) == pytest.approx(network["predicted_us"][str(size)], abs=0.001)
+        assert session.latency(size).us == pytest.approx(network["predicted_us"][str(size)], abs=0.001)
 
 
 def test_a_networks_latency_is_still_about_what_is_predicted(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_networks_latency_is_still_about_what_is_predicted(tmp_path: Path) -> 
     path = tmp_path / "resnet18.onnx"
     onnx.save(next(n for n in NETWORKS if n.name == "resnet18").build(), path)
     session = InferenceSession(path, target="trn2", dtype=network["dtype"], backend="simulator", effort=1)
-    assert session.predicted_for(1) == pytest.approx(network["predicted_us"]["1"], rel=0.02)
+    assert session.latency(1).us == pytest.approx(network["predicted_us"]["1"], rel=0.02)
 
 
 def test_the_example_is_what_the_command_prints() -> None:

@@ -95,7 +95,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.nki",
         "trnrt.planner",
         "trnrt.report",
-        "trnrt.running.buckets",
+        "trnrt.running",
         "trnrt.session",
     ),
 }
@@ -239,13 +239,33 @@ def test_the_simulator_stands_alone() -> None:
     assert outside == set()
 
 
-def test_the_simulator_has_no_circle_of_imports() -> None:
-    """Nor one that only deferred imports, or those for types, close."""
-    names = {module for module in SOURCES if within(module, "trnrt.nki")}
-    waits = {module: {name for name, _ in imports(module)} & names - {module} for module in names}
-    while free := {module for module, needs in waits.items() if not needs}:
-        waits = {module: needs - free for module, needs in waits.items() if module not in free}
-    assert waits == {}
+# Circles of imports that are still there; mend one and strike it off.
+CIRCLES = [{"trnrt.calibration.cases", "trnrt.calibration.published"}]
+
+
+def circles() -> list[set[str]]:
+    """Modules that import each other, directly or through others: deferred imports and those for types count, too."""
+    graph = {module: {name for name, _ in imports(module) if name in SOURCES} - {module} for module in SOURCES}
+    while leaves := {module for module, imported in graph.items() if not imported & set(graph)}:
+        graph = {module: imported for module, imported in graph.items() if module not in leaves}
+    reached = {module: reachable(graph, module) for module in graph}
+    found = {frozenset(one for one in graph if one in reached[module] and module in reached[one]) for module in graph}
+    return [set(circle) for circle in found if circle]
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    """What ``start`` imports, and what that does in turn; itself only where it is in a circle."""
+    seen: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = graph.get(ahead.pop(), set()) - seen
+        seen |= new
+        ahead += new
+    return seen
+
+
+def test_no_new_circle_of_imports() -> None:
+    assert sorted(map(sorted, circles())) == sorted(map(sorted, CIRCLES))
 
 
 def functions(path: Path) -> Iterator[tuple[str, int, int]]:
@@ -253,6 +273,32 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+PARAMETERS = 12
+# The language and the instructions of NKI have AWS's signatures.
+AWS_SIGNATURES = ("trnrt.nki.sim", "trnrt.nki.legacy")
+
+
+def parameters(path: Path) -> Iterator[tuple[str, int]]:
+    """(name, number of parameters, ``self`` among them) of every function of a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            yield node.name, len(named) + sum(rest is not None for rest in (node.args.vararg, node.args.kwarg))
+
+
+def test_functions_take_few_parameters() -> None:
+    """Verbs are left out, whose parameters are their flags, and kernels."""
+    free = ("trnrt.kernels", *AWS_SIGNATURES)
+    long = [
+        f"{module}.{name}: {count}"
+        for module, path in SOURCES.items()
+        if not any(within(module, package) for package in free)
+        for name, count in parameters(path)
+        if count > PARAMETERS and not name.endswith("_command")
+    ]
+    assert long == []
 
 
 FILES = python_files("trnrt", "kernels", "serve", "models", "benchmarks", "tests")

@@ -18,7 +18,6 @@ from onnx import TensorProto, helper
 
 from trnrt.errors import Blocker, OptionError
 from trnrt.importer import TensorInfo, import_model
-from trnrt.nki.machine.timing import Range
 from trnrt.planner.plan import NodeReport
 from trnrt.report.console import complain, note, render, working
 from trnrt.report.documents import SMALL, as_text, run_document, unsupported_document, validate_document
@@ -36,6 +35,7 @@ from trnrt.report.text import (
     size_text,
 )
 from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels, ranked
+from trnrt.running.results import RunResult
 from trnrt.validate import OutputComparison, ValidationReport
 
 HOSTILE = "a\n\x1b[31m[bold]\u202e\r"
@@ -45,8 +45,7 @@ class Session:
     """As much of a session as the documents read."""
 
     name, backend, target, dtype = "net", "simulator", "trn2", "float32"
-    predicted_range: Range | None = None
-    last_partition = None
+    last_run = RunResult()
 
 
 def document(outputs: dict[str, np.ndarray[Any, Any]], top: Top | None = None, full: bool = False) -> dict[str, Any]:

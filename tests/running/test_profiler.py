@@ -29,7 +29,7 @@ def small(batch: str) -> bytes:
 
 def test_a_plan_is_profiled_by_its_steps_and_nothing_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute.Executor, "__init__", lambda *_, **__: pytest.fail("arrays were bound"))
-    plan = InferenceSession(CNN, target="trn1", dtype="bfloat16").plan_for(4)
+    plan = InferenceSession(CNN, target="trn1", dtype="bfloat16").plan(4)
     profile = profile_plan(plan)
     assert (profile.target, profile.dtype, profile.batch) == ("trn1", "bfloat16", 4)
     rows = [*((step.name, step.nodes) for step in plan.steps), ("(weights brought ahead)", ())]
@@ -45,7 +45,7 @@ def test_a_profile_is_a_pure_function_of_model_target_dtype_and_batch() -> None:
         ("trn2", "bfloat16", 1),
         ("trn2", "float32", 64),
     ]:
-        twice = [profile_plan(InferenceSession(CNN, target=target, dtype=dtype).plan_for(batch)) for _ in range(2)]
+        twice = [profile_plan(InferenceSession(CNN, target=target, dtype=dtype).plan(batch)) for _ in range(2)]
         assert twice[0].benchmark_us == twice[1].benchmark_us and twice[0].steps == twice[1].steps
         figures.add(twice[0].benchmark_us)
     assert len(figures) == 4
@@ -56,7 +56,7 @@ def test_a_profile_is_a_pure_function_of_model_target_dtype_and_batch() -> None:
     ("name", "batch"), [("digits_cnn", 1), ("digits_cnn", 64), ("digits_ffnn", 1), ("digits_mlp_sklearn", 3)]
 )
 def test_the_parts_of_a_model_s_latency_add_up_to_it(name: str, batch: int, target: str) -> None:
-    plan = InferenceSession(CNN.with_name(f"{name}.onnx"), target=target).plan_for(batch)
+    plan = InferenceSession(CNN.with_name(f"{name}.onnx"), target=target).plan(batch)
     profile = profile_plan(plan)
     segments = critical_path(profile.timeline)
     assert sum(segment.end - segment.start for segment in segments) == profile.timeline.duration
@@ -85,7 +85,7 @@ MISSED = pytest.mark.xfail(strict=True, reason="a bar that the plan misses since
 def test_a_small_model_is_near_what_fixed_overheads_cost(name: str, target: str) -> None:
     """In float32, one image: within 1.5 times of loading it and storing what is computed of it."""
     session = InferenceSession(CNN.with_name(f"{name}.onnx"), target=target, dtype="float32")
-    ratio = profile_plan(session.plan_for(1)).breakdown.ratio
+    ratio = profile_plan(session.plan(1)).breakdown.ratio
     assert ratio is not None and 1 < ratio <= 1.5
 
 
@@ -117,26 +117,26 @@ def test_a_session_predicts_what_its_last_run_costs_when_asked(monkeypatch: pyte
 
     monkeypatch.setattr(timing, "predict", counted)
     session = InferenceSession(small("N"))
-    before = session.predicted_us
+    before = session.last_run.predicted_us
     assert before is None
     session.run(None, {"x": np.ones((128, 3), np.float32)})
     assert timed == []
-    large = session.predicted_us
-    found = profile_plan(session.plan_for(128))
-    assert large == session.predicted_us == found.benchmark_us
-    assert session.predicted_range == found.benchmark
+    large = session.last_run.predicted_us
+    found = profile_plan(session.plan(128))
+    assert large == session.last_run.predicted_us == found.benchmark_us
+    assert session.last_run.predicted == found.benchmark
     assert len(timed) == 1
     session.run(None, {"x": np.ones((1, 3), np.float32)})
-    one = session.predicted_us
+    one = session.last_run.predicted_us
     assert one is not None and large is not None and one < large
 
 
 def test_a_run_in_slices_costs_each_of_them() -> None:
     session = InferenceSession(small("2"))
     session.run(None, {"x": np.ones((2, 3), np.float32)})
-    one = session.predicted_us
+    one = session.last_run.predicted_us
     session.run(None, {"x": np.ones((5, 3), np.float32)})
-    assert one is not None and session.predicted_us == 3 * one
-    assert session.predicted_range == add_ranges([profile_plan(session.plan_for(2)).benchmark] * 3)
+    assert one is not None and session.last_run.predicted_us == 3 * one
+    assert session.last_run.predicted == add_ranges([profile_plan(session.plan(2)).benchmark] * 3)
     session.run(None, {"x": np.ones((2, 3), np.float32)})
-    assert session.predicted_us == one
+    assert session.last_run.predicted_us == one

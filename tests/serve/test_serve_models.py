@@ -220,8 +220,8 @@ def test_sizes_that_vary_are_not_mixed_and_do_not_fill_the_memory(
             assert np.array_equal(inference.outputs["y"], np.maximum(piece, 0))
         engine = model._engine
         assert engine is not None
-        assert len(engine.loaded._others) <= 2 and len(engine.loaded._spare._compiled) <= 2
-        assert len(engine.loaded.session._compiled) == 2
+        assert len(engine.loaded._others) <= 2 and len(engine.loaded._spare._programs.loaded) <= 2
+        assert len(engine.loaded.session._programs.loaded) == 2
 
     run(work())
 

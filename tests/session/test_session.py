@@ -107,7 +107,7 @@ def test_symbolic_batch_of_any_size(rows: int) -> None:
     session = trnrt.InferenceSession(small("N"))
     x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], reference(small("N"), {"x": x})[0], rtol=1e-5)
-    assert session.notes == {
+    assert list(session.last_run.notes) == {
         7: ["7 rows ran in 1 slice of 8, padded with 1 row"],
         33: ["33 rows ran in 1 slice of 64, padded with 31 rows"],
         130: ["130 rows ran in 2 slices (1 of 128, 1 of 2)"],
@@ -148,7 +148,7 @@ def test_rows_that_are_not_independent_are_not_padded() -> None:
     x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     session = trnrt.InferenceSession(model)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], reference(model, {"x": x})[0], atol=1e-6)
-    assert "compiled for 5 rows: the rows are not independent, ReduceMean" in session.notes[0]
+    assert "compiled for 5 rows: the rows are not independent, ReduceMean" in session.last_run.notes[0]
     fixed = trnrt.InferenceSession(parsed(f"g (float[4,3] x) => (float[4,3] y) {centred}"))
     with pytest.raises(InputError, match="5 rows for a batch fixed at 4, whose rows are not independent"):
         fixed.run(None, {"x": x})
@@ -166,7 +166,7 @@ def test_fixed_batch_runs_in_slices_and_says_so(rows: int, slices: int, padding:
     x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
     y = session.run(None, {"x": x})[0]
     np.testing.assert_allclose(y, reference(small("N"), {"x": x})[0], rtol=1e-5)
-    said = " ".join(session.notes)
+    said = " ".join(session.last_run.notes)
     assert (f"in {slices} slice" in said) == bool(slices)
     assert (f"padded with {padding} row" in said) == bool(padding)
 

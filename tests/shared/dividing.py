@@ -12,6 +12,7 @@ from planning import onnxruntimes
 
 import trnrt
 from trnrt.importer import import_model
+from trnrt.planner import PlanOptions
 from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
 
 Feeds = Mapping[str, Any]
@@ -26,7 +27,7 @@ def divided(model: onnx.ModelProto, feeds: Feeds, *, target: str = "trn2", dtype
     """The parts for these inputs."""
     shapes = {name: np.shape(array) for name, array in feeds.items()}
     imported = import_model(model.SerializeToString(), name="m")
-    return make_partition(imported, shapes, target=target, dtype=dtype, fallback=True)
+    return make_partition(imported, shapes, PlanOptions(target, dtype, fallback="onnxruntime"))
 
 
 def placed(partition: Partition) -> Parts:
@@ -49,8 +50,8 @@ def checked(model: onnx.ModelProto, feeds: Feeds, **options: str) -> Parts:
             np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
         else:
             np.testing.assert_array_equal(mine, theirs)
-    assert session.last_partition is not None
-    return placed(session.last_partition)
+    assert session.last_run.partition is not None
+    return placed(session.last_run.partition)
 
 
 def value(name: str, shape: list[int]) -> onnx.ValueInfoProto:

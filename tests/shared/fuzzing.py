@@ -356,7 +356,7 @@ def tried(seed: int, known: set[str]) -> dict[str, Any]:
     data = mutated(seed)
     try:
         session = InferenceSession(data)
-        plan = session.plan_for(ROWS)
+        plan = session.plan(ROWS)
         weights = [
             array.tobytes() for array in (*plan.weights.values(), *plan.constants.values()) if array.dtype != object
         ]

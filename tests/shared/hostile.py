@@ -433,7 +433,7 @@ def outcome(make: Make) -> dict[str, Any]:
     from trnrt import InferenceSession
     from trnrt.errors import TrnrtError
     from trnrt.importer import import_model
-    from trnrt.planner.making import make_plan
+    from trnrt.planner import PlanOptions, make_plan
     from trnrt.planner.sizes import default_shapes
 
     data = make().SerializeToString()
@@ -441,7 +441,7 @@ def outcome(make: Make) -> dict[str, Any]:
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         model = import_model(data)
-        plan = make_plan(model, default_shapes(model, 2), target="trn2", dtype="float32")
+        plan = make_plan(model, default_shapes(model, 2), PlanOptions("trn2", "float32"))
         found: dict[str, Any] = {"end": "planned", "text": f"{len(plan.steps)} steps"}
         if len(plan.steps) < 10:
             session = InferenceSession(data)

@@ -25,7 +25,7 @@ def mistaken(model: bytes, change: Change, dtype: str = "float32") -> trnrt.Infe
     session = trnrt.InferenceSession(model, dtype=dtype, backend="simulator", cache=False)
     patch = pytest.MonkeyPatch()
     patch.setattr(session, "run", wrong.run)
-    patch.setattr(session, "in_dtype", wrong.in_dtype)
+    patch.setattr(session, "with_options", wrong.with_options)
     return session
 
 

@@ -27,9 +27,9 @@ from onnx.defs import OpSchema, get_all_schemas_with_history
 from trnrt.errors import TrnrtError
 from trnrt.importer import import_model
 from trnrt.operators.record import lowering_of, records, supported_operators
+from trnrt.planner import PlanOptions, make_plan
 from trnrt.planner.lowering import walk as lowering
 from trnrt.planner.lowering.refusals import refusal
-from trnrt.planner.making import make_plan
 from trnrt.planner.plan import Plan
 
 OLDEST_OPSET = 6
@@ -290,7 +290,7 @@ def _planned(model: onnx.ModelProto, data_sets: Any) -> Plan | None:
         imported = import_model(model.SerializeToString())
         arrays = dict(zip([info.name for info in imported.inputs], map(_array, data_sets[0][0]), strict=True))
         shapes = {name: array.shape for name, array in arrays.items()}
-        return make_plan(imported, shapes, arrays, target="trn2", dtype="float32")
+        return make_plan(imported, shapes, PlanOptions("trn2", "float32"), arrays)
     except (TrnrtError, ValueError):  # ValueError: an input is left out, or is no tensor
         return None
 

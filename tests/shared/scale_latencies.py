@@ -27,8 +27,8 @@ SIZES = (1, 2, 4, 8, 16, 32)
 def predicted(model: Path, target: str, dtype: str) -> dict[str, Any]:
     """What the timing model says of a model, by size of a batch."""
     session = InferenceSession(model, target=target, dtype=dtype, backend="simulator", effort=1)
-    row_in, row_out = row_bytes(session.planned_for(1), 1)
-    times = {str(size): round(session.predicted_for(size), 3) for size in SIZES}
+    row_in, row_out = row_bytes(session.partition(1, cached=True), 1)
+    times = {str(size): round(session.latency(size).us, 3) for size in SIZES}
     sizes = {"row_sent": row_sent(session, 1), "row_in": row_in, "row_out": row_out}
     return {"model": model.stem, "target": target, "dtype": dtype, **sizes, "predicted_us": times}
 

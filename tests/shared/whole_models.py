@@ -59,6 +59,6 @@ def compared(model: onnx.ModelProto, feeds: dict[str, Array], **options: Any) ->
     stored = model.SerializeToString()
     session = trnrt.InferenceSession(stored, backend="simulator", cache=False, **options)
     ours = session.run(None, feeds)[0]
-    plan = session.last_plan
+    plan = session.last_run.plan
     assert plan is not None
     return Comparison(ours, reference(stored, feeds), plan)

@@ -101,7 +101,7 @@ def test_run_and_a_session_take_the_file(trn4: Path, tmp_path: Path, monkeypatch
     session = package.InferenceSession(CNN, target=trn4)
     ours, theirs = (s.run(None, {"image": image})[0] for s in (session, package.InferenceSession(CNN, target="trn2")))
     np.testing.assert_array_equal(ours, theirs)
-    assert session.target == "trn4" and session.predicted_us is not None
+    assert session.target == "trn4" and session.last_run.predicted_us is not None
 
 
 def test_profile_goes_by_the_numbers_of_the_file(trn4: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_environment_of_kernels_may_name_the_file(trn4: Path, monkeypatch: p
 
 def test_a_changed_file_is_another_entry_of_the_cache(trn4: Path, tmp_path: Path) -> None:
     session = package.InferenceSession(CNN, target=trn4, cache_dir=tmp_path / "cache")
-    session.planned_for(1)
+    session.partition(1, cached=True)
     first = cache_name("trn4")
     trn4.write_text(trn4.read_text(encoding="utf-8") + "# a comment is no change\n", encoding="utf-8")
     targets._given.clear()
@@ -222,7 +222,7 @@ def test_a_changed_file_is_another_entry_of_the_cache(trn4: Path, tmp_path: Path
     trn4.write_text(trn4.read_text(encoding="utf-8").replace("sbuf_bytes = 327680", "sbuf_bytes = 300000"))
     targets._given.clear()
     other = package.InferenceSession(CNN, target=trn4, cache_dir=tmp_path / "cache")
-    other.planned_for(1)
+    other.partition(1, cached=True)
     entries = Entries(tmp_path / "cache", 1 << 30).entries()
     assert len({entry.request["target"] for entry in entries}) == 2 == len(entries)
     assert cache_name("trn2") == "trn2"

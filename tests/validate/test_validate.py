@@ -90,8 +90,8 @@ def test_a_wrong_weight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     session = trnrt.InferenceSession(MODELS / "digits_cnn.onnx")
     feeds = session.random_inputs(8)
     assert validate(session, feeds).passed
-    kernel = next(iter(session._compiled.values())).plans[0].kernel
-    plan = session.plan_for(8)
+    kernel = next(iter(session._programs.loaded.values())).plans[0].kernel
+    plan = session.plan(8)
     position = list(plan.weights).index("node_conv2d_w")
     wrong = plan.weights["node_conv2d_w"].copy()
     wrong.flat[5] += 0.1

@@ -87,7 +87,7 @@ def test_it_holds_the_step_and_nothing_else(tmp_path: Path) -> None:
 
 def test_of_the_first_step_that_fails(tmp_path: Path) -> None:
     session = trnrt.InferenceSession(NETS["residual"](), cache=False)
-    plan = session.plan_for(2)
+    plan = session.plan(2)
     for weight in ("conv_7_w", "gemm_14_b"):
         plan = shifted(plan, weight, 1.0)
     report = validate_layers(session, session.random_inputs(), plan=plan, bundle=BundleRequest(tmp_path))

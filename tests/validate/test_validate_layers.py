@@ -91,7 +91,7 @@ def test_a_wrong_weight_is_located(name: str, step: str, weight: str) -> None:
     session = opened(name)
     feeds = {n: np.concatenate([a] * 8)[:8] for n, a in rows_for(session).items()}
     feeds = rows_for(session) if isinstance(session.model.batch, int) else feeds
-    plan = session.plan_for(8)
+    plan = session.plan(8)
     report = validate_layers(session, feeds, plan=wronged(plan, weight))
     assert not report.passed
     assert [layer.step for layer in report.layers if not layer.passed] == [step]
@@ -105,7 +105,7 @@ def test_a_wrong_weight_is_located(name: str, step: str, weight: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_wrong_weight_is_located_in_16_bits(dtype: str) -> None:
     session = opened("residual", dtype)
-    plan = wronged(session.plan_for(2), "conv_7_w", seed=1)
+    plan = wronged(session.plan(2), "conv_7_w", seed=1)
     report = validate_layers(session, rows_for(session), plan=plan)
     assert [layer.step for layer in report.layers if not layer.passed] == ["conv_7"]
 
@@ -113,7 +113,7 @@ def test_a_wrong_weight_is_located_in_16_bits(dtype: str) -> None:
 def test_an_error_that_came_from_before_blames_nobody_else() -> None:
     """The cumulative errors after a wrong step are large, and explained by their inputs."""
     session = opened("residual")
-    plan = wronged(session.plan_for(2), "conv_0_w")
+    plan = wronged(session.plan(2), "conv_0_w")
     layers = validate_layers(session, rows_for(session), plan=plan).layers
     right = validate_layers(session, rows_for(session)).layers
     assert [layer.passed for layer in layers] == [False, *[True] * (len(layers) - 1)]
@@ -124,7 +124,7 @@ def test_an_error_that_came_from_before_blames_nobody_else() -> None:
 def test_a_wrong_line_of_the_module_is_located() -> None:
     """Not only weights: the kernel module's own call is what runs."""
     session = opened("mixing")
-    plan = session.plan_for(6)
+    plan = session.plan(6)
     assert "1e-05" in plan.source
     report = validate_layers(session, rows_for(session), plan=replace(plan, source=plan.source.replace("1e-05", "0.3")))
     assert report.first_failure is not None and report.first_failure.step == "layernormalization_0"
@@ -180,7 +180,7 @@ def test_parts_on_the_cpu() -> None:
     model = net.model(net.add("Relu", net.add("MatMul", x, net.weight(4, 4))))
     session = trnrt.InferenceSession(model, fallback="onnxruntime", cache=False)
     report = validate_layers(session, rows_for(session))
-    assert session.partition_for(3).cpu_parts and report.passed
+    assert session.partition(3).cpu_parts and report.passed
     assert {"matmul_0", "matmul_4"} <= {layer.step for layer in report.layers}
 
 
@@ -204,7 +204,7 @@ def test_progress() -> None:
 
 
 def test_a_step_alone_is_its_lines_of_the_plan() -> None:
-    plan = opened("digits_cnn").plan_for(4)
+    plan = opened("digits_cnn").plan(4)
     alone = PlanReader(plan).alone(plan.steps[1])
     assert list(alone.weights) == ["weights_first"]
     assert [tensor.shape for tensor in alone.inputs] == [(4, 16, 4, 4)]

@@ -175,13 +175,13 @@ def test_a_plan_that_is_wrong_in_16_bits_only(
 ) -> None:
     def wrong(*arguments: Any, **options: Any) -> Partition:
         partition = make_partition(*arguments, **options)
-        if options["dtype"] == "float32":
+        if arguments[2].dtype == "float32":
             return partition
         (part,) = partition.parts
         assert isinstance(part, DevicePart)
         return replace(partition, parts=(replace(part, plan=wronged(part.plan, weight)),))
 
-    monkeypatch.setattr("trnrt.session.make_partition", wrong)
+    monkeypatch.setattr("trnrt.running.planning.make_partition", wrong)
     monkeypatch.setattr("trnrt.validate.layers.make_partition", wrong)
     content = NETS[name]() if name in NETS else SAMPLES / f"{name}.onnx"
     session = trnrt.InferenceSession(content, dtype=dtype, backend="simulator", cache=False)

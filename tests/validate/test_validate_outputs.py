@@ -35,11 +35,11 @@ def test_an_error_of_16_bits_is_rounding(dtype: str) -> None:
     feeds = session.random_inputs()
     (output,) = validate(session, feeds).outputs
     assert output.split is not None and output.split.float32_passed
-    (float32,) = validate(session.in_dtype("float32"), feeds).outputs
+    (float32,) = validate(session.with_options(replace(session.options, dtype="float32")), feeds).outputs
     assert float32.split is None and output.split.float32_max_abs == float32.max_abs
     assert output.split.rounding_max_abs > 20 * output.split.float32_max_abs
     assert abs(output.max_abs - output.split.rounding_max_abs) <= float32.max_abs
-    assert session.dtype == dtype and session.last_plan is not None and session.last_plan.dtype == dtype
+    assert session.dtype == dtype and session.last_run.plan is not None and session.last_run.plan.dtype == dtype
 
 
 def test_an_error_that_float32_has_too_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_an_error_that_float32_has_too_is_no_rounding(monkeypatch: pytest.Monkey
         assert isinstance(part, DevicePart)
         return replace(partition, parts=(replace(part, plan=shifted(part.plan, "gemm_14_b", 0.25)),))
 
-    monkeypatch.setattr("trnrt.session.make_partition", wrong)
+    monkeypatch.setattr("trnrt.running.planning.make_partition", wrong)
     session = trnrt.InferenceSession(NETS["residual"](), dtype="bfloat16", cache=False)
     (output,) = validate(session, session.random_inputs()).outputs
     assert output.split is not None and not output.split.float32_passed

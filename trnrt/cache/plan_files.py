@@ -13,10 +13,23 @@ from trnrt.cache import write_whole
 from trnrt.inputs.npz import pack_npz
 from trnrt.planner import Plan
 from trnrt.planner.naming import identifier
+from trnrt.planner.parts.partition import CpuPart, Partition
 
 
-def save_plan(plan: Plan, directory: Path) -> list[Path]:
-    """Write one plan: see ``InferenceSession.save``."""
+def save_partition(partition: Partition, directory: Path) -> list[Path]:
+    """Write every part of a model: see ``InferenceSession.save``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for part in partition.parts:
+        if isinstance(part, CpuPart):
+            written.append(directory / f"{identifier(part.name)}.onnx")
+            write_whole(written[-1], part.model, mode=0o644)
+        else:
+            written += _save_plan(part.plan, directory)
+    return written
+
+
+def _save_plan(plan: Plan, directory: Path) -> list[Path]:
     stem = identifier(plan.name)
     module, weights, summary = (directory / f"{stem}{end}" for end in (".py", "_weights.npz", "_plan.json"))
     # npz has no bfloat16: such weights are stored as the float32 numbers that they are.

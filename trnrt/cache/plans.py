@@ -20,14 +20,13 @@ from trnrt.nki.machine.targets import cache_name
 
 if TYPE_CHECKING:
     from trnrt.importer import ImportedModel
-    from trnrt.planner.choices import Choices
+    from trnrt.planner.options import PlanOptions
     from trnrt.planner.parts.partition import Partition
 
 Array = NDArray[Any]
 
 LIMIT_VARIABLE = "TRNRT_CACHE_LIMIT"
 DEFAULT_LIMIT = "8GiB"
-_CHOICES = ("no_fuse", "in_hbm", "own_weights", "options")
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -44,12 +43,7 @@ def request_for(
     model: ImportedModel,
     shapes: Mapping[str, tuple[int, ...]],
     values: Mapping[str, Array],
-    *,
-    target: str,
-    dtype: str,
-    fallback: str | None,
-    choices: Choices | None = None,
-    effort: int = 1,
+    options: PlanOptions,
 ) -> dict[str, Any]:
     """All that a plan depends on, as JSON can hold it."""
     batched = {name for name in shapes if model.batch is not None and name not in values and shapes[name]}
@@ -58,14 +52,14 @@ def request_for(
         "name": model.name,
         "model": model.digest,
         "version": code_version(PLANS),
-        "target": cache_name(target),
-        "dtype": dtype,
-        "fallback": fallback,
+        "target": cache_name(options.target),
+        "dtype": options.dtype,
+        "fallback": options.fallback,
         "batch": rows.pop() if len(rows) == 1 else None,
         "shapes": {name: list(shape[1:] if name in batched else shape) for name, shape in shapes.items()},
         "values": {name: _digest(array) for name, array in values.items()},
-        "choices": dict.fromkeys(_CHOICES, "[]") if choices is None else choices.request,
-        "effort": effort,
+        "choices": options.choices.request,
+        "effort": options.effort,
     }
 
 

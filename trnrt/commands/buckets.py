@@ -22,7 +22,7 @@ def choose(model: Path, options: SessionOptions, expected: str, most: int, repor
     session = open_session(model, options)
     with working("planning and timing each batch"):
         buckets = session.choose_buckets(weights, most)
-        latency = {size: session.predicted_range_for(size) for size in sorted({*weights, *buckets})}
+        latency = {size: session.latency(size) for size in sorted({*weights, *buckets})}
     document = {
         "schema_version": 1,
         "model": session.name,

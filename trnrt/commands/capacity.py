@@ -114,9 +114,9 @@ def _served(
     notes: list[str] = []
     for size in sizes or [rows]:
         with working(f"predicting a batch of {size}"):
-            partition, took = session.timed_for(size)
-            notes += [text for text in fallback_notes(partition) if not predicted]
-            predicted[size] = took
+            partition = session.partition(size, cached=True)
+            predicted[size] = session.latency(size, partition)
+            notes += [text for text in fallback_notes(partition) if len(predicted) == 1]
         headlines = {one: found.us for one, found in predicted.items()}
         served = Served(headlines, row_sent(session, size), *row_bytes(partition, size), mergeable)
         if size >= rows and served.device_us(size, size, host) + host.batch_us + host.request_us > p99_us:

@@ -41,7 +41,7 @@ def compile_model(
 
     rows = rows_to_plan(session, batch)
     with working("planning"), writing_into(directory):
-        partition = session.partition_for(rows)
+        partition = session.partition(rows)
         files = [str(file) for file in session.save(directory, partition=partition)]
     if options.backend == "neuron":
         with working("compiling with AWS's compiler"), writing_into(directory):

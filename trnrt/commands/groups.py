@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from trnrt.commands.options import (
-    BaselineFlag,
     CallsFlag,
-    HtmlFlag,
-    JsonFlag,
-    JsonOutFlag,
     NoCapacityFlag,
-    RegressFlag,
     Reporting,
     ScriptArguments,
     ScriptFile,
     SimulatedTargetFlag,
-    TraceFlag,
     read_percent,
 )
+from trnrt.commands.records import Verb, Views, takes_records
 
 if TYPE_CHECKING:
     from trnrt.commands.profile import ProfileRequest
@@ -35,12 +30,13 @@ def cache_verbs() -> None:
     """What is kept of compiled models."""
 
 
-@cache_app.command("ls", short_help="List what is kept.")
-def cache_ls_command(as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
+@cache_app.command("ls", cls=Verb, short_help="List what is kept.")
+@takes_records
+def cache_ls_command(reporting: Reporting) -> None:
     """List the plans in the cache, the one used last first, with what they are for."""
     from trnrt.commands.cache import list_entries
 
-    list_entries(Reporting(as_json, json_out))
+    list_entries(reporting)
 
 
 @cache_app.command("clear", short_help="Remove everything.")
@@ -57,7 +53,7 @@ def nki_verbs() -> None:
 
 
 # Options that trnrt does not know are the script's, wherever they stand.
-@nki_app.command("run", short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
+@nki_app.command("run", cls=Verb, short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
 def nki_run_command(
     script: ScriptFile,
     arguments: ScriptArguments = None,
@@ -70,53 +66,43 @@ def nki_run_command(
     raise typer.Exit(run_script(script, arguments or [], target, capacity=not no_capacity))
 
 
-@nki_app.command("check", short_help="Find what is wrong with kernels, without data.")
+@nki_app.command("check", cls=Verb, short_help="Find what is wrong with kernels, without data.")
+@takes_records
 def nki_check_command(
     script: ScriptFile,
+    reporting: Reporting,
     calls: CallsFlag = None,
     target: SimulatedTargetFlag = None,
     no_capacity: NoCapacityFlag = False,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
 ) -> None:
     """Find what the language, the API and the hardware refuse, without executing data; exit 0 if nothing is."""
     from trnrt.commands.nki import check_script
 
-    if not check_script(script, calls or [], target, Reporting(as_json, json_out), capacity=not no_capacity):
+    if not check_script(script, calls or [], target, reporting, capacity=not no_capacity):
         raise typer.Exit(1)
 
 
-@nki_app.command("profile", short_help="Predict the latency of kernels on the device.")
+@nki_app.command("profile", cls=Verb, short_help="Predict the latency of kernels on the device.")
+@takes_records
 def nki_profile_command(
     script: ScriptFile,
+    views: Views,
+    reporting: Reporting,
     calls: CallsFlag = None,
     target: SimulatedTargetFlag = None,
     no_capacity: NoCapacityFlag = False,
-    html: HtmlFlag = None,
-    trace: TraceFlag = None,
-    baseline: BaselineFlag = None,
-    max_regress: RegressFlag = None,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
 ) -> None:
     """Predict the latency of each kernel call on the device, and what bounds it, without executing data."""
     from trnrt.commands.nki_profile import profile_script
 
-    request = profiling(html, trace, baseline, max_regress, Reporting(as_json, json_out))
+    request = profiling(views, reporting)
     if not profile_script(script, calls or [], target, request, capacity=not no_capacity):
         raise typer.Exit(1)
 
 
-def profiling(
-    html: Path | None,
-    trace: Path | None,
-    baseline: Path | None,
-    max_regress: str | None,
-    reporting: Reporting,
-    device_profile: Path | None = None,
-) -> ProfileRequest:
+def profiling(views: Views, reporting: Reporting, device_profile: Path | None = None) -> ProfileRequest:
     """What the user asks of a profile."""
     from trnrt.commands.profile import ProfileRequest
 
-    percent = None if max_regress is None else read_percent(max_regress)
-    return ProfileRequest(html, trace, baseline, percent, reporting, device_profile)
+    percent = None if views.max_regress is None else read_percent(views.max_regress)
+    return ProfileRequest(views.html, views.trace, views.baseline, percent, reporting, device_profile)

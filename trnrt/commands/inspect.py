@@ -53,12 +53,13 @@ def inspect(model: Path, options: SessionOptions, request: InspectRequest) -> bo
         return True
     try:
         with working("planning"):
-            partition = session.partition_for(rows)
+            partition = session.partition(rows)
     except UnsupportedModelError as error:
         nodes = _known_nodes(session, error)
         _deliver(unsupported_document(session.name, nodes, error.blockers), _refusal(error), reporting)
         count = counted(len(error.blockers), "reason")
-        hint = None if session.fallback else "--fallback onnxruntime shows what the CPU would run, and at what cost"
+        tried = session.options.fallback is not None
+        hint = None if tried else "--fallback onnxruntime shows what the CPU would run, and at what cost"
         complain(f"{shown(session.name)} can't run on the NeuronCore, for {count}", hint)
         return False
     _save_plan(partition, request.save_plan)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.options import Color, Layout, read_numbers
 from trnrt.commands.overriding import with_plan
 from trnrt.errors import InputError, OptionError
 from trnrt.inputs.images import ImageOptions
@@ -56,19 +55,6 @@ class Feeding:
     images: ImageOptions
     rows: int | None
     seed: int
-
-
-def image_options(
-    layout: Layout | None, color: Color | None, scale: float | None, mean: str | None, std: str | None
-) -> ImageOptions:
-    """The flags that say how images become inputs."""
-    return ImageOptions(
-        layout and layout.value,
-        color and color.value,
-        scale,
-        None if mean is None else read_numbers(mean),
-        None if std is None else read_numbers(std),
-    )
 
 
 def open_session(model: Path, options: SessionOptions) -> InferenceSession:
@@ -127,14 +113,6 @@ def check_rows(session: InferenceSession, asked: int | None, flag: str) -> None:
         raise OptionError(f"{flag} asks for rows, and the model has no batch", hint=f"leave {flag} out")
 
 
-def row_count(session: InferenceSession, inputs: Inputs) -> int:
-    """Rows of these inputs; 1 for a model without a batch."""
-    if session.model.batch is None:
-        return 1
-    parameters = session.model.parameters
-    return next((a.shape[0] for name, a in inputs.feeds.items() if a.ndim and name not in parameters), 1)
-
-
 def batch_text(session: InferenceSession, rows: int) -> str:
     """How many rows, in words; a model without a batch is run once."""
     return "1 run" if session.model.batch is None else counted(rows, "row")
@@ -142,14 +120,14 @@ def batch_text(session: InferenceSession, rows: int) -> str:
 
 def prediction_text(session: InferenceSession) -> str:
     """What the last run would take on the device, as the end of a line; nothing where there is no prediction."""
-    predicted = session.predicted_range
+    predicted = session.last_run.predicted
     if predicted is None:
         return ""
     from trnrt.nki.machine.targets import get_target
 
     compared = get_target(session.target).timing.compared
     doubt = "" if compared else f" ({session.target}'s model was never compared with a measurement)"
-    crossings = session.crossings_us
+    crossings = session.last_run.crossings_us
     cpu = f", {crossings:,.1f} us of it round trips to the CPU, whose own time is not in it" if crossings else ""
     return f"; predicted for the device: {range_text(predicted)}{cpu}{doubt}"
 

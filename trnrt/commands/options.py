@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -73,8 +74,8 @@ class Color(StrEnum):
 class Reporting:
     """Where a result goes beside the terminal."""
 
-    as_json: bool
-    json_out: Path | None
+    as_json: JsonFlag = False
+    json_out: JsonOutFlag = None
 
 
 def check_target(name: str | None) -> str | None:
@@ -139,6 +140,15 @@ def read_percent(text: str) -> float:
 # From the folder, not from its package: that is heavy, and this is imported for every --help.
 _NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml"))
 TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
+
+PANELS = ("Model and inputs", "Planning", "Device", "Workers", "Batches and limits", "Demand", "Comparison", "Output")
+"""The groups of flags in ``--help``, in their order."""
+
+# ``typer.Option`` for the flags of each group.
+input_flag, planning_flag, device_flag, workers_flag, limits_flag, demand_flag, comparison_flag, output_flag = (
+    partial(typer.Option, rich_help_panel=panel) for panel in PANELS
+)
+
 _MODEL = "The model, an .onnx file."
 _INPUT = (
     "Input file, repeatable: FILE.npz (arrays named like the model's inputs), NAME=FILE.npy, or an image "
@@ -147,12 +157,12 @@ _INPUT = (
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)]
 InputFiles = Annotated[
-    list[str] | None, typer.Option("--input", "-i", metavar="[NAME=]FILE", help=_INPUT, show_default=False)
+    list[str] | None, input_flag("--input", "-i", metavar="[NAME=]FILE", help=_INPUT, show_default=False)
 ]
-DTypeFlag = Annotated[DType, typer.Option("--dtype", help="What weights and activations are computed in.")]
+DTypeFlag = Annotated[DType, planning_flag("--dtype", help="What weights and activations are computed in.")]
 TargetFlag = Annotated[
     str | None,
-    typer.Option(
+    planning_flag(
         "--target",
         metavar=TARGETS,
         help="The hardware, or a target's file: the device that is present, else trn2.",
@@ -160,10 +170,10 @@ TargetFlag = Annotated[
         show_default=False,
     ),
 ]
-BackendFlag = Annotated[Backend, typer.Option("--backend", help="What runs the model; auto takes a device if present.")]
+BackendFlag = Annotated[Backend, device_flag("--backend", help="What runs the model; auto takes a device if present.")]
 LncFlag = Annotated[
     int | None,
-    typer.Option(
+    device_flag(
         "--lnc",
         min=1,
         max=2,
@@ -174,11 +184,11 @@ LncFlag = Annotated[
     ),
 ]
 CoresFlag = Annotated[
-    int, typer.Option("--cores", min=1, metavar="N", help="NeuronCores to load the model on, for batches in slices.")
+    int, device_flag("--cores", min=1, metavar="N", help="NeuronCores to load the model on, for batches in slices.")
 ]
 DeviceProfileFlag = Annotated[
     Path | None,
-    typer.Option(
+    device_flag(
         "--device-profile",
         metavar="DIR",
         help="Show what Neuron Explorer measured on a device, step by step: the directory of Parquet tables it wrote.",
@@ -188,7 +198,7 @@ DeviceProfileFlag = Annotated[
 ]
 CompiledFlag = Annotated[
     Path | None,
-    typer.Option(
+    device_flag(
         "--compiled",
         metavar="DIR",
         help="NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.",
@@ -197,18 +207,20 @@ CompiledFlag = Annotated[
 ]
 FallbackFlag = Annotated[
     Fallback,
-    typer.Option("--fallback", help="What runs on the CPU the nodes that the device can't; none refuses such a model."),
+    planning_flag(
+        "--fallback", help="What runs on the CPU the nodes that the device can't; none refuses such a model."
+    ),
 ]
-SeedFlag = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the random values.")]
+SeedFlag = Annotated[int, input_flag("--seed", min=0, metavar="N", help="Seed of the random values.")]
 LayoutFlag = Annotated[
-    Layout | None, typer.Option("--layout", help="Images: the order of the input's dimensions.", show_default=False)
+    Layout | None, input_flag("--layout", help="Images: the order of the input's dimensions.", show_default=False)
 ]
 ColorFlag = Annotated[
-    Color | None, typer.Option("--color", help="Images: the input's channels, in order.", show_default=False)
+    Color | None, input_flag("--color", help="Images: the input's channels, in order.", show_default=False)
 ]
 ScaleFlag = Annotated[
     float | None,
-    typer.Option(
+    input_flag(
         "--scale",
         metavar="F",
         help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
@@ -218,30 +230,30 @@ ScaleFlag = Annotated[
 ]
 MeanFlag = Annotated[
     str | None,
-    typer.Option("--mean", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
+    input_flag("--mean", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
 ]
 StdFlag = Annotated[
     str | None,
-    typer.Option("--std", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
+    input_flag("--std", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+JsonFlag = Annotated[bool, output_flag("--json", help="Print one JSON document instead of text.")]
 JsonOutFlag = Annotated[
     Path | None,
-    typer.Option("--json-out", metavar="FILE", help="Also write the JSON document to a file.", show_default=False),
+    output_flag("--json-out", metavar="FILE", help="Also write the JSON document to a file.", show_default=False),
 ]
 HtmlFlag = Annotated[
     Path | None,
-    typer.Option(
+    output_flag(
         "--html", metavar="FILE", help="Write a report to open in a browser; it needs no network.", show_default=False
     ),
 ]
 TraceFlag = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write a trace to open in Perfetto.", show_default=False),
+    output_flag("--trace", metavar="FILE", help="Write a trace to open in Perfetto.", show_default=False),
 ]
 BaselineFlag = Annotated[
     Path | None,
-    typer.Option(
+    comparison_flag(
         "--baseline",
         metavar="FILE",
         help="Compare with what --json-out wrote before; exit 1 if it got slower by more than --max-regress.",
@@ -250,7 +262,7 @@ BaselineFlag = Annotated[
 ]
 RegressFlag = Annotated[
     str | None,
-    typer.Option(
+    comparison_flag(
         "--max-regress",
         metavar="PERCENT",
         help="With --baseline: how much slower is accepted, in percent, as 2% or 2. Without: 2%.",
@@ -267,11 +279,11 @@ ScriptArguments = Annotated[
 ]
 NoCapacityFlag = Annotated[
     bool,
-    typer.Option("--no-capacity", help="Let tiles take more SBUF and PSUM than there is: for the numbers alone."),
+    device_flag("--no-capacity", help="Let tiles take more SBUF and PSUM than there is: for the numbers alone."),
 ]
 SimulatedTargetFlag = Annotated[
     str | None,
-    typer.Option(
+    device_flag(
         "--target",
         metavar=TARGETS,
         help="The hardware to simulate, or a target's file: what NEURON_PLATFORM_TARGET_OVERRIDE names, else trn2.",
@@ -281,7 +293,7 @@ SimulatedTargetFlag = Annotated[
 ]
 CallsFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    input_flag(
         "--call",
         metavar="CALL",
         help="Trace this call, repeatable: 'kernel(f32[128,512], bf16[512], 4, name=\"x\")'. "
@@ -291,13 +303,13 @@ CallsFlag = Annotated[
 ]
 PlanBatchFlag = Annotated[
     int | None,
-    typer.Option(
+    planning_flag(
         "--batch", min=1, metavar="N", help="Rows to plan for: 1, or the model's fixed batch.", show_default=False
     ),
 ]
 ShapeFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    input_flag(
         "--shape",
         metavar="[NAME=]3x224x224",
         help="An input's open sizes, with the batch or without; repeatable.",
@@ -306,7 +318,7 @@ ShapeFlag = Annotated[
 ]
 NoFuseFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    planning_flag(
         "--no-fuse",
         metavar="NODE",
         help="A node that is computed in no step with what comes before it; repeatable.",
@@ -315,24 +327,24 @@ NoFuseFlag = Annotated[
 ]
 PlanFlag = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="FILE", help="Plan as this file says: a saved plan, edited.", show_default=False),
+    planning_flag("--plan", metavar="FILE", help="Plan as this file says: a saved plan, edited.", show_default=False),
 ]
 EFFORT = 1
 _BY_EFFORT = "1: choose sizes, ways and fusions by the predicted time, where that can gain. 0: by estimates, at once."
-EffortFlag = Annotated[int, typer.Option("--effort", min=0, max=1, help=_BY_EFFORT)]
+EffortFlag = Annotated[int, planning_flag("--effort", min=0, max=1, help=_BY_EFFORT)]
 RunEffortFlag = Annotated[
     int | None,
-    typer.Option("--effort", min=0, max=1, help=f"{_BY_EFFORT} By default 1 on a device.", show_default=False),
+    planning_flag("--effort", min=0, max=1, help=f"{_BY_EFFORT} By default 1 on a device.", show_default=False),
 ]
 SavePlanFlag = Annotated[
     Path | None,
-    typer.Option(
+    output_flag(
         "--save-plan", metavar="FILE", help="Also write the plan as JSON, to be edited for --plan.", show_default=False
     ),
 ]
 WhyFlag = Annotated[
     str | None,
-    typer.Option(
+    output_flag(
         "--why",
         metavar="STEP",
         help="Show what else could be planned for this step or node, and the model's predicted time with each.",
@@ -341,17 +353,17 @@ WhyFlag = Annotated[
 ]
 BucketsFlag = Annotated[
     str | None,
-    typer.Option(
+    planning_flag(
         "--buckets",
         metavar="1,8,32",
         help="Batch sizes to compile for; others are padded or cut. By default 1, 2, 4 ... 128.",
         show_default=False,
     ),
 ]
-CacheFlag = Annotated[bool, typer.Option("--cache/--no-cache", help="Take plans from the cache, and keep new ones.")]
+CacheFlag = Annotated[bool, planning_flag("--cache/--no-cache", help="Take plans from the cache, and keep new ones.")]
 SamplesFlag = Annotated[
     int | None,
-    typer.Option(
+    input_flag(
         "--samples",
         min=1,
         metavar="N",
@@ -361,7 +373,7 @@ SamplesFlag = Annotated[
 ]
 RtolFlag = Annotated[
     float | None,
-    typer.Option(
+    comparison_flag(
         "--rtol",
         min=0.0,
         metavar="F",
@@ -373,7 +385,7 @@ RtolFlag = Annotated[
 ]
 AtolFlag = Annotated[
     float | None,
-    typer.Option(
+    comparison_flag(
         "--atol",
         min=0.0,
         metavar="F",
@@ -384,7 +396,7 @@ AtolFlag = Annotated[
 ]
 LabelledFile = Annotated[
     Path | None,
-    typer.Option(
+    input_flag(
         "--data",
         metavar="FILE.npz",
         help="Inputs and labels (label, labels, y, target or targets), for the accuracy of both; instead of --input.",
@@ -393,14 +405,14 @@ LabelledFile = Annotated[
 ]
 LayersFlag = Annotated[
     bool,
-    typer.Option(
+    comparison_flag(
         "--layers",
         help="Compare every tensor with onnxruntime's, each step alone; 4 random rows unless --samples says more.",
     ),
 ]
 BundleFlag = Annotated[
     Path | None,
-    typer.Option(
+    comparison_flag(
         "--bundle",
         metavar="DIR",
         help="With --layers: write the first step that fails as a model, its inputs and a pytest file.",
@@ -409,13 +421,13 @@ BundleFlag = Annotated[
 ]
 BundleStepFlag = Annotated[
     str | None,
-    typer.Option(
+    comparison_flag(
         "--bundle-step", metavar="NAME", help="With --bundle: of this step or node instead.", show_default=False
     ),
 ]
 TopFlag = Annotated[
     int | None,
-    typer.Option(
+    output_flag(
         "--top",
         min=1,
         metavar="K",
@@ -423,32 +435,32 @@ TopFlag = Annotated[
         show_default=False,
     ),
 ]
-LogitsFlag = Annotated[bool, typer.Option("--logits", help="With --top: the numbers are logits; show their softmax.")]
+LogitsFlag = Annotated[bool, output_flag("--logits", help="With --top: the numbers are logits; show their softmax.")]
 OutputFlag = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="OUT.npz", help="Write all outputs.", show_default=False)
+    Path | None, output_flag("--output", "-o", metavar="OUT.npz", help="Write all outputs.", show_default=False)
 ]
 RowsFlag = Annotated[
-    int | None, typer.Option("--batch", min=1, metavar="N", help="Random rows to draw: 1.", show_default=False)
+    int | None, input_flag("--batch", min=1, metavar="N", help="Random rows to draw: 1.", show_default=False)
 ]
 TilesFlag = Annotated[
     bool,
-    typer.Option(
+    output_flag(
         "--tiles/--no-tiles", help="Trace the kernels, which says each step's tiles and memory; it takes longer."
     ),
 ]
 KeepFlag = Annotated[
     Path | None,
-    typer.Option("--keep", metavar="DIR", help="Keep the kernel module and its weights.", show_default=False),
+    output_flag("--keep", metavar="DIR", help="Keep the kernel module and its weights.", show_default=False),
 ]
 SelfTestFlag = Annotated[
     bool,
-    typer.Option(
+    device_flag(
         "--self-test", help="Run every kernel and the sample models on the device, and write a report to send back."
     ),
 ]
 CaseFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    device_flag(
         "--case",
         metavar="NAME",
         help="With --self-test: this case alone, repeatable. Without: all.",
@@ -456,3 +468,21 @@ CaseFlag = Annotated[
         show_default=False,
     ),
 ]
+FullFlag = Annotated[bool, output_flag("--full", help="JSON: the data of large outputs, too.")]
+StageFlag = Annotated[Stage, output_flag("--stage", help="The stage to look at.")]
+CompileDirectory = Annotated[
+    Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.", show_default=False)
+]
+CompileBackendFlag = Annotated[
+    Backend, device_flag("--backend", help="neuron: also compile for it with AWS's compiler; needs no device.")
+]
+ProfileBackendFlag = Annotated[
+    Backend, device_flag("--backend", help="neuron: also run it on the device, and show what was measured.")
+]
+ExpectFlag = Annotated[
+    str,
+    demand_flag(
+        "--expect", metavar="1:0.7,8:0.3", help="The batches that will come, with weights.", show_default=False
+    ),
+]
+MostFlag = Annotated[int, demand_flag("--most", min=1, metavar="N", help="Buckets at most.")]

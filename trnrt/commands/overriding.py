@@ -33,13 +33,18 @@ def with_plan(session: InferenceSession, path: Path) -> InferenceSession:
     _check_same(session, file, path)
 
     def plan(choices: Choices) -> Partition:
-        return session.choosing(choices, 0).planned_for(file.batch or 1)
+        return _choosing(session, choices).partition(file.batch or 1, cached=True)
 
     with working(f"planning as {path} says"):
         choices, told = choices_of(file, plan)
     for line in told:
         note(line)
-    return session.choosing(session.choices | choices, 0)
+    return _choosing(session, session.options.choices | choices)
+
+
+def _choosing(session: InferenceSession, choices: Choices) -> InferenceSession:
+    """The session with these choices, to which nothing is added by a search."""
+    return session.with_options(replace(session.options, choices=choices, effort=0))
 
 
 def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: str) -> tuple[StepReport, list[Weighed]]:
@@ -71,7 +76,7 @@ def _weighed(
     if candidate.choices is None:
         return Weighed(candidate, None, None)
     try:
-        other = session.choosing(candidate.choices, 0).partition_for(rows)
+        other = _choosing(session, candidate.choices).partition(rows)
         if [plan.source for plan in other.plans] == [plan.source for plan in planned.plans]:
             same = replace(candidate, choices=None, reason="it changes nothing: the plan stays the same")
             return Weighed(same, None, None)

@@ -6,41 +6,27 @@ from typing import Annotated
 
 import typer
 
-from trnrt.commands.options import (
-    EFFORT,
-    Backend,
-    DType,
-    DTypeFlag,
-    EffortFlag,
-    Fallback,
-    FallbackFlag,
-    JsonFlag,
-    JsonOutFlag,
-    ModelFile,
-    Reporting,
-    ShapeFlag,
-    TargetFlag,
-    check_finite,
-)
+from trnrt.commands.options import EFFORT, EffortFlag, ModelFile, Reporting, check_finite, demand_flag
+from trnrt.commands.records import Planning, takes_records
 
 _RpsFlag = Annotated[
     float,
-    typer.Option("--rps", min=1e-3, metavar="R", help="Requests a second.", callback=check_finite, show_default=False),
+    demand_flag("--rps", min=1e-3, metavar="R", help="Requests a second.", callback=check_finite, show_default=False),
 ]
 _P99Flag = Annotated[
     str,
-    typer.Option(
+    demand_flag(
         "--p99", metavar="20ms", help="The time within which 99 % are answered: 20ms, 0.02s.", show_default=False
     ),
 ]
-_RowsFlag = Annotated[int, typer.Option("--rows", min=1, max=1024, metavar="N", help="Rows of a request.")]
+_RowsFlag = Annotated[int, demand_flag("--rows", min=1, max=1024, metavar="N", help="Rows of a request.")]
 _MostFlag = Annotated[
     int | None,
-    typer.Option("--max-batch", min=1, max=1024, metavar="N", help="Rows of a batch at most: 32.", show_default=False),
+    demand_flag("--max-batch", min=1, max=1024, metavar="N", help="Rows of a batch at most: 32.", show_default=False),
 ]
 _BurstFlag = Annotated[
     float,
-    typer.Option(
+    demand_flag(
         "--burst",
         min=0,
         max=10,
@@ -51,7 +37,7 @@ _BurstFlag = Annotated[
 ]
 _HostFlag = Annotated[
     float | None,
-    typer.Option(
+    demand_flag(
         "--host-us",
         min=0,
         metavar="US",
@@ -62,7 +48,7 @@ _HostFlag = Annotated[
 ]
 _UtilisationFlag = Annotated[
     float | None,
-    typer.Option(
+    demand_flag(
         "--utilisation",
         min=0.01,
         max=0.95,
@@ -74,43 +60,29 @@ _UtilisationFlag = Annotated[
 ]
 _InstanceFlag = Annotated[
     str | None,
-    typer.Option("--instance", metavar="TYPE", help="Only these instances, such as trn2.48xlarge.", show_default=False),
+    demand_flag("--instance", metavar="TYPE", help="Only these instances, such as trn2.48xlarge.", show_default=False),
 ]
 
 
+@takes_records
 def plan_command(
     model: ModelFile,
     rps: _RpsFlag,
     p99: _P99Flag,
+    planning: Planning,
+    reporting: Reporting,
     rows: _RowsFlag = 1,
     most: _MostFlag = None,
     burst: _BurstFlag = 1.0,
     host_us: _HostFlag = None,
     utilisation: _UtilisationFlag = None,
     instance: _InstanceFlag = None,
-    dtype: DTypeFlag = DType.FLOAT32,
-    target: TargetFlag = None,
-    fallback: FallbackFlag = Fallback.NONE,
-    shape: ShapeFlag = None,
     effort: EffortFlag = EFFORT,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
 ) -> None:
     """Plan capacity: how many cores and instances answer a rate of requests in time, and with which batches, from
     predicted latencies and a model of the server's queue (docs/scale.md); nothing is run. Exit 1 if none can."""
     from trnrt.commands.capacity import CapacityRequest, plan_capacity
-    from trnrt.commands.opening import SessionOptions
-    from trnrt.planner.sizes import parse_shape
 
-    options = SessionOptions(
-        target,
-        dtype.value,
-        Backend.AUTO.value,
-        None if fallback is Fallback.NONE else fallback.value,
-        dict(parse_shape(text) for text in shape or []),
-        effort=effort,
-    )
-    reporting = Reporting(as_json, json_out)
     request = CapacityRequest(rps, p99, rows, most, burst, host_us, utilisation, instance, reporting)
-    if not plan_capacity(model, options, request):
+    if not plan_capacity(model, planning.session(effort=effort), request):
         raise typer.Exit(1)

@@ -8,36 +8,24 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trnrt.commands.options import (
-    Backend,
-    BackendFlag,
     CacheFlag,
-    ColorFlag,
-    CompiledFlag,
-    CoresFlag,
-    DType,
-    DTypeFlag,
     Engine,
-    Fallback,
-    FallbackFlag,
-    JsonFlag,
-    JsonOutFlag,
-    LayoutFlag,
-    LncFlag,
     LogitsFlag,
-    MeanFlag,
     ModelFile,
     Reporting,
-    ScaleFlag,
-    ShapeFlag,
-    StdFlag,
-    TargetFlag,
+    input_flag,
+    output_flag,
+    planning_flag,
+    workers_flag,
 )
+from trnrt.commands.records import Device, Images, Planning, takes_records
 from trnrt.errors import OptionError, TooManyBadError, TrnrtError
 from trnrt.report.console import counting, note, say, working
 
@@ -57,7 +45,7 @@ class Form(StrEnum):
 
 PredictInput = Annotated[
     list[str],
-    typer.Option(
+    input_flag(
         "--input",
         "-i",
         metavar="[NAME=]PATH",
@@ -67,12 +55,12 @@ PredictInput = Annotated[
     ),
 ]
 DirectoryFlag = Annotated[  # no Path, which would make s3:/BUCKET of s3://BUCKET
-    str, typer.Option("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
+    str, output_flag("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
 ]
-FormFlag = Annotated[Form, typer.Option("--format", help="What parts are written as.")]
+FormFlag = Annotated[Form, output_flag("--format", help="What parts are written as.")]
 IdFlag = Annotated[
     str | None,
-    typer.Option(
+    input_flag(
         "--id",
         metavar="COLUMN",
         help="The column of a Parquet file, or array of an .npz, with the ids. Without: row numbers, "
@@ -82,7 +70,7 @@ IdFlag = Annotated[
 ]
 ColumnsFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    input_flag(
         "--columns",
         metavar="[INPUT=]COLUMN,...",
         help="Parquet: the column of an input, or its columns of one number each; repeatable. Without: by their names.",
@@ -91,7 +79,7 @@ ColumnsFlag = Annotated[
 ]
 PartFlag = Annotated[
     int | None,
-    typer.Option(
+    output_flag(
         "--rows-per-part",
         min=1,
         metavar="N",
@@ -101,7 +89,7 @@ PartFlag = Annotated[
 ]
 RunBatchFlag = Annotated[
     int | None,
-    typer.Option(
+    planning_flag(
         "--batch",
         min=1,
         metavar="N",
@@ -111,11 +99,11 @@ RunBatchFlag = Annotated[
 ]
 RowLimitFlag = Annotated[
     int | None,
-    typer.Option("--limit", min=1, metavar="N", help="Only the first N rows of the input.", show_default=False),
+    input_flag("--limit", min=1, metavar="N", help="Only the first N rows of the input.", show_default=False),
 ]
 MaxBadFlag = Annotated[
     str,
-    typer.Option(
+    output_flag(
         "--max-bad",
         metavar="N|SHARE",
         help="Bad rows that are accepted, a number or a share as 5%; with more it stops with exit code 1.",
@@ -123,7 +111,7 @@ MaxBadFlag = Annotated[
 ]
 TopColumnsFlag = Annotated[
     int | None,
-    typer.Option(
+    output_flag(
         "--top",
         min=1,
         metavar="K",
@@ -132,15 +120,15 @@ TopColumnsFlag = Annotated[
     ),
 ]
 OverwriteFlag = Annotated[
-    bool, typer.Option("--overwrite", help="Delete the prediction that is in the directory, and begin anew.")
+    bool, output_flag("--overwrite", help="Delete the prediction that is in the directory, and begin anew.")
 ]
 
 EngineFlag = Annotated[
-    Engine, typer.Option("--engine", help="Who makes the parts: this process, or processes of Ray Data.")
+    Engine, workers_flag("--engine", help="Who makes the parts: this process, or processes of Ray Data.")
 ]
 ReplicasFlag = Annotated[
     int | None,
-    typer.Option(
+    workers_flag(
         "--replicas",
         min=1,
         metavar="N",
@@ -150,7 +138,7 @@ ReplicasFlag = Annotated[
 ]
 ReplicaCpusFlag = Annotated[
     float | None,
-    typer.Option(
+    workers_flag(
         "--replica-cpus",
         min=0.01,
         metavar="N",
@@ -160,7 +148,7 @@ ReplicaCpusFlag = Annotated[
 ]
 AddressFlag = Annotated[
     str | None,
-    typer.Option(
+    workers_flag(
         "--address",
         metavar="ADDRESS",
         show_default=False,
@@ -169,66 +157,65 @@ AddressFlag = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What the parts hold, and how they are made."""
+
+    form: FormFlag = Form.PARQUET
+    top: TopColumnsFlag = None
+    logits: LogitsFlag = False
+    batch: RunBatchFlag = None
+    rows_per_part: PartFlag = None
+    max_bad: MaxBadFlag = "10%"
+
+
+@takes_records
 def predict_command(
     model: ModelFile,
     inputs: PredictInput,
     directory: DirectoryFlag,
-    form: FormFlag = Form.PARQUET,
+    parts: Parts,
+    planning: Planning,
+    device: Device,
+    images: Images,
+    reporting: Reporting,
     id_column: IdFlag = None,
     columns: ColumnsFlag = None,
-    top: TopColumnsFlag = None,
-    logits: LogitsFlag = False,
-    batch: RunBatchFlag = None,
-    rows_per_part: PartFlag = None,
     limit: RowLimitFlag = None,
-    max_bad: MaxBadFlag = "10%",
     overwrite: OverwriteFlag = False,
     engine: EngineFlag = Engine.LOCAL,
     replicas: ReplicasFlag = None,
     replica_cpus: ReplicaCpusFlag = None,
     address: AddressFlag = None,
-    dtype: DTypeFlag = DType.FLOAT32,
-    target: TargetFlag = None,
-    backend: BackendFlag = Backend.AUTO,
-    lnc: LncFlag = None,
-    cores: CoresFlag = 1,
-    compiled: CompiledFlag = None,
-    fallback: FallbackFlag = Fallback.NONE,
-    shape: ShapeFlag = None,
     cache: CacheFlag = True,
-    layout: LayoutFlag = None,
-    color: ColorFlag = None,
-    scale: ScaleFlag = None,
-    mean: MeanFlag = None,
-    std: StdFlag = None,
-    as_json: JsonFlag = False,
-    json_out: JsonOutFlag = None,
 ) -> None:
     """Predict any number of rows into a directory, in parts; the same command again goes on after an interruption."""
-    if logits and top is None:
+    if parts.logits and parts.top is None:
         raise OptionError("--logits says how to show classes", hint="add --top K")
-    from trnrt.backends import DeviceOptions
-    from trnrt.commands.opening import image_options
     from trnrt.predict.job import Request
     from trnrt.predict.output import parse_most_bad
     from trnrt.predict.source import Asked
 
-    asked = Asked(tuple(inputs), id_column, tuple(columns or ()), image_options(layout, color, scale, mean, std))
-    settings = (target, *_computing(dtype, backend, fallback, shape), DeviceOptions(lnc, cores, compiled), cache)
-    how = (form.value, top, logits, batch, rows_per_part, limit)
-    request = Request(str(model), directory, asked, *settings, *how)
+    request = Request(
+        str(model),
+        directory,
+        Asked(tuple(inputs), id_column, tuple(columns or ()), images.options),
+        planning.target,
+        planning.dtype.value,
+        device.backend.value,
+        planning.fallback_name,
+        tuple(planning.shapes.items()),
+        device.options,
+        cache,
+        parts.form.value,
+        parts.top,
+        parts.logits,
+        parts.batch,
+        parts.rows_per_part,
+        limit,
+    )
     place = _place(engine, replicas, replica_cpus, address)
-    predict(request, parse_most_bad(max_bad), Reporting(as_json, json_out), place, overwrite=overwrite)
-
-
-def _computing(
-    dtype: DType, backend: Backend, fallback: Fallback, shape: list[str] | None
-) -> tuple[str, str, str | None, tuple[tuple[str, tuple[int, ...]], ...]]:
-    """What a request has of these flags."""
-    from trnrt.planner.sizes import parse_shape
-
-    used = None if fallback is Fallback.NONE else fallback.value
-    return dtype.value, backend.value, used, tuple(parse_shape(text) for text in shape or ())
+    predict(request, parse_most_bad(parts.max_bad), reporting, place, overwrite=overwrite)
 
 
 def _place(engine: Engine, replicas: int | None, replica_cpus: float | None, address: str | None) -> Place | None:

@@ -53,7 +53,7 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
         same = {"model": session.name, "target": session.target, "dtype": session.dtype, "batch": shown_rows}
         baseline.check_same(**same)
     with working("planning"):
-        partition = session.partition_for(rows)
+        partition = session.partition(rows)
     profiles, document, told = _predicted(partition)
     captured = beside_captured(request.device_profile, partition, profiles)
     if captured is not None:

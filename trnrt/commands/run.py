@@ -17,7 +17,6 @@ from trnrt.commands.opening import (
     note_backend,
     open_session,
     prediction_text,
-    row_count,
     writing_into,
 )
 from trnrt.commands.options import Reporting
@@ -76,12 +75,12 @@ def run(model: Path, options: SessionOptions, request: RunRequest) -> None:
             note(told)
     if request.keep is not None:
         with writing_into(request.keep):
-            files = session.save(request.keep, partition=session.last_partition)
+            files = session.save(request.keep, partition=session.last_run.partition)
         note(f"kept {', '.join(quoted(str(file)) for file in files)}")
 
 
 def _run(session: InferenceSession, request: RunRequest, classifier: str | None, before: list[str]) -> _Result:
-    from trnrt.session import as_matrix
+    from trnrt.running.rows import as_matrix, count_rows
 
     inputs = feed(session, request.feeding)
     for told in inputs.notes:
@@ -91,14 +90,14 @@ def _run(session: InferenceSession, request: RunRequest, classifier: str | None,
     with working(f"compiling and running on the {session.backend}"):
         outputs = dict(zip(names, map(as_matrix, session.run(None, inputs.feeds)), strict=True))
     wall_ms = (time.perf_counter() - start) * 1000
-    notes = [*(f"compiled anew: {why}" for why in session.cache_notes), *session.notes]
+    notes = [*(f"compiled anew: {why}" for why in session.last_run.cache_notes), *session.last_run.notes]
     for told in notes:
         note(told)
     top = None
     if classifier is not None and request.top is not None:
         labels = labels_of(session.metadata) or looked_up_labels(session.model)
         top = best_classes(classifier, outputs[classifier], request.top, labels=labels, softmax=request.logits)
-    return _Result(outputs, top, row_count(session, inputs), wall_ms, [*before, *inputs.notes, *notes])
+    return _Result(outputs, top, count_rows(session.model, inputs.feeds), wall_ms, [*before, *inputs.notes, *notes])
 
 
 def _text(session: InferenceSession, result: _Result) -> str:

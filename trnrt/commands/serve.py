@@ -33,9 +33,28 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+_PANELS = {
+    "Planning": ("--target", "--dtype", "--fallback", "--shape"),
+    "Device": ("--backend", "--lnc", "--cores", "--compiled"),
+    "Batches and limits": (
+        "--batching/--no-batching",
+        "--max-batch",
+        "--max-delay-ms",
+        "--max-queue",
+        "--max-concurrency",
+        "--max-body-mib",
+        "--max-tensor-elements",
+        "--request-timeout",
+        "--drain-timeout",
+    ),
+    "Workers": ("--workers", "--engine", "--replicas", "--replica-cpus", "--address"),
+}
+
+
 def _flag(name: str, told: str, metavar: str | None = None, default: str | None = None) -> Any:
     """A flag that was not given is None: the environment or the file may have it."""
-    return typer.Option(name, help=told, metavar=metavar, show_default=default or False)
+    panel = next((panel for panel, flags in _PANELS.items() if name in flags), None)
+    return typer.Option(name, help=told, metavar=metavar, show_default=default or False, rich_help_panel=panel)
 
 
 Models = Annotated[

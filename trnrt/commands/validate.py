@@ -22,6 +22,7 @@ from trnrt.commands.opening import (
     writing_into,
 )
 from trnrt.commands.options import Reporting
+from trnrt.commands.records import Comparing
 from trnrt.errors import OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import Inputs, read_labelled
@@ -55,14 +56,10 @@ class Given:
 
 @dataclass(frozen=True)
 class ValidateRequest:
-    """What the user asks of a validation; a tolerance of None is the default of the dtype."""
+    """What the user asks of a validation."""
 
     given: Given
-    rtol: float | None
-    atol: float | None
-    layers: bool
-    bundle: Path | None
-    bundle_step: str | None
+    comparing: Comparing
     reporting: Reporting
 
 
@@ -75,15 +72,15 @@ def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> 
     for told in inputs.notes:
         note(told)
     # Before the whole run, which keeps all tensors.
-    layers = _layers(session, inputs, request) if request.layers else None
+    layers = _layers(session, inputs, request) if request.comparing.layers else None
     with working(f"running on the {session.backend} and with onnxruntime"):
         from trnrt.validate import validate as compare
 
-        report = compare(session, inputs.feeds, rtol=request.rtol, atol=request.atol, labels=labels)
+        report = compare(session, inputs.feeds, rtol=request.comparing.rtol, atol=request.comparing.atol, labels=labels)
     layers = layers or report.steps
     simulated = against_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
-    anew = [f"compiled anew: {why}" for why in session.cache_notes]
-    notes = [*anew, *session.notes, *report.notes, *(layers.notes if layers is not None else ())]
+    anew = [f"compiled anew: {why}" for why in session.last_run.cache_notes]
+    notes = [*anew, *session.last_run.notes, *report.notes, *(layers.notes if layers is not None else ())]
     for told in notes:
         note(told)
     document = validate_document(session, report, [*before, *inputs.notes, *notes], layers)
@@ -97,14 +94,14 @@ def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> 
 
 def _check(request: ValidateRequest) -> None:
     """OptionError for flags that mean nothing together."""
-    given = request.given
+    given, comparing = request.given, request.comparing
     if given.data is not None and given.files:
         raise OptionError("--data and --input both say what the inputs are", hint="--data has the labels, too")
     if given.data is not None and given.images != ImageOptions():
         raise OptionError("--layout, --color, --scale, --mean and --std are for images; --data holds arrays")
-    if request.bundle is not None and not request.layers:
+    if comparing.bundle is not None and not comparing.layers:
         raise OptionError("--bundle is written by --layers", hint="add --layers")
-    if request.bundle_step is not None and request.bundle is None:
+    if comparing.bundle_step is not None and comparing.bundle is None:
         raise OptionError("--bundle-step says what is in a bundle, and not where", hint="add --bundle DIR")
 
 
@@ -116,7 +113,8 @@ def _inputs(session: InferenceSession, request: ValidateRequest) -> tuple[Inputs
     if given.data is not None:
         inputs, labels = read_labelled(given.data, session.model.inputs)
     else:
-        rows = given.samples or fixed_batch(session) or (LAYERS_SAMPLES if request.layers else DEFAULT_SAMPLES)
+        drawn = LAYERS_SAMPLES if request.comparing.layers else DEFAULT_SAMPLES
+        rows = given.samples or fixed_batch(session) or drawn
         inputs = feed(session, Feeding(given.files, given.images, rows, given.seed))
     if (given.files or given.data is not None) and given.samples is not None:
         feeds = {name: array[: given.samples] if array.ndim else array for name, array in inputs.feeds.items()}
@@ -127,11 +125,12 @@ def _inputs(session: InferenceSession, request: ValidateRequest) -> tuple[Inputs
 def _layers(session: InferenceSession, inputs: Inputs, request: ValidateRequest) -> LayersReport:
     from trnrt.validate import BundleRequest, validate_layers
 
-    bundle = None if request.bundle is None else BundleRequest(request.bundle, request.bundle_step)
+    directory = request.comparing.bundle
+    bundle = None if directory is None else BundleRequest(directory, request.comparing.bundle_step)
     # A directory that can't be written is known before an hour's work.
-    with writing_into(request.bundle or Path()):
-        if request.bundle is not None:
-            request.bundle.mkdir(parents=True, exist_ok=True)
+    with writing_into(directory or Path()):
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
         with _progress() as progress:
             return validate_layers(session, inputs.feeds, bundle=bundle, progress=progress)
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
 from trnrt.importer.folding.constants import Folder
-from trnrt.importer.model import GraphView, ImportedModel, TensorInfo
 from trnrt.importer.naming import listed, name_nodes, one_line, quoted, root_cause
 from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import undisturbed
+from trnrt.importer.records import GraphView, ReadModel, TensorInfo
 from trnrt.importer.rewriting.older import renew_opset_6
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import out_of_proportion
@@ -26,7 +26,7 @@ _MOST_BLOCKERS = 8
 
 
 def bind(
-    imported: ImportedModel,
+    imported: ReadModel,
     shapes: Mapping[str, tuple[int, ...]],
     values: Mapping[str, NDArray[Any]],
     *,
@@ -50,7 +50,7 @@ def bind(
 
 
 def shapes_of_no_rows(
-    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
+    imported: ReadModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
 ) -> list[tuple[int, ...] | None]:
     """The outputs' shapes where the inputs ``shapes`` have a 0 for the rows; None for one that can't be told.
 
@@ -70,7 +70,7 @@ def shapes_of_no_rows(
 
 
 def _folded(
-    imported: ImportedModel,
+    imported: ReadModel,
     shapes: dict[str, tuple[int, ...]],
     symbols: dict[str, int],
     constants: dict[str, NDArray[Any]],
@@ -85,7 +85,7 @@ def _folded(
 
 
 def _prepared(
-    imported: ImportedModel,
+    imported: ReadModel,
     shapes: dict[str, tuple[int, ...]],
     symbols: dict[str, int],
     constants: dict[str, NDArray[Any]],
@@ -100,7 +100,7 @@ def _prepared(
 
 
 def check_shapes(
-    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], *, fewest_rows: int = 1
+    imported: ReadModel, shapes: Mapping[str, tuple[int, ...]], *, fewest_rows: int = 1
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
     """The shapes as plain ints, and what they say about the model's symbols.
 
@@ -154,7 +154,7 @@ def _shown(info: TensorInfo) -> str:
     return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
 
-def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
+def _check_outputs(imported: ReadModel, model: ir.Model) -> None:
     """The clean-up must keep what callers see, and the file must not lie about its outputs' types."""
     names = [value.name for value in model.graph.outputs]
     if names != [info.name for info in imported.outputs]:
@@ -168,7 +168,7 @@ def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
             )
 
 
-def _unresolved(imported: ImportedModel, shapes: dict[str, tuple[int, ...]], folder: Folder) -> Iterator[str]:
+def _unresolved(imported: ReadModel, shapes: dict[str, tuple[int, ...]], folder: Folder) -> Iterator[str]:
     """Why tensors have no static shape; an error if that is a contradiction in the graph."""
     problems = folder.problems()
     if found := next((p for p in problems if p.is_contradiction), None):

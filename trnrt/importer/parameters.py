@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.importer.model import TensorInfo
 from trnrt.importer.naming import quoted
+from trnrt.importer.records import TensorInfo
 from trnrt.operators.record import COUNTS, Index, record_of
 
 _MOST_NUMBERS = 4096

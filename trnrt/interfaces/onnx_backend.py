@@ -73,7 +73,7 @@ class TrnrtBackend(Backend):  # type: ignore[misc]
         without them: True.
         """
         try:
-            _session(model, device, kwargs).partition_for(1)
+            _session(model, device, kwargs).partition(1)
         except InputError:
             return True
         except TrnrtError:

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
-
-from trnrt.errors import OptionError
-from trnrt.planner.naming import printable
-
-if TYPE_CHECKING:
-    from trnrt.planner.plan import NodeReport, StepReport
+from typing import Any
 
 ASKED = "it was asked for"
 """The reason of everything that a user has chosen."""
@@ -69,62 +62,3 @@ class Choices:
 
 
 DEFAULT = Choices()
-
-
-def check_choices(choices: Choices, nodes: Iterable[NodeReport], steps: Sequence[StepReport]) -> None:
-    """OptionError for a name that a plan, made with these choices, has no place for.
-
-    ``nodes`` are the reports of all nodes of the model, ``steps`` all steps of its parts.
-    """
-    if choices == DEFAULT:
-        return
-    reports = {report.name: report for report in nodes}
-    computed = {node for step in steps for node in step.nodes}
-    for name in sorted(choices.no_fuse - computed):
-        if name not in reports:
-            raise unknown("no_fuse", "node of the model", name, [name for name in reports if name in computed])
-        raise OptionError(
-            f"no_fuse: node '{printable(name)}' is in no step that it could be kept out of: {reports[name].reason}",
-            hint=f"name a node that is fused into a step; {_list(sorted(computed))} are in steps",
-        )
-    outputs = [step.output for step in steps]
-    for name in sorted(choices.in_hbm.difference(outputs)):
-        raise unknown("in_hbm", "tensor between steps", name, outputs)
-    loading = [step.name for step in steps if step.weights != "none"]
-    for name in sorted(choices.own_weights.difference(loading)):
-        if name in {step.name for step in steps}:
-            raise OptionError(
-                f"own_weights: step '{printable(name)}' has no weights",
-                hint=f"steps with weights: {_list(loading) or 'none'}",
-            )
-        raise unknown("own_weights", "step", name, loading)
-    _check_options(choices, steps)
-
-
-def _check_options(choices: Choices, steps: Sequence[StepReport]) -> None:
-    """OptionError for an option that a step does not have, or a value that it does not offer."""
-    known = {step.name: step for step in steps}
-    for name, option, value in sorted(choices.options, key=repr):
-        if name not in known:
-            raise unknown("options", "step", name, list(known))
-        if (option, value) not in known[name].options:
-            offered = [f"{key} {', '.join(map(str, values))}" for key, values in known[name].offered]
-            raise OptionError(
-                f"options: step '{printable(name)}' can't have {printable(option)} {printable(str(value))}",
-                hint=f"it offers {'; '.join(offered) or 'none: it takes too little time'}",
-            )
-
-
-def unknown(what: str, kind: str, name: str, known: Sequence[str]) -> OptionError:
-    """The error for a name that is none of the ``known``."""
-    close = get_close_matches(name[:200], [one for one in known if len(one) <= 200][:1000], n=1)
-    meant = f"did you mean '{printable(close[0])}'? " if close else ""
-    return OptionError(
-        f"{what}: no {kind} is called '{printable(name)}'",
-        hint=f"{meant}there are {_list(known) or 'none'}; `trnrt inspect` shows them",
-    )
-
-
-def _list(names: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(printable(name, 60) for name in names[:most]) + more

@@ -6,17 +6,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
-from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
+from trnrt.planner.checking import check_choices
+from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.lowering.merging import merge_steps
 from trnrt.planner.lowering.refusals import summed_up
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
+from trnrt.planner.options import PlanOptions
 from trnrt.planner.placing import passes
 from trnrt.planner.placing.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
 from trnrt.planner.placing.placement import Placed
@@ -24,7 +25,6 @@ from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput
 from trnrt.planner.rendering.module import KernelModule
 from trnrt.planner.searching.fitting import Fitted, Material, repeated
 from trnrt.planner.searching.search import search
-from trnrt.planner.sizes import default_shapes
 
 # Names in notes are as ``repr`` writes them.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
@@ -33,23 +33,18 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 def make_plan(
     model: ImportedModel,
     shapes: Mapping[str, tuple[int, ...]],
+    options: PlanOptions,
     values: Mapping[str, Array] | None = None,
-    *,
-    target: str,
-    dtype: str,
-    choices: Choices = DEFAULT,
-    effort: int = 0,
 ) -> Plan:
     """The plan of a model for concrete input shapes, and for the ``values`` of the inputs that are its parameters.
 
     Raises UnsupportedModelError with every blocking node, InputError where the shapes do not fit the model, OptionError
-    where the ``choices`` name what is not there.
+    where the choices name what is not there.
     """
     view = model.bind(shapes, values)
     fewer = fewer_rows(model, shapes, values, view)
-    rows = rows_of(model, shapes)
-    plan = plan_view(model, view, fewer, batch=rows, target=target, dtype=dtype, choices=choices, effort=effort)
-    check_choices(choices, plan.nodes, plan.steps)
+    plan = plan_view(model, view, options, rows_of(model, shapes), fewer)
+    check_choices(options.choices, plan.nodes, plan.steps)
     return plan
 
 
@@ -62,20 +57,16 @@ def rows_of(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> int 
 def plan_view(
     model: ImportedModel,
     view: GraphView,
-    fewer: Fewer | None = None,
-    *,
+    options: PlanOptions,
     batch: int | None,
-    target: str,
-    dtype: str,
-    choices: Choices = DEFAULT,
-    effort: int = 0,
+    fewer: Fewer | None = None,
 ) -> Plan:
-    """``make_plan`` for a graph that is bound already; names in ``choices`` that it does not know are passed over.
+    """``make_plan`` for a graph that is bound already; names in the choices that it does not know are passed over.
 
     ``fewer`` gives the graph for fewer rows of the batch, if it may be taken some rows at a time.
     """
-    planning = _Planning(model, view, fewer, batch, target, dtype)
-    searched = search(planning.material, batch, choices, effort)
+    planning = _Planning(model, view, options, batch, fewer)
+    searched = search(planning.material, batch, options.choices, options.effort)
     plan = planning.plan(searched.choices, searched.fitted)
     return replace(plan, choices=searched.choices, weighed=searched.weighed)
 
@@ -86,10 +77,9 @@ class _Planning:
 
     model: ImportedModel
     view: GraphView
-    fewer: Fewer | None
+    options: PlanOptions
     batch: int | None
-    target: str
-    dtype: str
+    fewer: Fewer | None
     prepared: dict[tuple[str, int], Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,22 +92,21 @@ class _Planning:
             found = self.fewer(rows)
             assert found is not None, "it was there when the rows were chosen"
             view = found
-        return _lowered(self.model, view, self.dtype, no_fuse, self.prepared)
+        return _lowered(self.model, view, self.options.dtype, no_fuse, self.prepared)
 
     def material(self, choices: Choices, rows: int | None) -> Material:
         """What a module for so many rows is made from."""
         lowering = self._lowered(choices.no_fuse, rows)
-        options: Any = {"target": self.target, "dtype": self.dtype, "choices": choices, "batch": rows}
-        return replace(
-            _material(self.model, lowering, **options), fewer=lambda: self._fewer(choices, most_fewer(rows or 2))
-        )
+        material = _material(self.model, lowering, replace(self.options, choices=choices), rows)
+        return replace(material, fewer=lambda: self._fewer(choices, most_fewer(rows or 2)))
 
     def _fewer(self, choices: Choices, rows: int) -> Material | None:
         """The material for a part of the batch, if the plan for it does the same with fewer rows."""
         if self.batch is None or self.batch <= passes.AT_ONCE or self.fewer is None or self.fewer(rows) is None:
             return None
         whole, part = (self._lowered(choices.no_fuse, count) for count in (self.batch, rows))
-        crossing = [(side(whole, self.dtype), side(part, self.dtype)) for side in (_kernel_inputs, _kernel_results)]
+        dtype = self.options.dtype
+        crossing = [(side(whole, dtype), side(part, dtype)) for side in (_kernel_inputs, _kernel_results)]
         same = all(same_crossing(*both, self.batch, rows) for both in crossing)
         return self.material(choices, rows) if same and same_steps(whole, part, self.batch, rows) else None
 
@@ -155,9 +144,8 @@ def _lowered(
     return lowering
 
 
-def _material(
-    model: ImportedModel, lowering: Lowering, *, batch: int | None, target: str, dtype: str, choices: Choices
-) -> Material:
+def _material(model: ImportedModel, lowering: Lowering, options: PlanOptions, batch: int | None) -> Material:
+    target, dtype = options.target, options.dtype
     inputs = _kernel_inputs(lowering, dtype)
     results = _kernel_results(lowering, dtype)
     read = _read_on_device(lowering)
@@ -171,20 +159,8 @@ def _material(
         dtype=dtype,
         heading=_heading(model, target, dtype, inputs),
         batch=batch,
-        choices=choices,
+        choices=options.choices,
     )
-
-
-def explain(
-    model: ImportedModel,
-    *,
-    target: str,
-    dtype: str,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    batch: int = 1,
-) -> Plan:
-    """The plan for ``shapes``, or for ``batch`` rows where none are given; nothing is run."""
-    return make_plan(model, shapes or default_shapes(model, batch), target=target, dtype=dtype)
 
 
 def _read_on_device(lowering: Lowering) -> set[str]:

@@ -20,6 +20,7 @@ import numpy as np
 from trnrt.errors import InputError
 from trnrt.inputs.matching import DATA_NAMES, NpyHeader, npy_header, reading_file
 from trnrt.predict.rows import Array, Columns, Wanted, check_kind, fit
+from trnrt.predict.source import file_identity
 from trnrt.report.text import listed, quoted, shape_text
 
 _LOCAL_HEADER = 30  # the fixed part of a zip member's own header: section 4.3.7 of PKWARE's APPNOTE
@@ -180,8 +181,6 @@ def open_arrays(path: Path, name: str | None, id_name: str | None, wanted: Seque
 
     InputError where they can't be read, or can't fit.
     """
-    from trnrt.predict.source import file_identity
-
     by_name = {one.name: one for one in wanted}
     ids = None
     spare: list[str] = []

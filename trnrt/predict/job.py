@@ -23,13 +23,15 @@ from trnrt.inputs.drawing import as_numpy
 from trnrt.inputs.matching import local_path, split_argument
 from trnrt.nki.machine.targets import cache_name, portable_name
 from trnrt.planner.sizes import default_shapes
+from trnrt.predict.opening import open_source
 from trnrt.predict.rows import Array, Wanted
-from trnrt.predict.source import Asked, Source, open_source
+from trnrt.predict.source import Asked, Source
 from trnrt.predict.writing import version_in
 from trnrt.report.text import counted, listed, quoted, shown
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
 from trnrt.running.buckets import DEFAULT_BUCKETS
-from trnrt.session import InferenceSession, as_matrix
+from trnrt.running.rows import as_matrix
+from trnrt.session import InferenceSession
 
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions

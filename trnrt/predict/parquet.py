@@ -28,13 +28,12 @@ from trnrt.inputs.matching import DATA_NAMES, LABEL_NAMES
 from trnrt.predict.columns import contents, id_dtype, id_values, is_picture, leaf_of, row_shape, tensor, titled
 from trnrt.predict.pictures import Decoder
 from trnrt.predict.rows import Array, Columns, Wanted
+from trnrt.predict.source import Asked, file_identity
 from trnrt.report.text import counted, escaped, listed, quoted, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from trnrt.predict.source import Asked
 
 _BUFFER = 1 << 20
 """Bytes of a column that are read at once. Without a buffer all of a row group's column is, which may be the file's."""
@@ -174,8 +173,6 @@ def open_parquet(
     paths: Sequence[Path], asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, str]
 ) -> ParquetRows:
     """The rows of these files, or of the files in these folders; InputError where they don't fit the model."""
-    from trnrt.predict.source import file_identity
-
     needs_pyarrow()
     files = [file for path in paths for file in (parquet_files(path) if path.is_dir() else [path])]
     counts: list[int] = []

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +31,8 @@ from trnrt.inputs.images import (
 )
 from trnrt.inputs.matching import LARGEST_INPUT
 from trnrt.predict.rows import Array, Columns, Wanted
+from trnrt.predict.source import Asked
 from trnrt.report.text import counted, quoted, shown
-
-if TYPE_CHECKING:
-    from trnrt.predict.source import Asked
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _LARGEST_PICTURE = LARGEST_INPUT // 8

@@ -95,7 +95,7 @@ def validate_document(
 
 def _predicted(session: InferenceSession) -> Document:
     """The predicted latency of the last run with its range; null where there is none."""
-    found = session.predicted_range
+    found = session.last_run.predicted
     if found is None:
         return dict.fromkeys(("predicted_us", "low_us", "high_us"))
     return {"predicted_us": found.us, "low_us": found.least_us, "high_us": found.most_us}
@@ -120,7 +120,8 @@ def layers_document(report: LayersReport) -> Document:
 
 def parts_of(session: InferenceSession) -> list[Document]:
     """The parts of a session's last run."""
-    return [] if session.last_partition is None else [part_document(part) for part in session.last_partition.parts]
+    partition = session.last_run.partition
+    return [] if partition is None else [part_document(part) for part in partition.parts]
 
 
 def part_document(part: Part) -> Document:

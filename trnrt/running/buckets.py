@@ -83,11 +83,12 @@ def slices_note(slices: Sequence[Slice]) -> str:
     rows, padding = sum(s.rows for s in slices), slices[-1].bucket - slices[-1].rows
     largest, last = slices[0].bucket, slices[-1].bucket
     sizes = f" of {largest}" if last == largest else f" ({len(slices) - 1} of {largest}, 1 of {last})"
-    padded = f", {'the last one ' if len(slices) > 1 else ''}padded with {_counted(padding, 'row')}" if padding else ""
-    return f"{_counted(rows, 'row')} ran in {_counted(len(slices), 'slice')}{sizes}{padded}"
+    padded = f", {'the last one ' if len(slices) > 1 else ''}padded with {counted(padding, 'row')}" if padding else ""
+    return f"{counted(rows, 'row')} ran in {counted(len(slices), 'slice')}{sizes}{padded}"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -115,12 +115,8 @@ def _walk(session: InferenceSession, arrays: Mapping[str, Array], plan: Plan | N
     partition = make_partition(
         model,
         {name: array.shape for name, array in arrays.items()},
+        session.options,
         {name: arrays[name] for name in model.parameters},
-        target=session.target,
-        dtype=session.dtype,
-        fallback=session.fallback is not None,
-        choices=session.choices,
-        effort=session.effort,
     )
     return Walk(model, partition if plan is None else for_plan(partition, plan), session.runner, arrays)
 

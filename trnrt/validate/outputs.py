@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import BackendError, InputError, OptionError
-from trnrt.session import InferenceSession, as_matrix
+from trnrt.running.rows import as_matrix
+from trnrt.session import InferenceSession
 from trnrt.validate.layers import LayersReport, Progress, validate_layers
 from trnrt.validate.running import check_rows, run_onnxruntime
 from trnrt.validate.tolerances import Noise, Outputs, Tolerance, plain
@@ -132,7 +133,8 @@ def validate(
     outputs = tuple(_compared(name, ours[name], reference[name], allowed.own[name]) for name in names)
     passed, steps = all(output.passed for output in outputs), None
     if session.dtype != "float32":
-        between = dict(zip(names, map(as_matrix, session.in_dtype("float32").run(None, feeds)), strict=True))
+        in_float32 = session.with_options(replace(session.options, dtype="float32"))
+        between = dict(zip(names, map(as_matrix, in_float32.run(None, feeds)), strict=True))
         outputs = tuple(_with_split(o, ours, between, reference, allowed) for o in outputs)
         if allowed.origin == "measured":
             decided = {o.name: compare("", between[o.name], reference[o.name], 0, 0).passed for o in outputs}

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from trnrt.errors import InputError
-from trnrt.session import InferenceSession, joined_rows
+from trnrt.running.rows import join_rows
+from trnrt.session import InferenceSession
 
 Array = NDArray[Any]
 
@@ -89,4 +90,4 @@ def run_onnxruntime(session: InferenceSession, feeds: Mapping[str, Array], *, re
         missing = batch - min(batch, rows - start)
         filled = {n: np.concatenate([a, a[-1:].repeat(missing, 0)]) for n, a in part.items()}
         parts.append(outputs_of(reference, whole | filled))
-    return [joined_rows(column)[:rows] for column in zip(*parts, strict=True)]
+    return [join_rows(column)[:rows] for column in zip(*parts, strict=True)]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from trnrt.errors import BackendError, TrnrtError
 from trnrt.operators.bounds.rounding import BOTH
-from trnrt.session import InferenceSession, as_matrix
+from trnrt.running.rows import as_matrix
+from trnrt.session import InferenceSession
 from trnrt.validate.noise import SAMPLES, allowance, spread, stored
 from trnrt.validate.running import open_model, run_onnxruntime
 from trnrt.validate.shaking import shaken

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.importer.folding.guarding import infer_graph
-from trnrt.importer.model import TensorInfo
 from trnrt.importer.reading.protos import all_graphs
+from trnrt.importer.records import TensorInfo
 
 
 def tensor_info(info: onnx.ValueInfoProto) -> TensorInfo:

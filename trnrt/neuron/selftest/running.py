@@ -57,7 +57,7 @@ def _model(case: Small | Sample, backend: str, target: str) -> Result:
     start = time.perf_counter()
     outputs = session.run(None, feeds)
     compile_s = time.perf_counter() - start
-    predicted = _figures(session.predicted_range if backend == "simulator" else None)
+    predicted = _figures(session.last_run.predicted if backend == "simulator" else None)
     report = validate(session, feeds)
     off = [output.max_abs for output in report.outputs]
     detail = "" if not report.changed_decisions else f"{report.changed_decisions} decisions changed"

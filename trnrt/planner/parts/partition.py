@@ -12,22 +12,21 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 from operator import or_
-from typing import Any
 
 import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
-from trnrt.planner.choices import DEFAULT, Choices, check_choices
+from trnrt.planner.checking import check_choices
+from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
+from trnrt.planner.options import PlanOptions
 from trnrt.planner.parts.crossing import Crossing, host_link, told
 from trnrt.planner.parts.cutting import cut, serialized, type_open_values
 from trnrt.planner.parts.levels import Flow, grouped
 from trnrt.planner.placing.passes import fewer_rows
 from trnrt.planner.plan import Array, NodeReport, Plan
-
-FALLBACKS = ("onnxruntime",)
 
 MOST_PARTS = 1000
 """Parts of a model: each is a kernel module to trace, or a session of onnxruntime."""
@@ -106,52 +105,39 @@ class Partition:
 def make_partition(
     model: ImportedModel,
     shapes: Mapping[str, tuple[int, ...]],
+    options: PlanOptions,
     values: Mapping[str, Array] | None = None,
-    *,
-    target: str,
-    dtype: str,
-    fallback: bool,
-    choices: Choices = DEFAULT,
-    effort: int = 0,
 ) -> Partition:
     """The parts of a model for concrete input shapes: one, its plan, if all of it can be lowered.
 
     ``values`` are those of the inputs that are the model's parameters.
 
-    Raises UnsupportedModelError with every blocking node where there is no ``fallback``, InputError where the shapes do
-    not fit the model, OptionError where the ``choices`` name what is not there.
+    Raises UnsupportedModelError with every blocking node where there is no fallback, InputError where the shapes do
+    not fit the model, OptionError where the choices name what is not there.
     """
-    options: Any = {"target": target, "dtype": dtype, "choices": choices, "effort": effort}
-    partition = _partitioned(model, shapes, values, fallback=fallback, **options)
-    check_choices(choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
+    partition = _partitioned(model, shapes, options, values)
+    check_choices(options.choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
     return partition
 
 
 def _partitioned(
     model: ImportedModel,
     shapes: Mapping[str, tuple[int, ...]],
+    options: PlanOptions,
     values: Mapping[str, Array] | None,
-    *,
-    target: str,
-    dtype: str,
-    fallback: bool,
-    choices: Choices,
-    effort: int,
 ) -> Partition:
-    """``make_partition``, whatever names the ``choices`` have."""
+    """``make_partition``, whatever names the choices have."""
     view, batch = model.bind(shapes, values), rows_of(model, shapes)
     try:
-        fewer = fewer_rows(model, shapes, values, view)
-        options: Any = {"target": target, "dtype": dtype, "choices": choices, "effort": effort}
-        plan = plan_view(model, view, fewer, batch=batch, **options)
+        plan = plan_view(model, view, options, batch, fewer_rows(model, shapes, values, view))
     except UnsupportedModelError as error:
-        if not fallback:
+        if options.fallback is None:
             raise
         _check_outputs(model)
-        return _Partitioner(model, view, target, dtype, error.blockers, choices, effort).partition(batch)
+        return _Partitioner(model, view, options, error.blockers).partition(batch)
     outputs = tuple(output.name for output in plan.outputs)
     part = DevicePart(plan.name, tuple(info.name for info in model.inputs), outputs, plan)
-    return Partition(model.name, target, dtype, batch, (part,), outputs, {}, plan.nodes, plan.notes)
+    return Partition(model.name, options.target, options.dtype, batch, (part,), outputs, {}, plan.nodes, plan.notes)
 
 
 def _check_outputs(model: ImportedModel) -> None:
@@ -167,24 +153,15 @@ class _Partitioner:
     """Finds out which nodes go to the CPU, and why; ``blocked`` is node name -> reason."""
 
     def __init__(
-        self,
-        model: ImportedModel,
-        view: GraphView,
-        target: str,
-        dtype: str,
-        blockers: Sequence[Blocker],
-        choices: Choices = DEFAULT,
-        effort: int = 0,
+        self, model: ImportedModel, view: GraphView, options: PlanOptions, blockers: Sequence[Blocker]
     ) -> None:
-        self.choices, self.effort = choices, effort
         self.blockers = tuple(replace(b, hint=_beside_fallback(b.hint)) for b in blockers)
         self.model = model
         self.view = view
         self.graph = view.model.graph
-        self.target = target
-        self.dtype = dtype
+        self.options = options
         self.flow = Flow(self.graph)
-        lowering = Lowering(self.graph, dtype, choices.no_fuse)
+        lowering = Lowering(self.graph, options.dtype, options.choices.no_fuse)
         lowering.walk()
         reports = lowering.reports.values()
         self.blocked = {report.name: report.reason for report in reports if report.place == "blocked"}
@@ -224,15 +201,7 @@ class _Partitioner:
         inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
         part = cut(self.view.model, self._part_name(number), inputs, outputs)
         try:
-            plan = plan_view(
-                part,
-                GraphView(part.model, ()),
-                batch=batch,
-                target=self.target,
-                dtype=self.dtype,
-                choices=self.choices,
-                effort=self.effort,
-            )
+            plan = plan_view(part, GraphView(part.model, ()), self.options, batch)
         except UnsupportedModelError as error:
             reasons = {blocker.node: blocker.reason for blocker in error.blockers}
             found = {name: reasons[name] for name in map(node_name, nodes) if name in reasons}
@@ -268,14 +237,14 @@ class _Partitioner:
             after = groups[k + 1][1] if k + 1 < len(groups) else []
             parts.append(plan or self._cpu_part(k + 1, nodes, self._crossing(before, after)))
         outputs = list(self.graph.outputs)
-        lowering = Lowering(self.graph, self.dtype)
+        lowering = Lowering(self.graph, self.options.dtype)
         constants = {value_name(v): a for v in outputs if (a := lowering.constant(v)) is not None}
         reports = {report.name: report for part in parts for report in _reports(part)}
         notes = [note for part in parts if isinstance(part, DevicePart) for note in part.plan.notes]
         return Partition(
             name=self.model.name,
-            target=self.target,
-            dtype=self.dtype,
+            target=self.options.target,
+            dtype=self.options.dtype,
             batch=batch,
             parts=tuple(parts),
             outputs=_names(outputs),
@@ -304,7 +273,7 @@ class _Partitioner:
         sizes = [_bytes(value) for value in down], [_bytes(value) for value in up]
         to_host, to_device = (sum(size or 0 for size in way) for way in sizes)
         loose = any(size is None for way in sizes for size in way)
-        return Crossing.over(host_link(self.target), to_host, to_device, open_shapes=loose)
+        return Crossing.over(host_link(self.options.target), to_host, to_device, open_shapes=loose)
 
 
 def fallback_notes(partition: Partition) -> list[str]:

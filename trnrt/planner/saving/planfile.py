@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trnrt.errors import OptionError
-from trnrt.planner.choices import DEFAULT, Choices, unknown
+from trnrt.planner.checking import unknown
+from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.partition import Partition
 from trnrt.planner.plan import StepReport

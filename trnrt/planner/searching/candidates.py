@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trnrt.errors import OptionError
-from trnrt.planner.choices import ASKED, Choices, unknown
+from trnrt.planner.checking import unknown
+from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.partition import Partition
 from trnrt.planner.plan import StepReport

@@ -25,7 +25,6 @@ from trnrt.planner.plan import Tried
 from trnrt.planner.searching.fitting import Fitted, Material, fit, refit
 from trnrt.planner.steps import Step
 
-EFFORTS = (0, 1)
 """0 takes the estimates, 1 searches."""
 
 BUDGET = 96_000

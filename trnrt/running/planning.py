@@ -1,0 +1,50 @@
+"""Plans of a model and their predicted latencies: made, or taken from the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+from trnrt.cache.plans import PlanCache, request_for
+from trnrt.importer import ImportedModel
+from trnrt.inputs.drawing import Array
+from trnrt.nki.machine.timing import Range, add_ranges
+from trnrt.planner import PlanOptions
+from trnrt.planner.parts.partition import Partition, make_partition
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans one model with the same options for any input shapes.
+
+    ``values``, everywhere: those of the inputs that are the model's parameters.
+    """
+
+    model: ImportedModel
+    options: PlanOptions
+    cache: PlanCache
+
+    def make(self, shapes: Shapes, values: Mapping[str, Array] | None = None) -> Partition:
+        """The parts for these shapes, planned now."""
+        return make_partition(self.model, shapes, self.options, values)
+
+    def get(self, shapes: Shapes, values: Mapping[str, Array]) -> tuple[Partition, str]:
+        """The parts from the cache, or made now; and why they were made."""
+        request = request_for(self.model, shapes, values, self.options)
+        return self.cache.partition(request, lambda: self.make(shapes, values))
+
+    def latency(self, shapes: Shapes, values: Mapping[str, Array], partition: Partition | None = None) -> Range:
+        """The predicted latency on the device, from the cache if it is there; nothing is run.
+
+        ``partition``: the parts, where they are at hand.
+        """
+        request = request_for(self.model, shapes, values, self.options)
+        return Range(*self.cache.time(request, lambda: astuple(self._time(partition or self.get(shapes, values)[0]))))
+
+    def _time(self, partition: Partition) -> Range:
+        from trnrt.running.profiler import predicted_range_of
+
+        on_device = [predicted_range_of(plan, self.cache.directory) for plan in partition.plans]
+        return add_ranges(on_device, partition.crossings_us)

@@ -1,0 +1,67 @@
+"""What a run leaves beside its outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trnrt.nki.machine.timing import Range
+from trnrt.planner.parts.partition import Partition
+from trnrt.planner.plan import Plan
+from trnrt.running.partition import LoadedPartition, LoadedPlan, add_known_ranges
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What was run, and what there is to say about it; empty before the first run.
+
+    ``notes``: how the rows were cut, and what ran on the CPU. ``cache_notes``: why plans were made that a cache could
+    have had. ``programs``: what ran, one for each slice of the batch. Latencies are computed when they are asked for,
+    so that ``run`` does not pay for them.
+    """
+
+    notes: tuple[str, ...] = ()
+    cache_notes: tuple[str, ...] = ()
+    programs: tuple[LoadedPartition, ...] = ()
+
+    @property
+    def predicted(self) -> Range | None:
+        """The predicted latency on the device as a benchmark would measure it, with the least and the most it may be.
+
+        A run in slices costs the sum of theirs. With a fallback it is that of the parts on the device and of the round
+        trips between them; the CPU's own time is not in it. None where nothing ran that can be timed.
+        """
+        return add_known_ranges([program.predicted for program in self.programs])
+
+    @property
+    def predicted_us(self) -> float | None:
+        """The headline of ``predicted``, microseconds."""
+        predicted = self.predicted
+        return None if predicted is None else predicted.us
+
+    @property
+    def crossings_us(self) -> float:
+        """The round trips to the CPU in ``predicted_us``; 0 without a fallback."""
+        return sum(program.partition.crossings_us for program in self.programs)
+
+    @property
+    def partition(self) -> Partition | None:
+        """The parts that ran last; None where nothing ran."""
+        return self.programs[-1].partition if self.programs else None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that ran last; None where nothing ran, or a model of several parts."""
+        only = self._only
+        return None if only is None else only.plan
+
+    @property
+    def kernel_path(self) -> Path | None:
+        """The kernel module of ``plan``."""
+        only = self._only
+        return None if only is None else only.path
+
+    @property
+    def _only(self) -> LoadedPlan | None:
+        last = self.programs[-1] if self.programs else None
+        return last.plans[0] if last is not None and len(last.parts) == len(last.plans) == 1 else None

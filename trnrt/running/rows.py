@@ -1,0 +1,56 @@
+"""The rows of a batch: counted, padded to a bucket, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trnrt.importer import ImportedModel
+from trnrt.inputs.drawing import Array
+from trnrt.running.buckets import Slice
+
+
+def count_rows(model: ImportedModel, arrays: Mapping[str, Array]) -> int:
+    """The rows of these inputs; 1 for a model without a batch."""
+    if model.batch is None:
+        return 1
+    return next((a.shape[0] for name, a in arrays.items() if a.ndim and name not in model.parameters), 1)
+
+
+def take_slice(model: ImportedModel, arrays: Mapping[str, Array], part: Slice) -> dict[str, Array]:
+    """The inputs of one slice, padded to its bucket with copies of the last row."""
+    return {
+        name: array
+        if name in model.parameters or not array.ndim
+        else _pad(array[part.start : part.start + part.rows], part.bucket)
+        for name, array in arrays.items()
+    }
+
+
+def join_slices(slices: Sequence[Slice], outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The outputs of all slices by name, without the rows that were padded."""
+    parts = [
+        {name: output[: part.rows] for name, output in made.items()} for part, made in zip(slices, outputs, strict=True)
+    ]
+    return {name: join_rows([part[name] for part in parts]) for name in parts[0]}
+
+
+def join_rows(parts: Sequence[Any]) -> Any:
+    """The rows of several slices; an output that is a list has one item a row."""
+    if isinstance(parts[0], list):
+        return [item for part in parts for item in part]
+    return np.concatenate(parts)
+
+
+def as_matrix(output: Any) -> Array:
+    """An output as an array: a list of dicts (ZipMap) becomes a row for each of them, its values in their order."""
+    if isinstance(output, list):
+        return np.array([list(row.values()) for row in output], np.float32)
+    return np.asarray(output)
+
+
+def _pad(array: Array, rows: int) -> Array:
+    missing = rows - array.shape[0]
+    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array
