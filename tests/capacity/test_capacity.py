@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrivals import fewer
 from commanding import trnrt
 
 from trnrt.capacity import choosing
@@ -36,6 +37,17 @@ SERVED = Served(
     {1: 200.0, 2: 220.0, 4: 260.0, 8: 340.0}, row_sent=1_000_000, row_in=20_000, row_out=10_000, mergeable=True
 )
 DEMAND = Demand(rps=4000, p99_us=5000, rows=1, burst=1.0, utilisation=0.7)
+
+
+@pytest.fixture(autouse=True)
+def fewer_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "stream", fewer)
+
+
+@pytest.fixture
+def every_arrival(fewer_arrivals: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the arrivals that a plan is made with."""
+    monkeypatch.setattr(choosing, "stream", stream)
 
 
 # ---- a worker

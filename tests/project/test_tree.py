@@ -132,11 +132,17 @@ def room_of(module: str) -> str | None:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree: several tests look at each."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(module: str) -> list[tuple[str, int]]:
     """(module, line) of what a file imports of trnrt, at its top or anywhere below; ``from p import m`` may be p.m."""
     path = SOURCES[module]
     found: list[tuple[str, int]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -210,7 +216,7 @@ def test_the_machine_does_not_know_the_api() -> None:
 
 
 def test_the_errors_import_nothing() -> None:
-    tree = ast.parse(SOURCES["trnrt.errors"].read_text(encoding="utf-8"))
+    tree = parsed(SOURCES["trnrt.errors"])
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert modules <= {"__future__", "dataclasses"}
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
@@ -218,7 +224,7 @@ def test_the_errors_import_nothing() -> None:
 
 def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     """(name, line, number of lines) of every function of a file, its docstring included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -270,7 +276,7 @@ def test_folders_at_the_top_are_reached_through_links(folder: str) -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [name for name, path in SOURCES.items() if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None]
+    silent = [name for name, path in SOURCES.items() if ast.get_docstring(parsed(path)) is None]
     assert silent == []
 
 
