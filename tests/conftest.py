@@ -2,7 +2,7 @@
 
 Property tests try the same examples in each run, and have no deadline: what fails here fails everywhere, and a slow
 machine is no fault. ``pytest --hypothesis-profile=random`` looks for new examples instead. ``--order-seed N`` runs the
-tests in another order.
+tests in another order, and ``-m quick`` those that ``shared/quick.py`` lists.
 """
 
 from __future__ import annotations
@@ -72,11 +72,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--order-seed", type=int, metavar="N", help="shuffle the files, and the tests of each file")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``-m quick`` imports no file that has no quick test."""
+    from quick import has_quick
+
+    if config.getoption("-m") != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    return None if collection_path.suffix != ".py" or has_quick(collection_path) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What waits for other processes most of the time is begun first, and goes on beside the rest."""
+    """Quick tests get their mark. What waits for other processes most of the time is begun first, beside the rest."""
     from handing_out import of_ray
     from ordering import reorder
+    from quick import is_quick
 
+    for item in items:
+        if isinstance(item, pytest.Function) and is_quick(item.path, item.originalname):
+            item.add_marker("quick")
     seed = config.getoption("--order-seed")
     if seed is not None:
         reorder(items, seed)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrivals import fewer
 from commanding import trnrt
 
 from trnrt.capacity import choosing
@@ -36,6 +37,17 @@ SERVED = Served(
     {1: 200.0, 2: 220.0, 4: 260.0, 8: 340.0}, row_sent=1_000_000, row_in=20_000, row_out=10_000, mergeable=True
 )
 DEMAND = Demand(rps=4000, p99_us=5000, rows=1, burst=1.0, utilisation=0.7)
+
+
+@pytest.fixture(autouse=True)
+def fewer_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "stream", fewer)
+
+
+@pytest.fixture
+def every_arrival(fewer_arrivals: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the arrivals that a plan is made with."""
+    monkeypatch.setattr(choosing, "stream", stream)
 
 
 # ---- a worker
@@ -84,6 +96,7 @@ def test_what_the_host_takes_is_known_or_assumed() -> None:
 # ---- choosing
 
 
+@pytest.mark.usefixtures("every_arrival")
 def test_a_core_carries_what_it_may_and_the_cores_carry_everything() -> None:
     found = candidates(SERVED, (1, 2, 4, 8), DEMAND, HOST)
     for candidate in found:
@@ -100,6 +113,7 @@ def test_a_core_carries_what_it_may_and_the_cores_carry_everything() -> None:
     assert found[0].cores > chosen.cores and chosen.max_batch > 1
 
 
+@pytest.mark.usefixtures("every_arrival")
 def test_a_strict_p99_limits_what_a_core_carries_and_nothing_more_is_in_time() -> None:
     strict = replace(DEMAND, p99_us=900.0)
     (candidate,) = candidates(SERVED, [4], strict, HOST)
@@ -162,6 +176,7 @@ def test_what_only_the_small_sample_has_in_time_is_not_possible(monkeypatch: pyt
     assert (found.carries, found.cores, found.waiting) == (0, 0, None) and plays.number < 60
 
 
+@pytest.mark.usefixtures("every_arrival")
 @pytest.mark.parametrize(("p99_us", "burst", "uncertain"), [(2000.0, 3.0, True), (5000.0, 1.0, False)])
 def test_a_count_that_other_arrivals_would_change_is_told(p99_us: float, burst: float, uncertain: bool) -> None:
     demand = replace(DEMAND, rps=400_000, p99_us=p99_us, burst=burst)
@@ -257,6 +272,7 @@ def plan(*arguments: str) -> list[str]:
     return ["plan", CNN, "--rps", "5000", "--p99", "20ms", "--target", "trn2", "--max-batch", "4", *arguments]
 
 
+@pytest.mark.usefixtures("every_arrival")
 def test_plan_says_what_a_rate_needs_and_on_what_that_rests(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     outcome = trnrt(*plan("--json-out", str(file)))

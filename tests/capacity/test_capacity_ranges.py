@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from arrivals import fewer
 
+from trnrt.capacity import choosing
 from trnrt.capacity.assumptions import Host
 from trnrt.capacity.choosing import Demand
 from trnrt.capacity.instances import offered
@@ -21,6 +23,11 @@ SERVED = Served(
     {1: 200.0, 2: 220.0, 4: 260.0, 8: 340.0}, row_sent=1_000_000, row_in=20_000, row_out=10_000, mergeable=True
 )
 DEMAND = Demand(rps=4000, p99_us=5000, rows=1, burst=1.0, utilisation=0.7)
+
+
+@pytest.fixture(autouse=True)
+def fewer_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "stream", fewer)
 
 
 def ranged(low: float, high: float) -> dict[int, Range]:

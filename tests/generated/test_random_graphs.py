@@ -220,7 +220,7 @@ def test_the_list_of_refusals_is_the_codes_own() -> None:
     everywhere = [*operator_table.of_the_walk(), *(words for messages in known.values() for words in messages)]
     for op, reason in LISTED:
         if op == "InputError":
-            sources = [path.read_text(encoding="utf-8") for path in Path(trnrt.__file__ or "").parent.glob("*.py")]
+            sources = [path.read_text(encoding="utf-8") for path in Path(trnrt.__file__ or "").parent.rglob("*.py")]
             assert any(all(part.strip(" ,:") in text for part in re.split("…|:", reason)) for text in sources), reason
         else:
             assert any(is_said(reason, words) for words in (everywhere if op == "*" else known[op])), (op, reason)

@@ -138,6 +138,12 @@ def room_of(module: str) -> str | None:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree: several tests look at each."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(module: str) -> list[tuple[str, int]]:
     """(module, line) of what a file imports of trnrt or the benchmarks, at its top or anywhere below.
 
@@ -145,7 +151,7 @@ def imports(module: str) -> list[tuple[str, int]]:
     """
     path = SOURCES[module]
     found: list[tuple[str, int]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -220,7 +226,7 @@ def test_the_machine_does_not_know_the_api() -> None:
 
 @pytest.mark.parametrize(("module", "base"), [("trnrt.nki.errors", set()), ("trnrt.errors", {"trnrt.nki.errors"})])
 def test_the_errors_import_nothing(module: str, base: set[str]) -> None:
-    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    tree = parsed(SOURCES[module])
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert modules <= {"__future__", "dataclasses"} | base
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
@@ -270,7 +276,7 @@ def test_no_new_circle_of_imports() -> None:
 
 def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     """(name, line, number of lines) of every function of a file, its docstring included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -348,7 +354,7 @@ def test_folders_at_the_top_are_reached_through_links(folder: str) -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [name for name, path in SOURCES.items() if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None]
+    silent = [name for name, path in SOURCES.items() if ast.get_docstring(parsed(path)) is None]
     assert silent == []
 
 

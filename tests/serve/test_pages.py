@@ -15,7 +15,7 @@ from trnrt.serve.hosting.models import TensorMeta
 from trnrt.serve.http.forms import MOST_FIELDS, form_of
 from trnrt.serve.http.routes_pages import HEADERS, PAGES, POLICY, TYPES
 
-FOLDER = Path(__file__).parents[2] / "serve" / "pages"
+FOLDER = Path(__file__).parents[2] / "serve" / "http" / "pages"
 FILES = sorted(FOLDER.iterdir())
 SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in FILES if path.suffix == ".js"}
 HTML = {path.name: path.read_text(encoding="utf-8") for path in FILES if path.suffix == ".html"}

@@ -103,5 +103,5 @@ def test_the_two_names_are_two_things() -> None:
     """``trnrt.interfaces.onnx_backend`` is onnx's interface, ``trnrt.backends`` what runs kernels."""
     import trnrt.backends
 
-    assert Path(onnx_backend.__file__ or "").name == "backend.py"
+    assert Path(onnx_backend.__file__ or "").name == "onnx_backend.py"
     assert hasattr(trnrt.backends, "Backend")
