@@ -13,14 +13,14 @@ from pydantic import Field
 from ray import serve
 from ray.serve import Application
 
-from trnrt.clusters import NEURON_CORES
-from trnrt.serve.devices import on_device
-from trnrt.serve.files import model_files
-from trnrt.serve.ray_front import Front
-from trnrt.serve.ray_messages import Share
-from trnrt.serve.ray_replica import ModelReplica
+from trnrt.predict.clusters import NEURON_CORES
+from trnrt.serve.hosting.devices import on_device
+from trnrt.serve.hosting.files import model_files
+from trnrt.serve.hosting.versions import version_of
+from trnrt.serve.ray.front import Front
+from trnrt.serve.ray.messages import Share
+from trnrt.serve.ray.replica import ModelReplica
 from trnrt.serve.settings import ServeSettings
-from trnrt.serve.versions import version_of
 
 NAME = "trnrt"
 FRONT = "front"

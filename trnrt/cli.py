@@ -429,9 +429,9 @@ def _session(
     effort: int | None = EFFORT,
     device: DeviceOptions | None = None,
 ) -> SessionOptions:
-    from trnrt.buckets import parse_buckets
     from trnrt.commands.opening import SessionOptions
     from trnrt.planner.sizes import parse_shape
+    from trnrt.running.buckets import parse_buckets
 
     return SessionOptions(
         target,

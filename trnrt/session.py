@@ -14,25 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.backends import Backend, DeviceOptions, choose, device_target
-from trnrt.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, Slice, check_buckets, cover, shared, slices_note
-from trnrt.buckets import choose as choose_buckets
 from trnrt.cache import write_whole
 from trnrt.cache.entries import NEW_MODEL
+from trnrt.cache.plan_files import save_plan
 from trnrt.cache.plans import PlanCache, request_for
 from trnrt.errors import Blocker, DeviceError, InputError, OptionError, UnsupportedModelError
-from trnrt.feeds import as_array, check_array, draw, shape_text
 from trnrt.importer import ImportedModel, TensorInfo, import_model
+from trnrt.inputs.drawing import as_array, check_array, draw, shape_text
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.nki.machine.timing import Range, add_ranges
-from trnrt.no_rows import outputs_of_no_rows
-from trnrt.plan_files import save_plan
 from trnrt.planner import Plan, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.naming import identifier
-from trnrt.planner.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
-from trnrt.planner.search import EFFORTS
+from trnrt.planner.parts.partition import FALLBACKS, CpuPart, Partition, fallback_notes, make_partition
+from trnrt.planner.searching.search import EFFORTS
 from trnrt.planner.sizes import default_shapes
-from trnrt.running import LoadedPartition, add_known_ranges
+from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, Slice, check_buckets, cover, shared, slices_note
+from trnrt.running.buckets import choose as choose_buckets
+from trnrt.running.no_rows import outputs_of_no_rows
+from trnrt.running.partition import LoadedPartition, add_known_ranges
 
 Array = NDArray[Any]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -217,7 +217,7 @@ class InferenceSession:
 
     def predicted(self, partition: Partition) -> Range:
         """The predicted latency of these parts on the device, with its range; nothing is run."""
-        from trnrt.profiler import predicted_range_of
+        from trnrt.running.profiler import predicted_range_of
 
         on_device = [predicted_range_of(plan, self._cache.directory) for plan in partition.plans]
         return add_ranges(on_device, partition.crossings_us)
@@ -349,7 +349,7 @@ class InferenceSession:
 
         ``rows``: the most that come together; where the batch is open, as many as the largest bucket at least.
         """
-        from trnrt.importer import batching
+        from trnrt.importer.rows import batching
 
         batch = self.model.batch
         if batch == 1:

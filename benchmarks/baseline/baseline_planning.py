@@ -14,9 +14,9 @@ from typing import Any
 import onnx
 
 from trnrt.errors import UnsupportedModelError
-from trnrt.planner.partition import DevicePart, Partition
+from trnrt.planner.parts.partition import DevicePart, Partition
 from trnrt.planner.plan import Plan
-from trnrt.profiler import profile_plan
+from trnrt.running.profiler import profile_plan
 from trnrt.session import InferenceSession
 
 TARGETS = ("trn1", "trn2")

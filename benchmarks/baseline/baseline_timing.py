@@ -31,7 +31,7 @@ def range_of(found: Profile) -> Range:
 
 
 def time_part(part: dict[str, Any], target: str, dtype: str) -> Profile:
-    """The profile of one kernel module, as ``trnrt.profiler.profile_plan`` makes it of a plan."""
+    """The profile of one kernel module, as ``trnrt.running.profiler.profile_plan`` makes it of a plan."""
     kernel = getattr(load(part["module"]), part["entry"])
     arguments = _specs([*part["inputs"], *part["weights"]])
     program = trace(kernel, *arguments, target=target, **part["options"])

@@ -44,7 +44,7 @@ def files_that_use(short: str, name: str) -> list[str]:
         files = [f for f in (ROOT / folder).glob("test_*.py") if f != Path(__file__)]
         return sorted(f.name for f in files if pattern.search(f.read_text(encoding="utf-8")))
 
-    return using("tests/conformance") or using("tests/unit/nki")
+    return using("tests/conformance") or using("tests/nki")
 
 
 def functions() -> list[tuple[str, str, Any]]:

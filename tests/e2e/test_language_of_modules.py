@@ -14,11 +14,11 @@ from onnx.backend.test.loader import load_model_tests
 from randomizing import randomized
 
 import trnrt
+from trnrt.neuron.selftest import bodies
 from trnrt.nki.calls import describe
 from trnrt.nki.checking import check, static_findings
 from trnrt.nki.sim.kernel import Spec
 from trnrt.planner.plan import Plan
-from trnrt.selftest import bodies
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((ROOT / "models").glob("*.onnx"))

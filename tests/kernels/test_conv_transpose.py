@@ -17,8 +17,8 @@ from trnrt.kernels.conv.conv_transpose import conv_transpose2d, transpose_fits
 from trnrt.kernels.conv.grouping import groups_together
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
+from trnrt.planner.lowering.weights import columns, conv_transpose_weight
 from trnrt.planner.steps import WORKING_BYTES
-from trnrt.planner.weights import columns, conv_transpose_weight
 
 
 @dataclass(frozen=True)

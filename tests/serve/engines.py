@@ -14,9 +14,9 @@ import onnx
 import uvloop
 from numpy.typing import NDArray
 
-from trnrt.serve.batching import Batcher, ComputeThread, Limits
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.models import ServedModel
+from trnrt.serve.hosting.batching import Batcher, ComputeThread, Limits
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.settings import ServeSettings
 
 # What hangs fails after so long: far more than anything takes on a machine that is busy with something else.

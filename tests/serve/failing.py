@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from engines import numbers
 
-from trnrt.serve.models import Inference
-from trnrt.serve.problems import Problem
-from trnrt.serve.recovering import Backoff
-from trnrt.serve.served import Model
+from trnrt.serve.hosting.models import Inference
+from trnrt.serve.hosting.recovering import Backoff
+from trnrt.serve.hosting.served import Model
+from trnrt.serve.http.problems import Problem
 
 PASSING = "NRT_FAILURE(1): something failed"
 LASTING = "NRT_EXEC_UNIT_UNRECOVERABLE(101)"

@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from starlette.types import ASGIApp
 
 from trnrt.nki.machine.timing import Range
-from trnrt.serve.app import make_app
-from trnrt.serve.logs import request_id
-from trnrt.serve.models import Inference, ServedModel, TensorMeta
-from trnrt.serve.problems import Problem
-from trnrt.serve.repository import Repository
+from trnrt.serve.hosting.models import Inference, ServedModel, TensorMeta
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.app import make_app
+from trnrt.serve.http.problems import Problem
+from trnrt.serve.processes.logs import request_id
 from trnrt.serve.settings import ServeSettings
 
 Array = NDArray[Any]
@@ -252,7 +252,7 @@ def lines_logged(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def keep(level: str, event: str, **fields: object) -> None:
         lines.append({"level": level, "event": event, "request_id": request_id.get(), **fields})
 
-    patch.setattr("trnrt.serve.limits.log", keep)
+    patch.setattr("trnrt.serve.http.limits.log", keep)
     return lines
 
 

@@ -8,8 +8,8 @@ import time
 import numpy as np
 from engines import PATIENCE_S, Doubling, batcher_of, numbers, run
 
-from trnrt.serve.batching import Batcher
-from trnrt.serve.problems import Problem
+from trnrt.serve.hosting.batching import Batcher
+from trnrt.serve.http.problems import Problem
 
 
 async def _begun(doubling: Doubling) -> None:

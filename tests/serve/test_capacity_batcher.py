@@ -13,9 +13,9 @@ from virtual import Clock, latencies
 from trnrt.capacity.assumptions import DEFAULT_MOST, QUEUE, WORKERS, Host
 from trnrt.capacity.queueing import Worker, play, stream
 from trnrt.capacity.workers import Served
-from trnrt.planner.crossing import HostLink
-from trnrt.serve import batching
-from trnrt.serve.loading import _bucket_sizes
+from trnrt.planner.parts.crossing import HostLink
+from trnrt.serve.hosting import batching
+from trnrt.serve.hosting.loading import _bucket_sizes
 from trnrt.serve.settings import ServeSettings
 
 COUNT = 2500

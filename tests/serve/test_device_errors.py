@@ -22,14 +22,14 @@ from fake_neuron.documented import VIOLATIONS
 from fake_neuron.installing_fake import install, versions
 from serving import ask, error_of
 
-from trnrt.backends import neuron
-from trnrt.serve import devices, models
-from trnrt.serve.app import make_app
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.problems import Problem
-from trnrt.serve.repository import Repository
+from trnrt.neuron import backend as neuron
+from trnrt.serve.hosting import devices, models
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.app import make_app
+from trnrt.serve.http.problems import Problem
+from trnrt.serve.processes.worker import Worker
 from trnrt.serve.settings import ServeSettings
-from trnrt.serve.worker import Worker
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from fake_neuron.documented import VIOLATIONS
 from fake_neuron.installing_fake import install, versions
 from serving import ServerProcess, events, metric, ready_workers, server_process, until, workers
 
-from trnrt.backends.cores import VISIBLE, _holders, failed_cores, leased_cores
-from trnrt.serve.devices import LONGEST_RUN_S, device_options, lease_for
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.repository import Repository
+from trnrt.neuron.cores import VISIBLE, _holders, failed_cores, leased_cores
+from trnrt.serve.hosting.devices import LONGEST_RUN_S, device_options, lease_for
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.processes.workers import LONGEST_PAUSE_S, YOUNG_S, successor_pause
 from trnrt.serve.settings import ServeSettings, variable_of
-from trnrt.serve.workers import LONGEST_PAUSE_S, YOUNG_S, successor_pause
 
 SCRIPT = Path(fake_neuron.__file__).with_name("commanding_fake.py")
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from engines import CANCELLING, RELU, loaded, model_of, run, save
 
 from trnrt.errors import BackendError, InputError, ModelFileError
-from trnrt.serve.golden import MEASURED_ROWS, answered, golden_feeds, golden_file
+from trnrt.serve.hosting.golden import MEASURED_ROWS, answered, golden_feeds, golden_file
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
 

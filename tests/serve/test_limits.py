@@ -23,8 +23,8 @@ from serving import (
 )
 from starlette.types import ASGIApp, Message, Scope
 
-from trnrt.serve.limits import GONE, LARGEST_BODIES, METRICS, WATCH_AFTER_S
-from trnrt.serve.problems import Problem
+from trnrt.serve.http.limits import GONE, LARGEST_BODIES, METRICS, WATCH_AFTER_S
+from trnrt.serve.http.problems import Problem
 
 INFER = "/v2/models/doubling/infer"
 BODY = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
@@ -410,7 +410,7 @@ def test_no_sniffing() -> None:
 
 
 def test_the_made_up_metrics_are_like_the_real_ones() -> None:
-    from trnrt.serve.metrics import Metrics
+    from trnrt.serve.hosting.metrics import Metrics
 
     for name in ("request", "rejected", "render"):
         assert callable(getattr(Metrics, name)) and callable(getattr(MadeUpMetrics, name))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trnrt.serve import logs
-from trnrt.serve.logs import Log, log, request_id, start_logging
+from trnrt.serve.processes import logs
+from trnrt.serve.processes.logs import Log, log, request_id, start_logging
 
 
 @pytest.fixture

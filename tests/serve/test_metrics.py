@@ -10,11 +10,11 @@ from pathlib import Path
 from engines import RELU, loaded, numbers, run, save
 from prometheus_client.parser import text_string_to_metric_families
 
-from trnrt.serve.metrics import REASONS, STATES, Metrics
+from trnrt.serve.hosting.metrics import REASONS, STATES, Metrics
 
 WORKER = """
 import sys
-from trnrt.serve.metrics import Metrics
+from trnrt.serve.hosting.metrics import Metrics
 number = int(sys.argv[1])
 metrics = Metrics(number)
 metrics.request("/v2/models/{model}/infer", "POST", 200, 0.01)
@@ -28,7 +28,7 @@ sys.stdin.read()
 """
 RENDER = """
 import sys
-from trnrt.serve.metrics import Metrics, mark_worker_dead
+from trnrt.serve.hosting.metrics import Metrics, mark_worker_dead
 for pid in sys.argv[1:]:
     mark_worker_dead(int(pid))
 sys.stdout.write(Metrics(9).render()[0].decode())

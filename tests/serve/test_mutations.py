@@ -16,11 +16,11 @@ from engines import save
 from serving import MadeUpModel, MadeUpRepository, app_of, doubling, echo, run
 from starlette.types import ASGIApp, Message, Scope
 
-from trnrt.serve.app import make_app
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.repository import Repository
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.app import make_app
+from trnrt.serve.http.tensors import DATATYPES, datatype_of
 from trnrt.serve.settings import ServeSettings
-from trnrt.serve.tensors import DATATYPES, datatype_of
 
 REQUESTS = 10_000
 SEED = 9

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from serving import MadeUpModel, MadeUpRepository, app_of, ask, doubling, error_of, served
 
-from trnrt.serve.forms import MOST_FIELDS, form_of
-from trnrt.serve.models import TensorMeta
-from trnrt.serve.routes_pages import HEADERS, PAGES, POLICY, TYPES
+from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.http.forms import MOST_FIELDS, form_of
+from trnrt.serve.http.routes_pages import HEADERS, PAGES, POLICY, TYPES
 
 FOLDER = Path(__file__).parents[2] / "serve" / "pages"
 FILES = sorted(FOLDER.iterdir())

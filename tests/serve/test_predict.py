@@ -15,10 +15,10 @@ from PIL import Image
 from serving import MODELS, MadeUpModel, MadeUpRepository, app_of, ask, doubling, error_of
 
 from trnrt.importer import import_model
-from trnrt.serve.models import TensorMeta
-from trnrt.serve.predicting import MOST_PIXELS, feeds_of, predictions_of
-from trnrt.serve.protocol import RequestError
-from trnrt.serve.tensors import TensorError, shown
+from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.http.predicting import MOST_PIXELS, feeds_of, predictions_of
+from trnrt.serve.http.protocol import RequestError
+from trnrt.serve.http.tensors import TensorError, shown
 
 DIGITS = import_model(MODELS / "digits_cnn.onnx").metadata
 LABELS = [str(k) for k in range(10)]

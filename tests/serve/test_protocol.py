@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trnrt.serve.models import TensorMeta
-from trnrt.serve.protocol import (
+from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.http.protocol import (
     InferRequest,
     RequestError,
     describe,
@@ -20,7 +20,7 @@ from trnrt.serve.protocol import (
     parse_infer,
     render_infer,
 )
-from trnrt.serve.tensors import TensorError, shown
+from trnrt.serve.http.tensors import TensorError, shown
 
 INPUTS = {m.name: m for m in (TensorMeta("x", "float32", (-1, 2)), TensorMeta("s", "str", (-1,)))}
 OUTPUTS = {m.name: m for m in (TensorMeta("y", "float32", (-1, 2)), TensorMeta("t", "str", (-1,)))}

@@ -15,15 +15,15 @@ pytest.importorskip("ray")
 
 import ray_quietly  # noqa: F401 - before whatever else imports it
 
-from trnrt.backends.cores import lease_cores
 from trnrt.errors import BackendError
-from trnrt.serve import ray_replica
+from trnrt.neuron.cores import lease_cores
+from trnrt.serve.ray import replica as ray_replica
 
 SCRIPT = """
 import json, logging, os, ray, time
-from trnrt.backends.cores import lease_for_worker
-from trnrt.clusters import NEURON_CORES, _keep_quiet
-from trnrt.serve.ray_replica import lease_when_free
+from trnrt.neuron.cores import lease_for_worker
+from trnrt.predict.clusters import NEURON_CORES, _keep_quiet
+from trnrt.serve.ray.replica import lease_when_free
 
 class Replica:
     def lease(self):

@@ -14,9 +14,9 @@ import ray_quietly  # before whatever else imports it
 from ray.exceptions import RayError
 
 from trnrt.errors import BackendError, OptionError
-from trnrt.serve import ray_listening
-from trnrt.serve.listening import bound, listen
-from trnrt.serve.ray_proxy import CALLBACK, LAYERS
+from trnrt.serve.processes.listening import bound, listen
+from trnrt.serve.ray import listening as ray_listening
+from trnrt.serve.ray.proxy import CALLBACK, LAYERS
 
 NODES = [
     {"NodeID": "a", "Alive": True, "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "one"},

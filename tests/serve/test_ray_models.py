@@ -20,18 +20,21 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.serve._private.api import call_user_app_builder_with_args_if_necessary
 from ray.serve.exceptions import BackPressureError
 
-from trnrt import clusters
 from trnrt.errors import BackendError, DeviceError, OptionError
-from trnrt.serve import ray_app, ray_models, ray_replica, ray_running
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.problems import Problem
+from trnrt.predict import clusters
+from trnrt.serve import ray_app
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.versions import version_of
+from trnrt.serve.http.problems import Problem
+from trnrt.serve.ray import models as ray_models
+from trnrt.serve.ray import replica as ray_replica
+from trnrt.serve.ray import running as ray_running
+from trnrt.serve.ray.front import _Pages
+from trnrt.serve.ray.messages import Answer, Ask, Refusal, Share
+from trnrt.serve.ray.models import ATTEMPTS, RayModel
+from trnrt.serve.ray.replica import ModelReplica
 from trnrt.serve.ray_app import RaySettings, application
-from trnrt.serve.ray_front import _Pages
-from trnrt.serve.ray_messages import Answer, Ask, Refusal, Share
-from trnrt.serve.ray_models import ATTEMPTS, RayModel
-from trnrt.serve.ray_replica import ModelReplica
 from trnrt.serve.settings import ServeSettings, read_settings
-from trnrt.serve.versions import version_of
 
 RAY = {"engine": "ray", "max_batch": 4, "max_delay_ms": 0.0}
 

@@ -18,9 +18,9 @@ from ray.serve._private import constants
 from ray.serve._private.http_util import validate_http_proxy_callback_return
 from ray.serve._private.utils import call_function_from_import_path
 
-from trnrt.serve import ray_proxy
-from trnrt.serve.ray_front import _entrance
-from trnrt.serve.ray_proxy import ATTEMPTS, BODY, CALLBACK, LAYERS, AskAgain
+from trnrt.serve.ray import proxy as ray_proxy
+from trnrt.serve.ray.front import _entrance
+from trnrt.serve.ray.proxy import ATTEMPTS, BODY, CALLBACK, LAYERS, AskAgain
 
 Proxy = Callable[[Receive, Send], Coroutine[Any, Any, None]]
 PIECES = [b"one ", b"two ", b"three"]

@@ -14,11 +14,11 @@ from failing import PASSING, Paced, outcome, until
 from fake_neuron import Faults, Hardware
 from fake_neuron.installing_fake import install, versions
 
-from trnrt.serve import models
-from trnrt.serve.app import make_app
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.models import ServedModel
-from trnrt.serve.repository import Repository
+from trnrt.serve.hosting import models
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.models import ServedModel
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.app import make_app
 from trnrt.serve.settings import ServeSettings
 
 

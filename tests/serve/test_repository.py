@@ -11,10 +11,10 @@ import pytest
 from engines import RELU, numbers, run, save
 
 from trnrt.errors import ModelFileError, OptionError
-from trnrt.serve.files import model_files
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.problems import Problem
-from trnrt.serve.repository import Repository
+from trnrt.serve.hosting.files import model_files
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
 
 

@@ -12,9 +12,9 @@ import pytest
 from serving import MadeUpModel, MadeUpRepository, app_of, ask, doubling, echo, error_of, lines_logged
 
 from trnrt import __version__
-from trnrt.serve.models import TensorMeta
-from trnrt.serve.problems import Problem
-from trnrt.serve.tensors import DATATYPES, datatype_of, to_binary
+from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.http.problems import Problem
+from trnrt.serve.http.tensors import DATATYPES, datatype_of, to_binary
 
 X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 INFER = "/v2/models/doubling/infer"

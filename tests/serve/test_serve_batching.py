@@ -13,8 +13,8 @@ import pytest
 from engines import PATIENCE_S, Array, Doubling, batcher_of, numbers, run
 
 from trnrt.errors import DeviceError, InputError, KernelError
-from trnrt.serve.batching import Batcher, ComputeThread, Inference
-from trnrt.serve.problems import INTERNAL, Problem
+from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference
+from trnrt.serve.http.problems import INTERNAL, Problem
 
 
 async def ask(batcher: Batcher, x: Array, kind: object = (), timeout_s: float = 30.0) -> Inference:

@@ -24,9 +24,9 @@ from engines import (
     save,
 )
 
-from trnrt.serve import loading
-from trnrt.serve.models import ServedModel, TensorMeta
-from trnrt.serve.problems import Problem
+from trnrt.serve.hosting import loading
+from trnrt.serve.hosting.models import ServedModel, TensorMeta
+from trnrt.serve.http.problems import Problem
 
 MODELS = Path(__file__).parents[2] / "models"
 

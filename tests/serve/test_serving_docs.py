@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic_core import PydanticUndefined
 from serving import MODELS, ServerProcess, server_process
 
-from trnrt.serve.metrics import REASONS, Metrics
+from trnrt.serve.hosting.metrics import REASONS, Metrics
 from trnrt.serve.settings import NO_FLAG, ServeSettings, flag_of, variable_of
 
 PAGE = MODELS.parent / "docs" / "serving.md"

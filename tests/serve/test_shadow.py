@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from engines import CANCELLING, FIXED, PATIENCE_S, loaded, numbers, run, save
 
-from trnrt.serve import shadow
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.shadow import Shadow
+from trnrt.serve.hosting import shadow
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.shadow import Shadow
 from trnrt.session import InferenceSession
 
 CLASSES = "(float[N,3] x) => (float[N,3] y) { y = Softmax(x) }"
@@ -130,7 +130,7 @@ def test_live_requests_are_shadowed_with_all_outputs_and_padded_batches(tmp_path
     metrics = Metrics()
 
     async def work() -> None:
-        from trnrt.serve.models import ServedModel
+        from trnrt.serve.hosting.models import ServedModel
         from trnrt.serve.settings import ServeSettings
 
         model = ServedModel("m", save(tmp_path, "fixed", FIXED), ServeSettings(shadow=1.0), metrics)

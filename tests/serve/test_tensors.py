@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trnrt.serve.tensors import (
+from trnrt.serve.http.tensors import (
     DATATYPES,
     TensorError,
     check_shape,

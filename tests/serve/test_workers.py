@@ -10,7 +10,7 @@ import pytest
 from engines import RELU, save
 from serving import ServerProcess, events, fetch, metric, ready_workers, server_process, until, workers
 
-from trnrt.serve.workers import THREADS, thread_shares
+from trnrt.serve.processes.workers import THREADS, thread_shares
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.capacity.queueing import Worker
-from trnrt.serve.batching import Batcher, Limits
-from trnrt.serve.metrics import Metrics
-from trnrt.serve.problems import Problem
+from trnrt.serve.hosting.batching import Batcher, Limits
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.http.problems import Problem
 
 Array = NDArray[Any]
 
@@ -151,7 +151,7 @@ def latencies(
     """What requests see of the server's batcher that come at these moments, microseconds; NaN if refused.
 
     Each has ``rows`` rows, and a batch ``most`` at most (None: those of the worker's largest batch).
-    ``clock`` has the same arrivals, in seconds, and ``trnrt.serve.batching`` must have it for its own.
+    ``clock`` has the same arrivals, in seconds, and ``trnrt.serve.hosting.batching`` must have it for its own.
     """
     loop = VirtualLoop(clock)
     found = np.full(len(arrivals), np.nan)

@@ -12,7 +12,7 @@ from planning import onnxruntimes
 
 import trnrt
 from trnrt.importer import import_model
-from trnrt.planner.partition import DevicePart, Partition, make_partition
+from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
 
 Feeds = Mapping[str, Any]
 Parts = list[tuple[str, list[str]]]

@@ -26,12 +26,11 @@ from onnx.defs import OpSchema, get_all_schemas_with_history
 
 from trnrt.errors import TrnrtError
 from trnrt.importer import import_model
-from trnrt.planner import lowering
-from trnrt.planner import ops as ops
-from trnrt.planner.lowering import _REGISTRY, supported_operators
+from trnrt.planner.lowering import walk as lowering
+from trnrt.planner.lowering.refusals import refusal
+from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
 from trnrt.planner.making import make_plan
 from trnrt.planner.plan import Plan
-from trnrt.planner.refusals import refusal
 
 OLDEST_OPSET = 6
 Operator = tuple[str, str]
@@ -202,7 +201,7 @@ def messages(function: Any, operator: str) -> list[str]:
         found |= dict.fromkeys(_refusals(tree, operator))
         for name in dict.fromkeys(call.id for call in _called(tree, operator)):
             other = getattr(module, name, None)
-            if inspect.isfunction(other) and other.__module__.startswith("trnrt.planner.ops"):
+            if inspect.isfunction(other) and other.__module__.startswith("trnrt.operators"):
                 waiting.append(other)
     return list(found)
 

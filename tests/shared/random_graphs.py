@@ -29,7 +29,7 @@ from graphs.noise import Dropped
 from graphs.shrinking import shrink
 from graphs.trying import CRASH, FAILURES, NOTHING, REFUSED, RIGHT, WRONG, Case, Verdict, judge, make_case, operators_of
 
-from trnrt.npz import pack_npz
+from trnrt.inputs.npz import pack_npz
 
 MOST_REFUSED = 0.05
 FAILED = Path(tempfile.gettempdir()) / "random_graphs"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from trnrt.backends.device import device_target, neuron_device
 from trnrt.errors import BackendError, OptionError
+from trnrt.neuron.device import device_target, neuron_device
 
 if TYPE_CHECKING:
     from trnrt.planner.plan import Plan
@@ -106,7 +106,7 @@ def choose(
     device = neuron_device()
     if name == "auto" and device is None:
         return Choice(SimulatorBackend(), "no NeuronCore on this machine")
-    from trnrt.backends.requirements import Asked, findings
+    from trnrt.neuron.requirements import Asked, findings
     from trnrt.nki.machine.targets import get_target
 
     asked = None if target is None else get_target(target).name
@@ -118,6 +118,6 @@ def choose(
         told = "; ".join(finding.told for finding in found)
         remedies = "; ".join(dict.fromkeys(finding.mend for finding in found))
         raise BackendError(f"the neuron backend can't {does}: {told}", hint=remedies)
-    from trnrt.backends.neuron import NeuronBackend
+    from trnrt.neuron.backend import NeuronBackend
 
     return Choice(NeuronBackend(options, folder), "asked for" if name == "neuron" else f"{device} is here")

@@ -7,7 +7,7 @@ from typing import Any
 
 from trnrt.backends import Array
 from trnrt.errors import BackendError
-from trnrt.planner.partition import CpuPart
+from trnrt.planner.parts.partition import CpuPart
 
 
 class CpuKernel:

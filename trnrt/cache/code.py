@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PLANS = ("importer", "planner", "kernels", "nki", "profiler.py")
+PLANS = ("importer", "operators", "planner", "kernels", "nki", "running/profiler.py")
 """What reads, plans and times models."""
 _READ = (".py", ".json", ".toml")
 

@@ -5,7 +5,7 @@
     arrays/<digest>.npy  weights, by content: the same for every batch
     times/<key>.json     its predicted latency with its range, microseconds, for whoever asks for nothing else
     kernels/...          kernel modules, by content
-    neuron/...           what AWS's compiler made of them: see ``trnrt.backends.artefacts``
+    neuron/...           what AWS's compiler made of them: see ``trnrt.neuron.artefacts``
 
 Every file is written beside its place and renamed, so that a reader sees all of it or none, whoever writes at the same
 time and whenever a writer is killed. Every digest is checked before anything is used. What can't be written is not

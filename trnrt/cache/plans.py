@@ -21,7 +21,7 @@ from trnrt.nki.machine.targets import cache_name
 if TYPE_CHECKING:
     from trnrt.importer import ImportedModel
     from trnrt.planner.choices import Choices
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
 
 Array = NDArray[Any]
 
@@ -110,7 +110,7 @@ class PlanCache(KernelCache):
         """
         if not self._enabled:
             return make(), ""
-        from trnrt.planner.saving import NotSaved, decode, encode
+        from trnrt.planner.saving.partitions import NotSaved, decode, encode
 
         full = self.prepare()
         found = self.entries.look_up(request)

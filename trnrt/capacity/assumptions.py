@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from trnrt.planner.crossing import HostLink, host_link
+from trnrt.planner.parts.crossing import HostLink, host_link
 
 DEFAULT_MOST = 32
 """Rows of a batch at most, by default: ``trnrt serve``'s own default."""

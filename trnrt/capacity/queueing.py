@@ -3,9 +3,9 @@
 A worker is two servers that wait for each other: an event loop, which reads requests and writes answers one after the
 other, and a model's thread, which computes batches. They share Python's interpreter: what the thread does for a batch
 beside the device keeps the loop waiting. The rules by which they work together are those of
-``trnrt/serve/batching.py``, and no formula is known for them; so they are played through for a stream of arrivals that
-is drawn once, with a fixed seed. The same question always gets the same answer. ``docs/scale.md`` says what it was
-compared with.
+``trnrt/serve/hosting/batching.py``, and no formula is known for them; so they are played through for a stream of
+arrivals that is drawn once, with a fixed seed. The same question always gets the same answer. ``docs/scale.md`` says
+what it was compared with.
 """
 
 from __future__ import annotations

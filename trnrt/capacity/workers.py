@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trnrt.buckets import cover
 from trnrt.capacity.assumptions import QUEUE, Host
 from trnrt.capacity.queueing import Worker
+from trnrt.running.buckets import cover
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trnrt.buckets import cover, parse_distribution
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
 from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render, say, working
 from trnrt.report.files import write_text
 from trnrt.report.text import range_text, shown
+from trnrt.running.buckets import cover, parse_distribution
 
 
 def choose(model: Path, options: SessionOptions, expected: str, most: int, reporting: Reporting) -> None:

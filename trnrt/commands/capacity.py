@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.commands.opening import SessionOptions, fixed_batch, open_session
 from trnrt.commands.options import EFFORT, DType, Reporting
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
 from trnrt.report.files import check_writable, write_text
+from trnrt.running.buckets import DEFAULT_BUCKETS
 
 if TYPE_CHECKING:
     from trnrt.capacity.assumptions import Host
     from trnrt.capacity.workers import Served
     from trnrt.nki.machine.timing import Range
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
     from trnrt.session import InferenceSession
 
 _UNITS_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
@@ -103,7 +103,7 @@ def _served(
 ) -> tuple[Served, dict[int, Range], list[int]]:
     """What the timing model says of each bucket, with the ranges, and the limits of a batch that are worth a look."""
     from trnrt.capacity.workers import Served
-    from trnrt.planner.partition import fallback_notes
+    from trnrt.planner.parts.partition import fallback_notes
 
     rows = request.rows
     if session.model.batch is None and rows != 1:
@@ -147,7 +147,7 @@ def _sizes(session: InferenceSession, request: CapacityRequest) -> list[int] | N
 
 def row_sent(session: InferenceSession, rows: int) -> int:
     """Bytes of a row as a client sends them, in the model's own dtypes."""
-    from trnrt.feeds import as_numpy
+    from trnrt.inputs.drawing import as_numpy
 
     shapes = session.shapes_for(rows)
     sizes = [math.prod(shapes[info.name]) * as_numpy(info.dtype).itemsize for info in session.model.inputs]

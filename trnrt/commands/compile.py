@@ -14,14 +14,14 @@ from trnrt.report.files import write_text
 from trnrt.report.text import escaped, shown
 
 if TYPE_CHECKING:
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
     from trnrt.session import InferenceSession
 
 
 def _compile_parts(session: InferenceSession, partition: Partition, directory: Path) -> list[Path]:
     """Compile what of the model is on the device."""
-    from trnrt.backends.neuron import NeuronBackend
     from trnrt.cache import KernelCache
+    from trnrt.neuron.backend import NeuronBackend
 
     backend, cache = session.runner, KernelCache()
     assert isinstance(backend, NeuronBackend)
@@ -37,7 +37,7 @@ def compile_model(
 ) -> None:
     """Plan the model for ``batch`` rows, and write what runs it into ``directory``."""
     session = open_session(model, options)
-    from trnrt.planner.partition import fallback_notes
+    from trnrt.planner.parts.partition import fallback_notes
 
     rows = rows_to_plan(session, batch)
     with working("planning"), writing_into(directory):

@@ -14,7 +14,7 @@ from trnrt.report.files import check_writable, write_or_keep, write_text
 from trnrt.report.text import counted
 
 if TYPE_CHECKING:
-    from trnrt.doctor import Diagnosis
+    from trnrt.neuron.doctor import Diagnosis
 
 REPORT = Path("trnrt-self-test.json")
 
@@ -40,10 +40,10 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
 
     Raises BackendError where there is no device, unless the simulator was asked for.
     """
+    from trnrt.neuron.selftest.cases import CASES
+    from trnrt.neuron.selftest.suite import run_suite
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
     from trnrt.report.selftest import selftest_document, selftest_parts
-    from trnrt.selftest.cases import CASES
-    from trnrt.selftest.suite import run_suite
 
     target = target and get_target(target).name
     diagnosis = _diagnosis(target)
@@ -76,18 +76,18 @@ def _tell(name: str) -> None:
 
 
 def _diagnosis(target: str | None = None) -> Diagnosis:
-    from trnrt.backends.releases import load_releases
-    from trnrt.backends.requirements import Asked
-    from trnrt.doctor import diagnose
-    from trnrt.doctor.machine import look
-    from trnrt.doctor.rules import table
+    from trnrt.neuron.doctor import diagnose
+    from trnrt.neuron.doctor.machine import look
+    from trnrt.neuron.doctor.rules import table
+    from trnrt.neuron.releases import load_releases
+    from trnrt.neuron.requirements import Asked
 
     with working("looking at this machine"):
         return diagnose(look(), load_releases(), table(Asked(target)))
 
 
 def _document(diagnosis: Diagnosis, backend: str) -> dict[str, Any]:
-    from trnrt.backends.releases import load_releases
+    from trnrt.neuron.releases import load_releases
     from trnrt.report.doctor import doctor_document
 
     return doctor_document(diagnosis, load_releases(), backend, version=__version__)

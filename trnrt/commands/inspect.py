@@ -17,7 +17,7 @@ from trnrt.report.text import counted, escaped, shown
 
 if TYPE_CHECKING:
     from trnrt.nki.tiles import StepTiles
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
     from trnrt.planner.plan import NodeReport
     from trnrt.session import InferenceSession
 
@@ -43,7 +43,7 @@ def inspect(model: Path, options: SessionOptions, request: InspectRequest) -> bo
     _check(request)
     stage, reporting = request.stage, request.reporting
     session = open_session(model, options)
-    from trnrt.planner.partition import fallback_notes
+    from trnrt.planner.parts.partition import fallback_notes
 
     rows = rows_to_plan(session, request.batch)
     if stage is not Stage.PLANNED:
@@ -86,7 +86,7 @@ def _check(request: InspectRequest) -> None:
 def _save_plan(partition: Partition, path: Path | None) -> None:
     """Write the plan for a person to edit, if there is a file to write it to."""
     if path is not None:
-        from trnrt.planner.planfile import plan_document
+        from trnrt.planner.saving.planfile import plan_document
 
         write_text(path, as_text(plan_document(partition)))
 
@@ -104,7 +104,7 @@ def _explain(session: InferenceSession, partition: Partition, rows: int, request
 
 def _traced(partition: Partition) -> dict[str, StepTiles]:
     """The tile plan of every step, by its name."""
-    from trnrt.profiler import tiles_of_plan
+    from trnrt.running.profiler import tiles_of_plan
 
     found: dict[str, StepTiles] = {}
     for number, plan in enumerate(partition.plans, 1):
@@ -175,7 +175,7 @@ def _refusal(error: UnsupportedModelError) -> str:
 
 def _known_nodes(session: InferenceSession, error: UnsupportedModelError) -> list[NodeReport]:
     """The file's nodes: those that block, with the reason, and the others, which nothing was planned for."""
-    from trnrt.planner.lowering import node_name, operator_name
+    from trnrt.planner.lowering.walk import node_name, operator_name
     from trnrt.planner.plan import NodeReport
 
     reasons: dict[str, str] = {}

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from trnrt.backends.measured import Measured
-    from trnrt.captured import Attribution
+    from trnrt.neuron.captured import Attribution
+    from trnrt.neuron.measured import Measured
     from trnrt.nki.machine.timing import Range
     from trnrt.nki.profiling import Profile
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
     from trnrt.report.documents import Document
     from trnrt.session import InferenceSession
 
@@ -32,12 +32,12 @@ def measure_parts(session: InferenceSession, partition: Partition, *, compiled: 
     ``compiled``: it is there already, as ``trnrt compile`` made it; else each step gets a function of its own, by which
     a profiler can tell them apart.
     """
-    from trnrt.backends.measured import measure
-    from trnrt.backends.neuron import NeuronKernel
     from trnrt.cache import KernelCache
-    from trnrt.planner.partition import DevicePart
-    from trnrt.planner.stepwise import in_functions
-    from trnrt.running import LoadedPartition
+    from trnrt.neuron.backend import NeuronKernel
+    from trnrt.neuron.measured import measure
+    from trnrt.planner.parts.partition import DevicePart
+    from trnrt.planner.rendering.stepwise import in_functions
+    from trnrt.running.partition import LoadedPartition
 
     if not compiled:
         parts = [replace(p, plan=in_functions(p.plan)) if isinstance(p, DevicePart) else p for p in partition.parts]
@@ -58,7 +58,7 @@ def measure_parts(session: InferenceSession, partition: Partition, *, compiled: 
 
 def _calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
     """What captures a profile of the compiled kernel, makes tables of it, and shows them by step."""
-    from trnrt.backends.neuron import NeuronBackend
+    from trnrt.neuron.backend import NeuronBackend
     from trnrt.planner.naming import identifier
 
     lnc = session.runner.lnc if isinstance(session.runner, NeuronBackend) else 1
@@ -81,10 +81,10 @@ def beside_captured(
     """
     if folder is None:
         return None
-    from trnrt.captured.attributing import attribute
-    from trnrt.captured.explorer import read_profile
-    from trnrt.planner.stepwise import in_functions
-    from trnrt.profiler import profile_plan
+    from trnrt.neuron.captured.attributing import attribute
+    from trnrt.neuron.captured.explorer import read_profile
+    from trnrt.planner.rendering.stepwise import in_functions
+    from trnrt.running.profiler import profile_plan
 
     if len(profiles) != 1:
         raise OptionError(

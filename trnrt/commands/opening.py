@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.options import Color, Layout, read_numbers
 from trnrt.commands.overriding import with_plan
 from trnrt.errors import InputError, OptionError
-from trnrt.images import ImageOptions
-from trnrt.inputs import LARGEST_INPUT, Inputs, read_inputs
+from trnrt.inputs.images import ImageOptions
+from trnrt.inputs.matching import LARGEST_INPUT, Inputs, read_inputs
 from trnrt.report.console import note, working
 from trnrt.report.text import counted, escaped, quoted, range_text, shape_text, size_text
 

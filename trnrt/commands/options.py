@@ -89,7 +89,7 @@ def check_target(name: str | None) -> str | None:
 def check_cases(names: list[str] | None) -> list[str] | None:
     """The names as given; OptionError if the self-test has no such case."""
     if names:
-        from trnrt.selftest.cases import CASES
+        from trnrt.neuron.selftest.cases import CASES
 
         if unknown := [name for name in names if name not in CASES]:
             raise OptionError(f"the self-test has no case {unknown[0]!r}", hint=f"cases are {', '.join(CASES)}")
@@ -112,7 +112,7 @@ def check_numbers(text: str | None) -> str | None:
 
 def read_numbers(text: str) -> tuple[float, ...]:
     """``"0.5"`` or ``"0.485,0.456,0.406"`` as numbers; OptionError if it isn't that."""
-    from trnrt.images import parse_numbers
+    from trnrt.inputs.images import parse_numbers
 
     try:
         return parse_numbers(text)

@@ -11,11 +11,11 @@ from trnrt.report.console import note, working
 from trnrt.report.text import escaped, listed, quoted, shown
 
 if TYPE_CHECKING:
-    from trnrt.planner.candidates import Candidate, Weighed
     from trnrt.planner.choices import Choices
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
     from trnrt.planner.plan import StepReport
-    from trnrt.planner.planfile import PlanFile
+    from trnrt.planner.saving.planfile import PlanFile
+    from trnrt.planner.searching.candidates import Candidate, Weighed
     from trnrt.session import InferenceSession
 
 LARGEST_PLAN = 8 * 2**20
@@ -27,7 +27,7 @@ def with_plan(session: InferenceSession, path: Path) -> InferenceSession:
 
     OptionError where the file can't be read, is of something else, or asks for what can't be.
     """
-    from trnrt.planner.planfile import choices_of
+    from trnrt.planner.saving.planfile import choices_of
 
     file = _read(path)
     _check_same(session, file, path)
@@ -44,7 +44,7 @@ def with_plan(session: InferenceSession, path: Path) -> InferenceSession:
 
 def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: str) -> tuple[StepReport, list[Weighed]]:
     """The step called ``wanted``, and what could be planned otherwise for it, each with the model's predicted time."""
-    from trnrt.planner.candidates import Weighed, candidates, find_step
+    from trnrt.planner.searching.candidates import Weighed, candidates, find_step
 
     step = find_step(partition, wanted)
     first, *others = candidates(partition, partition.choices, step)
@@ -57,7 +57,7 @@ def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: st
 
 def predicted_us(partition: Partition) -> float:
     """The predicted time of the parts on the device and of the round trips between them, microseconds."""
-    from trnrt.profiler import predicted_us_of
+    from trnrt.running.profiler import predicted_us_of
 
     return sum(predicted_us_of(plan) for plan in partition.plans) + partition.crossings_us
 
@@ -66,7 +66,7 @@ def _weighed(
     session: InferenceSession, planned: Partition, step: StepReport, rows: int, candidate: Candidate
 ) -> Weighed:
     """A candidate planned and timed; if that can't be, it becomes one that is not possible."""
-    from trnrt.planner.candidates import Weighed
+    from trnrt.planner.searching.candidates import Weighed
 
     if candidate.choices is None:
         return Weighed(candidate, None, None)
@@ -101,7 +101,7 @@ def _count(partition: Partition) -> int:
 
 
 def _read(path: Path) -> PlanFile:
-    from trnrt.planner.planfile import parse_plan
+    from trnrt.planner.saving.planfile import parse_plan
 
     try:
         with path.open("rb") as file:

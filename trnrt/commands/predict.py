@@ -238,7 +238,7 @@ def _place(engine: Engine, replicas: int | None, replica_cpus: float | None, add
         if meaningless := [flag for flag, value in given.items() if value is not None]:
             raise OptionError(f"{meaningless[0]} has no meaning without --engine ray", hint="say --engine ray, too")
         return None
-    from trnrt import clusters
+    from trnrt.predict import clusters
 
     clusters.require()
     from trnrt.predict.on_ray import Place

@@ -21,9 +21,9 @@ from trnrt.report.files import check_writable, write_or_keep
 from trnrt.report.text import counted, quoted, range_text
 
 if TYPE_CHECKING:
-    from trnrt.backends.measured import Measured
+    from trnrt.neuron.measured import Measured
     from trnrt.nki.profiling import Profile
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
     from trnrt.session import InferenceSession
 
 DEFAULT_REGRESS = 2.0
@@ -93,8 +93,8 @@ def _predicted(partition: Partition) -> tuple[list[tuple[str, Profile]], Documen
 
     UnsupportedModelError where there is nothing on the device that could be profiled.
     """
-    from trnrt.planner.partition import DevicePart, fallback_notes
-    from trnrt.profiler import profile_plan
+    from trnrt.planner.parts.partition import DevicePart, fallback_notes
+    from trnrt.running.profiler import profile_plan
 
     device = [part for part in partition.parts if isinstance(part, DevicePart)]
     if not device:

@@ -219,12 +219,12 @@ def serve(flags: dict[str, Any]) -> int:
 
     settings = read_settings(flags)
     if settings.engine == "local":
-        from trnrt.serve import running
+        from trnrt.serve.processes import running
 
         return running.serve(settings)
-    from trnrt import clusters
+    from trnrt.predict import clusters
 
     clusters.require()
-    from trnrt.serve import ray_running
+    from trnrt.serve.ray import running as ray_running
 
     return ray_running.serve(settings)

@@ -23,8 +23,8 @@ from trnrt.commands.opening import (
 )
 from trnrt.commands.options import Reporting
 from trnrt.errors import OptionError
-from trnrt.images import ImageOptions
-from trnrt.inputs import Inputs, read_labelled
+from trnrt.inputs.images import ImageOptions
+from trnrt.inputs.matching import Inputs, read_labelled
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, validate_document
 from trnrt.report.files import write_text

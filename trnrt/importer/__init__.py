@@ -31,13 +31,13 @@ def import_model(source: str | os.PathLike[str] | bytes, *, name: str | None = N
     Raises:
         ModelFileError: for anything that is wrong with the file; nothing else is raised.
     """
-    from trnrt.importer.reading import read_model
+    from trnrt.importer.reading.model_file import read_model
 
     return read_model(source, name)
 
 
 def describe(model: ir.Model) -> str:
     """A listing of ``model``: one line for each input, constant, node and output; names are escaped."""
-    from trnrt.importer.listing import list_model
+    from trnrt.importer.reading.listing import list_model
 
     return list_model(model)

@@ -11,13 +11,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
-from trnrt.importer.cleaning.older import renew_opset_6
-from trnrt.importer.folding import Folder
+from trnrt.importer.folding.constants import Folder
 from trnrt.importer.model import GraphView, ImportedModel, TensorInfo
 from trnrt.importer.naming import listed, name_nodes, one_line, quoted, root_cause
 from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import undisturbed
-from trnrt.importer.rewriting import apply_rules
+from trnrt.importer.rewriting.older import renew_opset_6
+from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import out_of_proportion
 from trnrt.importer.values import static_shape
 

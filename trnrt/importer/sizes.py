@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from trnrt.errors import Blocker
-from trnrt.importer.limits import (
+from trnrt.importer.naming import one_line
+from trnrt.importer.reading.limits import (
     LARGEST_TENSOR,
     LARGEST_WINDOW,
     MOST_ACTIVATIONS,
@@ -16,7 +17,6 @@ from trnrt.importer.limits import (
     MOST_FILLED,
     in_words,
 )
-from trnrt.importer.naming import one_line
 from trnrt.importer.values import named_outputs, static_shape
 
 _SMALLER = "run it with a smaller batch or smaller inputs"

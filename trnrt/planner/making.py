@@ -13,18 +13,17 @@ import onnx_ir as ir
 
 from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
-from trnrt.planner import ops as ops  # registers the lowering functions
-from trnrt.planner import passes
 from trnrt.planner.choices import ASKED, DEFAULT, Choices, check_choices
-from trnrt.planner.fitting import Fitted, Material, repeated
-from trnrt.planner.lowering import Lowering, node_name, operator_name, value_name
-from trnrt.planner.merging import merge_steps
-from trnrt.planner.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
-from trnrt.planner.placing import Placed
+from trnrt.planner.lowering.merging import merge_steps
+from trnrt.planner.lowering.refusals import summed_up
+from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
+from trnrt.planner.placing import passes
+from trnrt.planner.placing.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
+from trnrt.planner.placing.placement import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
-from trnrt.planner.refusals import summed_up
-from trnrt.planner.rendering import KernelModule
-from trnrt.planner.search import search
+from trnrt.planner.rendering.module import KernelModule
+from trnrt.planner.searching.fitting import Fitted, Material, repeated
+from trnrt.planner.searching.search import search
 from trnrt.planner.sizes import default_shapes
 
 # Names in notes are as ``repr`` writes them.

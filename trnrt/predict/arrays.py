@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from trnrt.errors import InputError
-from trnrt.inputs import DATA_NAMES, NpyHeader, npy_header, reading_file
+from trnrt.inputs.matching import DATA_NAMES, NpyHeader, npy_header, reading_file
 from trnrt.predict.rows import Array, Columns, Wanted, check_kind, fit
 from trnrt.report.text import listed, quoted, shape_text
 

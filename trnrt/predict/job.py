@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trnrt.buckets import DEFAULT_BUCKETS
 from trnrt.cache.code import code_version
 from trnrt.errors import InputError, OptionError, TrnrtError
-from trnrt.feeds import as_numpy
-from trnrt.inputs import local_path, split_argument
+from trnrt.inputs.drawing import as_numpy
+from trnrt.inputs.matching import local_path, split_argument
 from trnrt.nki.machine.targets import cache_name, portable_name
 from trnrt.planner.sizes import default_shapes
 from trnrt.predict.rows import Array, Wanted
@@ -29,6 +28,7 @@ from trnrt.predict.source import Asked, Source, open_source
 from trnrt.predict.writing import version_in
 from trnrt.report.text import counted, listed, quoted, shown
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
+from trnrt.running.buckets import DEFAULT_BUCKETS
 from trnrt.session import InferenceSession, as_matrix
 
 if TYPE_CHECKING:

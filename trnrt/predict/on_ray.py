@@ -26,8 +26,8 @@ import ray.data
 from ray.exceptions import RayError
 
 from trnrt import errors
-from trnrt.clusters import CLIENT, CPU, NEURON_CORES, joined, started
 from trnrt.errors import BackendError, DeviceError, InputError, ModelFileError, OptionError, TrnrtError
+from trnrt.predict.clusters import CLIENT, CPU, NEURON_CORES, joined, started
 from trnrt.predict.job import Job, Opened, open_job
 from trnrt.predict.output import Output
 from trnrt.predict.part import PartDone, bad_file, make_part, part_file

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnrt.errors import BackendError, InputError, OptionError
-from trnrt.inputs import DATA_NAMES, LABEL_NAMES
+from trnrt.inputs.matching import DATA_NAMES, LABEL_NAMES
 from trnrt.predict.columns import contents, id_dtype, id_values, is_picture, leaf_of, row_shape, tensor, titled
 from trnrt.predict.pictures import Decoder
 from trnrt.predict.rows import Array, Columns, Wanted

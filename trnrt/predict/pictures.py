@@ -18,8 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trnrt.errors import InputError
-from trnrt.images import CHANNELS, LAYOUTS, ImageOptions, NamedPicture, Recipe, read_image, recipe, silent, told_of
-from trnrt.inputs import LARGEST_INPUT
+from trnrt.inputs.images import (
+    CHANNELS,
+    LAYOUTS,
+    ImageOptions,
+    NamedPicture,
+    Recipe,
+    read_image,
+    recipe,
+    silent,
+    told_of,
+)
+from trnrt.inputs.matching import LARGEST_INPUT
 from trnrt.predict.rows import Array, Columns, Wanted
 from trnrt.report.text import counted, quoted, shown
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from trnrt.errors import InputError, OptionError
-from trnrt.images import ImageOptions
-from trnrt.inputs import kind_of, reading_file, split_argument
+from trnrt.inputs.images import ImageOptions
+from trnrt.inputs.matching import kind_of, reading_file, split_argument
 from trnrt.predict.rows import Array, Bad, Reader, Rows, Wanted
 from trnrt.report.text import counted, listed, quoted, shown
 

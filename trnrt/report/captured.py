@@ -14,7 +14,7 @@ from trnrt.report.text import counted, escaped, shown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from trnrt.captured import Attribution, StepMeasured
+    from trnrt.neuron.captured import Attribution, StepMeasured
     from trnrt.report.documents import Document
 
 

@@ -13,7 +13,7 @@ from trnrt.report.documents import SCHEMA_VERSION
 from trnrt.report.text import counted, escaped
 
 if TYPE_CHECKING:
-    from trnrt.doctor import Diagnosis, Finding, Releases
+    from trnrt.neuron.doctor import Diagnosis, Finding, Releases
 
 WIDTH = 80
 

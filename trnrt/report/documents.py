@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Cause
     from trnrt.nki.profiling import Profile
     from trnrt.nki.tiles import StepTiles
-    from trnrt.planner.partition import Part, Partition
+    from trnrt.planner.parts.partition import Part, Partition
     from trnrt.planner.plan import NodeReport
     from trnrt.report.top import Choice, Top
     from trnrt.session import InferenceSession
@@ -129,7 +129,7 @@ def part_document(part: Part) -> Document:
 
     ``to_host_bytes`` leave the device for the part, ``to_device_bytes`` come back, and ``crossing_us`` is the cost.
     """
-    from trnrt.planner.partition import CpuPart
+    from trnrt.planner.parts.partition import CpuPart
 
     nodes = part.nodes if isinstance(part, CpuPart) else part.plan.nodes
     crossing = part.crossing if isinstance(part, CpuPart) else None

@@ -82,7 +82,7 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write what ``write_arrays`` does into an open file; equal arrays give equal bytes."""
-    from trnrt.npz import pack_npz
+    from trnrt.inputs.npz import pack_npz
 
     pack_npz(file, {name: _storable(array) for name, array in arrays.items()})
 
@@ -94,7 +94,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str
     float32, which holds every value of it; the notes returned say so. OptionError if the file can't
     be written.
     """
-    from trnrt.npz import pack_npz
+    from trnrt.inputs.npz import pack_npz
 
     storable = {name: _storable(array) for name, array in arrays.items()}
     write_whole(path, lambda file: pack_npz(file, storable))

@@ -12,7 +12,7 @@ from trnrt.bench.documented import rates
 from trnrt.bench.models.table import host_fit, latencies
 from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import Range
-from trnrt.planner.crossing import host_link
+from trnrt.planner.parts.crossing import host_link
 from trnrt.report.documents import Document
 from trnrt.report.tables import plain_table
 from trnrt.report.text import range_text

@@ -13,7 +13,7 @@ from trnrt.report.documents import SCHEMA_VERSION
 from trnrt.report.text import counted, error_text, escaped
 
 if TYPE_CHECKING:
-    from trnrt.selftest.suite import Outcome, Suite
+    from trnrt.neuron.selftest.suite import Outcome, Suite
 
 _STYLES = {"passed": "green", "skipped": "dim"}
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trnrt.nki.checking import CheckedCall
     from trnrt.nki.sim.subset_source import Finding
     from trnrt.nki.tiles import StepTiles
-    from trnrt.planner.partition import Partition
+    from trnrt.planner.parts.partition import Partition
     from trnrt.planner.plan import NodeReport, StepReport
     from trnrt.report.top import Top
     from trnrt.validate import ValidationReport
@@ -188,7 +188,7 @@ class Items:
 
 def parts_table(partition: Partition) -> Table:
     """A line for each part of a model: where it runs, and what the round trip costs."""
-    from trnrt.planner.partition import CpuPart
+    from trnrt.planner.parts.partition import CpuPart
 
     rows: list[tuple[str, ...]] = []
     for part in partition.parts:

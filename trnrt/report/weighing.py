@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from trnrt.planner.candidates import Weighed
-from trnrt.planner.partition import Partition
+from trnrt.planner.parts.partition import Partition
 from trnrt.planner.plan import StepReport, Tried
+from trnrt.planner.searching.candidates import Weighed
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
 from trnrt.report.text import counted, escaped, listed, shown

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trnrt.backends import Backend, LoadedKernel
 from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.planner.placing import tile_shape
+from trnrt.planner.placing.placement import tile_shape
 from trnrt.planner.plan import DeviceTensor, Layout, Plan, StepReport, StoredTensor
 
 Array = NDArray[Any]

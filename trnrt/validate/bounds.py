@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.planner.lowering import attribute, value_name
+from trnrt.planner.lowering.walk import attribute, value_name
 from trnrt.validate.reference import Evaluated, Group
 from trnrt.validate.rounding import SUMS, Rounding, of_sum, unit_of
 

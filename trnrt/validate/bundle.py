@@ -16,10 +16,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.cache import write_whole
+from trnrt.inputs.npz import pack_npz
 from trnrt.nki.machine.targets import file_of
-from trnrt.npz import pack_npz
-from trnrt.planner.cutting import cut, serialized
 from trnrt.planner.naming import printable
+from trnrt.planner.parts.cutting import cut, serialized
 from trnrt.validate.bounds import as_float
 from trnrt.validate.reference import Group
 

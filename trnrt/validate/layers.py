@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trnrt.errors import OptionError
 from trnrt.planner.naming import printable
-from trnrt.planner.partition import make_partition
+from trnrt.planner.parts.partition import make_partition
 from trnrt.planner.plan import Plan
 from trnrt.session import InferenceSession
 from trnrt.validate.bundle import Material, write_bundle

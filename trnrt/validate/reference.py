@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from trnrt.errors import BackendError
-from trnrt.planner.levels import read_values
-from trnrt.planner.lowering import node_name, operator_name, value_name
+from trnrt.planner.lowering.walk import node_name, operator_name, value_name
 from trnrt.planner.naming import printable
+from trnrt.planner.parts.levels import read_values
 from trnrt.validate.running import outputs_of
 
 Array = NDArray[Any]

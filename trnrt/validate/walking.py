@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from trnrt.backends import Backend
 from trnrt.backends.onnxruntime import CpuKernel
 from trnrt.importer import ImportedModel
-from trnrt.planner.lowering import node_name, value_name
-from trnrt.planner.partition import CpuPart, DevicePart, Partition
+from trnrt.planner.lowering.walk import node_name, value_name
+from trnrt.planner.parts.partition import CpuPart, DevicePart, Partition
 from trnrt.planner.plan import HostNode, StepReport, StoredTensor
-from trnrt.running import as_output
+from trnrt.running.partition import as_output
 from trnrt.validate import rules as rules  # registers them
 from trnrt.validate.alone import LoneStep, PlanReader
 from trnrt.validate.bounds import Bound, as_float, bound

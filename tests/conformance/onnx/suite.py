@@ -135,10 +135,10 @@ def check(case: Case, *, dynamic: bool) -> None:
     """Run the test. Raises AssertionError for a wrong answer, and trnrt's errors."""
     from onnx.backend.test.runner import Runner
 
-    import trnrt.backend
+    from trnrt.interfaces import onnx_backend
 
     model, sets = case.load()
-    prepared = trnrt.backend.prepare(made_dynamic(model) if dynamic else model)
+    prepared = onnx_backend.prepare(made_dynamic(model) if dynamic else model)
     for inputs, expected in sets:
         Runner.assert_similar_outputs(expected, prepared.run(inputs), case.rtol, case.atol)
 

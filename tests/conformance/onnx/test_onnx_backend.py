@@ -1,4 +1,4 @@
-"""``trnrt.backend``: onnx's own interface, over a session."""
+"""``trnrt.interfaces.onnx_backend``: onnx's own interface, over a session."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
-import trnrt.backend
 from trnrt.errors import InputError, ModelFileError, OptionError, UnsupportedModelError
+from trnrt.interfaces import onnx_backend
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]> g (float[N,3] x, float[3] z) => (float[N,3] total, float[N,3] larger)
 { total = Add(x, z)  larger = Max(x, z) }"""
@@ -25,12 +25,12 @@ def model(text: str = TWO) -> onnx.ModelProto:
 
 
 def test_it_is_a_backend_of_onnx() -> None:
-    assert issubclass(trnrt.backend.TrnrtBackend, Backend)
-    assert issubclass(trnrt.backend.TrnrtRep, BackendRep)
+    assert issubclass(onnx_backend.TrnrtBackend, Backend)
+    assert issubclass(onnx_backend.TrnrtRep, BackendRep)
 
 
 def test_prepare_and_run() -> None:
-    prepared = trnrt.backend.prepare(model())
+    prepared = onnx_backend.prepare(model())
     for inputs in ([X, Z], (X, Z), {"z": Z, "x": X}):
         outputs: Any = prepared.run(inputs)
         np.testing.assert_array_equal(outputs[0], X + Z)
@@ -41,67 +41,67 @@ def test_prepare_and_run() -> None:
 
 def test_one_array_for_a_model_of_one_input() -> None:
     one = model('<ir_version: 8, opset_import: ["" : 17]> g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }')
-    np.testing.assert_array_equal(trnrt.backend.run_model(one, X)[0], np.maximum(X, 0))
+    np.testing.assert_array_equal(onnx_backend.run_model(one, X)[0], np.maximum(X, 0))
 
 
 def test_options_are_those_of_a_session() -> None:
-    prepared = trnrt.backend.prepare(model(), target="trn1", dtype="bfloat16")
+    prepared = onnx_backend.prepare(model(), target="trn1", dtype="bfloat16")
     assert (prepared.session.target, prepared.session.dtype) == ("trn1", "bfloat16")
     with pytest.raises(OptionError, match="unknown option 'threads'"):
-        trnrt.backend.prepare(model(), threads=3)
+        onnx_backend.prepare(model(), threads=3)
 
 
 def test_devices() -> None:
-    assert trnrt.backend.supports_device("CPU") and trnrt.backend.supports_device("CPU:0")
-    assert not trnrt.backend.supports_device("CUDA")
+    assert onnx_backend.supports_device("CPU") and onnx_backend.supports_device("CPU:0")
+    assert not onnx_backend.supports_device("CUDA")
     with pytest.raises(OptionError, match="unknown device 'CUDA'"):
-        trnrt.backend.prepare(model(), "CUDA")
+        onnx_backend.prepare(model(), "CUDA")
 
 
 def test_too_few_inputs() -> None:
     with pytest.raises(InputError, match="1 inputs were given; the model has 2: x, z"):
-        trnrt.backend.prepare(model()).run([X])
+        onnx_backend.prepare(model()).run([X])
 
 
 def test_is_compatible() -> None:
     lstm = """<ir_version: 8, opset_import: ["" : 17]> g (float[3,2,4] x, float[1,8,4] w, float[1,8,2] r)
     => (float[3,1,2,2] y) { y = LSTM<hidden_size=2>(x, w, r) }"""
-    assert trnrt.backend.is_compatible(model())
-    assert not trnrt.backend.is_compatible(model(lstm))
+    assert onnx_backend.is_compatible(model())
+    assert not onnx_backend.is_compatible(model(lstm))
     broken = model()
     broken.graph.node[0].input[0] = "nothing"
-    assert not trnrt.backend.is_compatible(broken)
-    assert trnrt.backend.is_compatible(model(lstm), fallback="onnxruntime")
+    assert not onnx_backend.is_compatible(broken)
+    assert onnx_backend.is_compatible(model(lstm), fallback="onnxruntime")
     # What needs a value or a shape that is still to come can't be told.
     reshape = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x, int64[1] s) => (float[6] y) { y = Reshape(x, s) }'
     )
-    assert trnrt.backend.is_compatible(model(reshape))
+    assert onnx_backend.is_compatible(model(reshape))
 
 
 def test_errors_are_ours() -> None:
     with pytest.raises(ModelFileError):
-        trnrt.backend.prepare(onnx.ModelProto())
+        onnx_backend.prepare(onnx.ModelProto())
     with pytest.raises(UnsupportedModelError):
-        trnrt.backend.run_node(helper.make_node("NonZero", ["x"], ["y"]), [X])
+        onnx_backend.run_node(helper.make_node("NonZero", ["x"], ["y"]), [X])
 
 
 def test_run_node() -> None:
     node = helper.make_node("LeakyRelu", ["x"], ["y"], alpha=0.5)
-    np.testing.assert_array_equal(trnrt.backend.run_node(node, [X])[0], np.where(X < 0, X * 0.5, X))
+    np.testing.assert_array_equal(onnx_backend.run_node(node, [X])[0], np.where(X < 0, X * 0.5, X))
     clip = helper.make_node("Clip", ["x", "", "high"], ["y"])
-    np.testing.assert_array_equal(trnrt.backend.run_node(clip, [X, np.float32(2)])[0], np.minimum(X, 2))
+    np.testing.assert_array_equal(onnx_backend.run_node(clip, [X, np.float32(2)])[0], np.minimum(X, 2))
     split = helper.make_node("Split", ["x"], ["a", "b", "c"], axis=1)
-    assert [part.shape for part in trnrt.backend.run_node(split, [X], opset_version=11)] == [(1, 1)] * 3
+    assert [part.shape for part in onnx_backend.run_node(split, [X], opset_version=11)] == [(1, 1)] * 3
     info = [(np.dtype(np.float32), (1, 3))]
-    np.testing.assert_array_equal(trnrt.backend.run_node(node, [X], outputs_info=info)[0], np.where(X < 0, X / 2, X))
+    np.testing.assert_array_equal(onnx_backend.run_node(node, [X], outputs_info=info)[0], np.where(X < 0, X / 2, X))
     with pytest.raises(InputError, match="2 inputs were given; the node names 1: x"):
-        trnrt.backend.run_node(node, [X, X])
+        onnx_backend.run_node(node, [X, X])
 
 
 def test_the_two_names_are_two_things() -> None:
-    """``trnrt.backend`` is onnx's interface, ``trnrt.backends`` what runs kernels."""
+    """``trnrt.interfaces.onnx_backend`` is onnx's interface, ``trnrt.backends`` what runs kernels."""
     import trnrt.backends
 
-    assert Path(trnrt.backend.__file__ or "").name == "backend.py"
+    assert Path(onnx_backend.__file__ or "").name == "backend.py"
     assert hasattr(trnrt.backends, "choose")

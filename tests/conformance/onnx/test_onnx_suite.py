@@ -1,4 +1,4 @@
-"""The onnx package's own suite through ``trnrt.backend``: each test passes, or is refused with the reason in the table.
+"""The onnx package's own suite through ``onnx_backend``: each test passes, or is refused with the reason in the table.
 
 ``excluded.txt`` is that table. A test that it names must be refused, with its reason and an error that says so; one
 that it names and that passes fails here, so the table can only shrink.
@@ -15,6 +15,7 @@ import pytest
 import suite
 
 from trnrt.errors import InputError, ModelFileError, TrnrtError, UnsupportedModelError
+from trnrt.interfaces import onnx_backend
 
 # The networks are slow, and open shapes are bound before anything is planned: here one of them is run so, and all are
 # by ``suite.py``.
@@ -61,12 +62,10 @@ def test_suite(kind: str, name: str, dynamic: bool) -> None:
 
 def assert_differs_as_onnxruntime(case: suite.Case, *, dynamic: bool) -> None:
     """onnxruntime doesn't pass the test either, and its answer is ours."""
-    import trnrt.backend
-
     with pytest.raises(AssertionError):
         suite.check(case, dynamic=dynamic)
     model, sets = case.load()
-    ours = trnrt.backend.prepare(suite.made_dynamic(model) if dynamic else model).run(sets[0][0])
+    ours = onnx_backend.prepare(suite.made_dynamic(model) if dynamic else model).run(sets[0][0])
     for mine, theirs in zip(ours, suite.reference(case), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 

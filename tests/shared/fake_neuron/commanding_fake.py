@@ -16,9 +16,9 @@ import pytest
 
 from fake_neuron import Faults, Hardware
 from fake_neuron.installing_fake import install, versions
-from trnrt.backends import neuron
 from trnrt.cli import main
-from trnrt.serve import devices
+from trnrt.neuron import backend as neuron
+from trnrt.serve.hosting import devices
 
 FOLDER = Path(os.environ["FAKE_NEURON"])
 

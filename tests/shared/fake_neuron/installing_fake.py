@@ -17,7 +17,8 @@ import trnrt.nki
 from fake_neuron import fake_torch, fake_torch_neuronx
 from fake_neuron.documented import REFERENCE, VIOLATIONS
 from fake_neuron.hardware import Hardware
-from trnrt.backends import cores, device, neuron
+from trnrt.neuron import backend as neuron
+from trnrt.neuron import cores, device
 
 _TORCH_NAMES = ("from_numpy", "nn", *fake_torch.DTYPES)
 _TORCH_NEURONX_NAMES = ("trace", "neuron_cores_context", "move_trace_to_device")

@@ -33,7 +33,7 @@ from trnrt.bench.serving.servers import Server, serving
 from trnrt.capacity.assumptions import DEFAULT_MOST, Host, default_utilisation
 from trnrt.capacity.queueing import FINAL_SAMPLES, Worker, play, stream, wait
 from trnrt.capacity.workers import Served
-from trnrt.planner.crossing import HostLink
+from trnrt.planner.parts.crossing import HostLink
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,1 @@
+"""Models that are served: loaded, checked, batched, measured."""

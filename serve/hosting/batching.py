@@ -1,0 +1,427 @@
+"""Requests of one model become batches, and batches answers.
+
+A model has one thread, which assembles a batch, computes it and splits it again. While it computes, the next batch
+gathers; if that is whole by then, the thread goes on with it at once: a loop that is busy with refusing what is too
+much must not keep it waiting. Otherwise the loop decides. Where the thread is free, a batch goes at once, unless it
+could still grow: requests for the model are on their way (``arriving``), the batch has room, and its first request has
+waited less than the most it may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.errors import DeviceError, TrnrtError
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.http.problems import INTERNAL, Problem, problem_of
+from trnrt.serve.processes.logs import log, request_id
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+_REMEMBERED = 0.9
+"""How much of the known pace stays when a batch tells a new one."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """An answer, and where its time went: until the model was free, until the batch was whole, computing it."""
+
+    outputs: dict[str, Array]
+    queue_ms: float
+    batch_ms: float
+    compute_ms: float
+    rows: int
+    batch_rows: int
+    bucket: int
+
+
+class Runnable(Protocol):
+    """What a batch is computed by, on one thread."""
+
+    mergeable: bool
+    parameters: tuple[str, ...]
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """The outputs by name; each has the rows of the feeds."""
+        ...
+
+    def bucket(self, rows: int) -> int:
+        """The rows that so many are padded to."""
+        ...
+
+    def predicted(self, rows: int) -> float | None:
+        """What they take on the device, microseconds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``rows`` of a batch at most, the longest wait for others in seconds, and the longest queue in requests."""
+
+    rows: int
+    delay_s: float
+    queue: int
+
+
+@dataclass(eq=False)
+class _Member:
+    """A request in the queue or in a batch. Requests of one ``kind`` fit into one batch."""
+
+    feeds: Feeds
+    rows: int
+    kind: object
+    answer: asyncio.Future[Inference]
+    queued: float
+    taken: float = 0.0
+    request: str = ""
+
+
+class ComputeThread:
+    """One thread that does one thing after the other; a daemon, so that what hangs can't keep the process."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Do it after what was submitted before."""
+        self._jobs.put(job)
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """What the function returns or raises; it is not stopped where the waiting task is."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def job() -> None:
+            result: Any
+            error: Exception | None
+            try:
+                result, error = function(), None
+            except Exception as caught:
+                result, error = None, caught
+            except BaseException as caught:  # what a library raises to end the process ends only this
+                result, error = None, RuntimeError(_named(caught))
+            _post(loop, _settle, answer, result, error)
+
+        self.submit(job)
+        return await answer
+
+    def stop(self) -> None:
+        """End the thread after what was submitted."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # what it holds (a model, a batch) must not live on while the thread waits
+
+
+_Answers = list[tuple[_Member, Inference | Exception]]
+
+
+class Batcher:
+    """The queue of one model. All public methods are for the event loop's thread; ``_lock`` guards the queue alone.
+
+    ``on_lost`` is called, on the loop, when the device failed: by then everybody who waited has the error, and nothing
+    more may be asked.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runnable: Runnable,
+        thread: ComputeThread,
+        limits: Limits,
+        metrics: Metrics,
+        on_lost: Callable[[DeviceError], None] | None = None,
+    ) -> None:
+        self._name, self._runnable, self._thread, self._limits = name, runnable, thread, limits
+        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name), on_lost
+        self._loop = asyncio.get_running_loop()
+        self._queue: dict[int, _Member] = {}
+        self._lock = threading.Lock()
+        self._number = 0
+        self._computing = False
+        self._free_since = time.perf_counter()
+        self._arriving = 0
+        self._considering = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._row_s = 0.0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._queue)
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """See ``ServedModel.arriving``."""
+        self._arriving += 1
+        try:
+            yield
+        finally:
+            self._arriving -= 1
+            if not self._arriving:
+                self._soon()
+
+    async def infer(self, feeds: Feeds, rows: int, kind: object, timeout_s: float) -> Inference:
+        """Queue checked inputs and wait for their outputs. Problem 429 for a full queue, 504 after the timeout."""
+        self.admit()
+        self._number += 1
+        number, now = self._number, time.perf_counter()
+        member = _Member(feeds, rows, kind, self._loop.create_future(), now, request=request_id.get())
+        with self._lock:
+            self._queue[number] = member
+        self._metrics.pending(1)
+        self._idle.clear()
+        self._soon()
+        timer = self._loop.call_later(timeout_s, self._expire, member.answer, timeout_s)
+        try:
+            inference = await member.answer
+        finally:  # answered, timed out or cancelled: what is still queued frees its place
+            timer.cancel()
+            with self._lock:
+                gone = self._queue.pop(number, None) is not None
+            if gone:
+                self._left(1)
+        self._metrics.answered(member.taken - member.queued, time.perf_counter() - member.queued)
+        return inference
+
+    def admit(self) -> None:
+        """Problem 429 where the queue is full."""
+        if len(self._queue) >= self._limits.queue:
+            self._all_metrics.rejected("queue")
+            told = f"{len(self._queue)} requests wait for the model {self._name!r}, which is the limit"
+            raise Problem(429, told, {"Retry-After": str(self.retry_after())})
+
+    def retry_after(self) -> int:
+        """Seconds until the queue is likely to be done, at least 1."""
+        with self._lock:
+            rows = sum(member.rows for member in self._queue.values())
+        return max(1, math.ceil(rows * self._row_s))
+
+    async def finished(self) -> None:
+        """Wait until nothing is queued or computed."""
+        await self._idle.wait()
+
+    def _expire(self, answer: asyncio.Future[Inference], timeout_s: float) -> None:
+        if not answer.done():
+            self._all_metrics.rejected("timeout")
+            answer.set_exception(Problem(504, f"no answer within {timeout_s:g} s, the server's limit for a request"))
+
+    def _soon(self) -> None:
+        # Not at once: what came in with the same look at the network gets into the queue first.
+        if not (self._considering or self._computing) and self._queue:
+            self._considering = True
+            self._loop.call_soon(self._consider)
+
+    def _consider(self) -> None:
+        """Send the next batch to the thread, if there is one and it is time."""
+        self._considering = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._computing or not self._queue:
+            return
+        with self._lock:
+            chosen, full = self._choose()
+            first = self._queue[chosen[0]]
+            left = first.queued + self._limits.delay_s - time.perf_counter()
+            if not full and self._arriving and left > 0:
+                self._timer = self._loop.call_later(left, self._consider)
+                return
+            self._computing = True
+            batch = self._take(chosen)
+        free_since = self._free_since
+        self._thread.submit(lambda: self._compute(batch, free_since))
+
+    def _choose(self) -> tuple[list[int], bool]:
+        """The numbers of the next batch, the oldest request first, and whether it has no room for another."""
+        numbers = iter(self._queue.items())
+        oldest, first = next(numbers)
+        chosen, rows = [oldest], first.rows
+        if not self._runnable.mergeable:
+            return chosen, True
+        for number, member in numbers:
+            if rows >= self._limits.rows:
+                break
+            if member.kind != first.kind:
+                continue
+            if rows + member.rows > self._limits.rows:
+                return chosen, True
+            chosen.append(number)
+            rows += member.rows
+        return chosen, rows >= self._limits.rows
+
+    def _take(self, chosen: list[int]) -> list[_Member]:
+        """Out of the queue with them; the lock is held."""
+        batch = [self._queue.pop(number) for number in chosen]
+        now = time.perf_counter()
+        for member in batch:
+            member.taken = now
+        self._metrics.pending(-len(batch))
+        return batch
+
+    def _next_full(self) -> list[_Member]:
+        """On the model's thread: the next batch, if the queue holds a whole one; the loop may be busy for long."""
+        with self._lock:
+            if not self._queue:
+                return []
+            chosen, full = self._choose()
+            return self._take(chosen) if full else []
+
+    def _left(self, count: int) -> None:
+        self._metrics.pending(-count)
+        if not (self._queue or self._computing):
+            self._idle.set()
+
+    def _compute(self, batch: list[_Member], free_since: float) -> None:
+        """On the model's thread: compute a batch, and others that are whole by then, and hand over the answers."""
+        lost: DeviceError | None = None
+        while batch:
+            try:
+                answers, lost = self._answers(batch, free_since)
+            except BaseException as error:  # nobody may wait for ever
+                answers = [(member, _failed(error, member.request)) for member in batch]
+            free_since = time.perf_counter()
+            batch = self._next_full() if lost is None else []
+            _post(self._loop, self._deliver, answers, bool(batch), lost)
+
+    def _answers(self, batch: list[_Member], free_since: float) -> tuple[_Answers, DeviceError | None]:
+        """What each gets; with the device's error, if it failed: then no request is guilty, and none is run alone."""
+        try:
+            return list(zip(batch, self._run(batch, free_since), strict=True)), None
+        except Exception as error:
+            if len(batch) == 1 or isinstance(error, DeviceError):
+                lost = error if isinstance(error, DeviceError) else None
+                return [(member, _failed(error, member.request)) for member in batch], lost
+            log("warning", "batch_failed", model=self._name, requests=len(batch), error=_named(error))
+        answers: _Answers = []
+        alone = [member for member in batch if not member.answer.done()]
+        for position, member in enumerate(alone):
+            made, lost = self._answers([member], free_since)
+            answers += made
+            if lost is not None:
+                return answers + [(m, _failed(lost, m.request)) for m in alone[position + 1 :]], lost
+        return answers, None
+
+    def _run(self, batch: list[_Member], free_since: float) -> list[Inference]:
+        """The answers of a batch."""
+        rows = sum(member.rows for member in batch)
+        merged = merge([member.feeds for member in batch], self._runnable.parameters)
+        start = time.perf_counter()
+        outputs = self._runnable.run(merged)
+        took = time.perf_counter() - start
+        self._row_s = took / rows if not self._row_s else _REMEMBERED * self._row_s + (1 - _REMEMBERED) * took / rows
+        self._metrics.batch(rows, took, self._runnable.predicted(rows))
+        parts = split(outputs, [member.rows for member in batch])
+        bucket = self._runnable.bucket(rows)
+        made = []
+        for member, part in zip(batch, parts, strict=True):
+            busy = max(0.0, free_since - member.queued)
+            gathering = start - member.queued - busy
+            made.append(Inference(part, busy * 1e3, gathering * 1e3, took * 1e3, member.rows, rows, bucket))
+        return made
+
+    def _deliver(
+        self, answers: list[tuple[_Member, Inference | Exception]], computing: bool, lost: DeviceError | None
+    ) -> None:
+        self._computing = computing
+        self._free_since = time.perf_counter()
+        if lost is not None:
+            answers = answers + self._abandoned(lost)
+        for member, answer in answers:
+            if lost is not None and not member.answer.done():
+                self._all_metrics.rejected("device")
+            _settle(member.answer, answer, answer if isinstance(answer, Exception) else None)
+        if lost is not None and self._on_lost is not None:
+            self._on_lost(lost)
+        if self._queue:
+            self._soon()
+        elif not computing:
+            self._idle.set()
+
+    def _abandoned(self, lost: DeviceError) -> list[tuple[_Member, Inference | Exception]]:
+        """The same error for those in the queue: what they wait for is gone."""
+        with self._lock:
+            waiting = list(self._queue.values())
+            self._queue.clear()
+        self._metrics.pending(-len(waiting))
+        return [(member, _failed(lost, member.request)) for member in waiting]
+
+
+def merge(batch: Sequence[Feeds], parameters: tuple[str, ...]) -> Feeds:
+    """The rows of all requests of a batch; parameters are the same in all."""
+    first = batch[0]
+    if len(batch) == 1:
+        return first
+    return {
+        name: first[name] if name in parameters or not first[name].ndim else _joined([feeds[name] for feeds in batch])
+        for name in first
+    }
+
+
+def _joined(parts: list[Array]) -> Array:
+    return np.concatenate(parts)
+
+
+def split(outputs: dict[str, Array], counts: Sequence[int]) -> list[dict[str, Array]]:
+    """Each request's rows of each output. Copied: a small answer must not hold a large batch in memory."""
+    if len(counts) == 1:
+        return [outputs]
+    rows = sum(counts)
+    for name, output in outputs.items():
+        if output.shape[:1] != (rows,):
+            raise RuntimeError(f"output {name!r} has shape {output.shape} for a batch of {rows} rows")
+    parts, start = [], 0
+    for count in counts:
+        parts.append({name: output[start : start + count].copy() for name, output in outputs.items()})
+        start += count
+    return parts
+
+
+def _failed(error: BaseException, request: str) -> Problem:
+    """What the client is told; the log has the rest, under the request's id."""
+    problem = problem_of(error) if isinstance(error, TrnrtError) else Problem(500, INTERNAL)
+    if problem.status >= 500:
+        log("error", "inference_failed", request_id=request, error=_named(error))
+    return problem
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Give an answer to whoever still waits for it."""
+    if answer.done():
+        return
+    if isinstance(error, StopIteration):  # a future refuses it
+        answer.set_exception(RuntimeError(_named(error)))
+    elif error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)
+
+
+def _post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: Any) -> None:
+    """Call it on the loop; a loop that is closed already has nobody who waits."""
+    try:
+        loop.call_soon_threadsafe(callback, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

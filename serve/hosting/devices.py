@@ -1,0 +1,45 @@
+"""What the settings ask of NeuronCores, and whether this machine has it. All of it means nothing to the simulator."""
+
+from __future__ import annotations
+
+from trnrt.backends import DeviceOptions, choose, neuron_device
+from trnrt.errors import BackendError, OptionError
+from trnrt.neuron.cores import Lease, known_cores, lease_for_worker
+from trnrt.neuron.device import logical_config
+from trnrt.serve.settings import ServeSettings
+
+LONGEST_RUN_S = DeviceOptions.timeout_s
+"""A run that takes longer hangs, unless requests may take longer than that."""
+
+
+def device_options(settings: ServeSettings) -> DeviceOptions:
+    """What each model asks for."""
+    longest = max(LONGEST_RUN_S, settings.request_timeout)
+    return DeviceOptions(settings.lnc, settings.cores, settings.compiled, timeout_s=longest)
+
+
+def on_device(settings: ServeSettings) -> bool:
+    """Whether the models run on NeuronCores. BackendError where they are to and can't."""
+    if settings.backend == "simulator" or (settings.backend == "auto" and neuron_device() is None):
+        return False
+    return choose(settings.backend, settings.target, device_options(settings)).backend.name == "neuron"
+
+
+def check_device(settings: ServeSettings) -> None:
+    """BackendError or OptionError for what every worker, or every model, would fail with."""
+    if not on_device(settings):
+        return
+    known, needed = len(known_cores(logical_config(settings.lnc))), settings.workers * settings.cores
+    if needed > known:
+        asked = f"--workers {settings.workers} with --cores {settings.cores}"
+        raise BackendError(f"{asked} needs {needed} NeuronCores, and there are {known}", hint="ask for fewer")
+    if settings.compiled is not None and not settings.compiled.is_dir():
+        raise OptionError(
+            f"--compiled: there is no folder {str(settings.compiled)!r}",
+            hint="trnrt compile MODEL --backend neuron -o DIR makes one",
+        )
+
+
+def lease_for(settings: ServeSettings) -> Lease | None:
+    """A worker's cores, which are its own; None where it needs none. BackendError where too few are left."""
+    return lease_for_worker(settings.cores, logical_config(settings.lnc)) if on_device(settings) else None

@@ -1,0 +1,108 @@
+"""A share of live requests is run by onnxruntime, too, to see in production how far the answers are apart.
+
+It costs what it may and no more: one thread of low priority that rests after each run, and a short queue; a request
+that finds it full is skipped, and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from queue import Empty, Full, Queue
+from typing import Any
+
+from numpy.typing import NDArray
+
+from trnrt.serve.hosting.metrics import ModelMetrics
+from trnrt.serve.processes.logs import log
+from trnrt.session import InferenceSession, as_matrix
+from trnrt.validate import (
+    Noise,
+    OutputComparison,
+    Tolerance,
+    changed_decisions,
+    compare,
+    open_onnxruntime,
+    plain,
+    run_onnxruntime,
+)
+
+Array = NDArray[Any]
+WAITING = 8
+MOST_OF_A_CORE = 0.1
+"""The share of one core's time that it takes at most."""
+_NICENESS = 10
+_REST_S = 10.0
+
+
+class Shadow:
+    """The shadow of one model. ``offer`` never waits, and fails for nobody."""
+
+    def __init__(self, name: str, session: InferenceSession, share: float, metrics: ModelMetrics) -> None:
+        self._name, self._session, self._share, self._metrics = name, session, share, metrics
+        self._queue: Queue[tuple[Mapping[str, Array], Mapping[str, Array]]] = Queue(WAITING)
+        self._stopped = threading.Event()
+        self._reference: Any = None
+        self._noise: Noise | None = None
+        self._names = [info.name for info in session.model.outputs]
+        threading.Thread(target=self._work, name=f"shadow {name}", daemon=True).start()
+
+    def offer(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        """An answered request, with all outputs; its turn comes with the probability that was asked for."""
+        if random.random() >= self._share:
+            return
+        try:
+            self._queue.put_nowait((feeds, outputs))
+        except Full:
+            self._metrics.shadow("skipped")
+
+    def stop(self) -> None:
+        """Run no more; a run that has begun ends."""
+        self._stopped.set()
+
+    def _work(self) -> None:
+        with suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux only
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while not self._stopped.is_set():
+            try:
+                feeds, outputs = self._queue.get(timeout=1.0)
+            except Empty:
+                continue
+            start = time.perf_counter()
+            self._compare(feeds, outputs)
+            del feeds, outputs
+            took = time.perf_counter() - start
+            self._stopped.wait(min(_REST_S, took * (1 / MOST_OF_A_CORE - 1)))
+
+    @staticmethod
+    def _against(
+        outputs: Mapping[str, Array], expected: Mapping[str, Array], allowed: Mapping[str, Tolerance]
+    ) -> list[OutputComparison]:
+        return [compare(n, outputs[n], expected[n], allowed[n].rtol, allowed[n].atol) for n in expected]
+
+    def _compare(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        try:
+            if self._reference is None:
+                self._reference = open_onnxruntime(self._session, threads=1)
+            found = map(as_matrix, run_onnxruntime(self._session, feeds, reference=self._reference))
+            expected = dict(zip(self._names, found, strict=True))
+            compared = self._against(outputs, expected, dict.fromkeys(expected, plain(self._session.dtype)))
+            if not all(
+                one.passed for one in compared
+            ):  # before it is called drift: rounding may do more to some outputs
+                noise = self._noise = self._noise or Noise(self._session, threads=1)
+                compared = self._against(outputs, expected, noise.tolerances(feeds, expected))
+            changed = changed_decisions(outputs, expected) or 0
+        except Exception as error:  # onnxruntime's errors share no base class, and a shadow harms nobody
+            self._metrics.shadow("failed")
+            log("warning", "shadow_failed", model=self._name, error=f"{type(error).__name__}: {error}")
+            return
+        apart = max((one.max_abs for one in compared), default=0.0)
+        passed = all(one.passed for one in compared)
+        self._metrics.shadow("agreed" if passed else "drifted", apart, changed)
+        if changed or not passed:
+            log("warning", "shadow_differs", model=self._name, max_abs=apart, changed_decisions=changed)

@@ -1,0 +1,1 @@
+"""The HTTP application: routes, limits, and the forms of requests and answers."""

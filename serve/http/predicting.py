@@ -1,0 +1,216 @@
+"""``POST /predict``: rows as JSON, or pictures, in; classes with their probabilities out.
+
+The protocol's ``infer`` says what a model computes; this says what it means: which class, by what labels the model
+declares, and a picture goes in as it is, by the preprocessing that the model declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.errors import InputError
+from trnrt.importer import TensorInfo
+from trnrt.inputs.images import ImageOptions, NamedPicture, read_images, recipe
+from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.http.protocol import RequestError, listed, output_datatype
+from trnrt.serve.http.tensors import TensorError, check_shape, datatype_of, from_json, shown, to_json
+
+Array = NDArray[Any]
+
+TOP = 5
+"""Classes of a row that are named with their probabilities."""
+MOST_PIXELS = 1 << 25
+"""A picture's pixels; decoding one takes a few bytes for each, however small its file is."""
+_SUM_TOLERANCE = 1e-3
+
+# Pillow's warnings are silenced by a filter that all threads share; and one picture at a time is memory enough.
+_DECODING = Lock()
+
+
+# -- in ------------------------------------------------------------------------------------------------------------
+
+
+def feeds_of(instances: object, inputs: Sequence[TensorMeta], most_elements: int) -> dict[str, Array]:
+    """The inputs that ``instances``, one item a row, hold.
+
+    Raises:
+        RequestError: names the row, what was expected and what was given.
+    """
+    if type(instances) is not list or not instances:
+        raise RequestError(
+            f"instances is {'an empty list' if instances == [] else shown(instances)}; it is a list of rows"
+        )
+    if len(instances) > most_elements:
+        raise RequestError(f"there are {len(instances)} instances; the limit of this server is {most_elements}")
+    rows: dict[str, list[Any]] = {meta.name: [] for meta in inputs}
+    for place, instance in enumerate(instances):
+        for name, value in _named(instance, place, rows).items():
+            rows[name].append(value)
+    return {meta.name: _stacked(rows[meta.name], meta, most_elements) for meta in inputs}
+
+
+def _named(instance: object, place: int, known: Mapping[str, object]) -> dict[str, Any]:
+    """A row's values by input; a model with one input needs no names."""
+    if isinstance(instance, dict):
+        if set(instance) != set(known):
+            raise RequestError(f"instance {place} has {listed(list(instance))}; the inputs are {listed(list(known))}")
+        return instance
+    if len(known) != 1:
+        raise RequestError(f"instance {place} is {shown(instance)}; it is an object with {listed(list(known))}")
+    return dict.fromkeys(known, instance)
+
+
+def _stacked(rows: list[Any], meta: TensorMeta, most_elements: int) -> Array:
+    """The rows of one input as one array."""
+    datatype = datatype_of(meta.dtype)
+    if datatype is None or not meta.shape:
+        raise RequestError(f"input {shown(meta.name)} has no rows; use the protocol's infer for this model")
+    made: list[Array] = []
+    for place, row in enumerate(rows):
+        try:
+            shape = check_shape([1, *_row_shape(row, meta.shape[1:])], max(1, most_elements // len(rows)))
+            made.append(
+                from_json([row] if type(row) is list and _depth(row) == len(shape) - 1 else _flat(row), shape, datatype)
+            )
+            if made[0].shape != made[-1].shape:
+                found, first = list(made[-1].shape[1:]), list(made[0].shape[1:])
+                raise TensorError(f"it has the shape {found}, and the first one {first}")
+        except TensorError as error:
+            raise RequestError(f"instance {place}, input {shown(meta.name)}: {error}") from None
+    return np.concatenate(made)
+
+
+def _row_shape(row: object, declared: tuple[int, ...]) -> list[int]:
+    """The shape of a row: as declared, and where that leaves it open as the row is nested."""
+    if -1 not in declared:
+        return list(declared)
+    found: list[int] = []
+    while type(row) is list and len(found) < len(declared):
+        found.append(len(row))
+        row = row[0] if row else None
+    if len(found) != len(declared):
+        raise TensorError(f"it is nested {len(found)} deep; the model wants {list(declared)}, where -1 is any size")
+    return found
+
+
+def _depth(row: object) -> int:
+    depth = 0
+    while type(row) is list:
+        depth, row = depth + 1, row[0] if row else None
+    return depth
+
+
+def _flat(row: object) -> list[Any]:
+    return row if type(row) is list else [row]
+
+
+def pictures_of(
+    files: Sequence[tuple[str, bytes]], inputs: Sequence[TensorMeta], metadata: Mapping[str, str], largest: int
+) -> dict[str, Array]:
+    """The one input, made of pictures by what the model declares; to be called off the event loop.
+
+    Raises:
+        RequestError: for a model that takes no pictures, and for what is no picture.
+    """
+    if len(inputs) != 1:
+        raise RequestError(
+            f"a picture can't be all of the model's inputs, which are {listed([m.name for m in inputs])}"
+        )
+    (meta,) = inputs
+    wanted = TensorInfo(meta.name, meta.dtype, tuple(None if size < 0 else size for size in meta.shape))
+    try:
+        how = recipe(wanted, metadata, ImageOptions())
+        pictures = [NamedPicture(name, content) for name, content in files]
+        with _DECODING:
+            for picture in pictures:
+                picture.check_pixels(MOST_PIXELS)
+            array, _ = read_images(pictures, how, largest=largest)
+    except InputError as error:
+        # Its hint names flags of the command line.
+        raise RequestError(str(error)) from None
+    return {meta.name: array}
+
+
+# -- out -----------------------------------------------------------------------------------------------------------
+
+
+def predictions_of(
+    outputs: Mapping[str, Array], metas: Sequence[TensorMeta], labels: Sequence[str] | None, rows: int
+) -> dict[str, Any]:
+    """What the outputs say of each row: ``predictions``, and of a classifier labels, probabilities and the top ones.
+
+    Raises:
+        TensorError: for an output that JSON can't hold.
+    """
+    scores = next((m.name for m in metas if _are_scores(outputs[m.name], m, labels, rows)), None)
+    if scores is None:
+        return {"predictions": _values(outputs, metas, rows)}
+    probabilities = _probabilities(outputs[scores])
+    names = list(labels) if labels is not None else [str(k) for k in range(probabilities.shape[1])]
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
+    meta = next(m for m in metas if m.name == scores)
+    flat = to_json(probabilities, output_datatype(meta), None)
+    width = len(names)
+    table = [flat[row * width : (row + 1) * width] for row in range(rows)]
+    top = [
+        [{"label": names[k], "probability": line[k]} for k in ranks]
+        for line, ranks in zip(table, order.tolist(), strict=True)
+    ]
+    return {
+        "predictions": [names[ranks[0]] for ranks in order.tolist()],
+        "labels": names,
+        "probabilities": table,
+        "top": top,
+    }
+
+
+def _are_scores(array: Array, meta: TensorMeta, labels: Sequence[str] | None, rows: int) -> bool:
+    """Whether an output has a number for each class: as many as labels, or without labels a distribution a row."""
+    if meta.dtype not in ("float16", "bfloat16", "float32", "float64") or array.ndim != 2 or len(array) != rows:
+        return False
+    if labels is not None:
+        return bool(array.shape[1] == len(labels))
+    return array.shape[1] > 1 and _is_distribution(array)
+
+
+def _is_distribution(array: Array) -> bool:
+    exact = array.astype(np.float64)
+    return bool(np.all(exact >= 0)) and np.allclose(exact.sum(axis=1), 1, atol=_SUM_TOLERANCE)
+
+
+def _probabilities(scores: Array) -> Array:
+    """Scores that are no distribution are what a softmax has not been taken of."""
+    if _is_distribution(scores):
+        return scores
+    exact = scores.astype(np.float64)
+    # Infinity less infinity is NaN, which the answer refuses by name.
+    with np.errstate(all="ignore"):
+        powers = np.exp(exact - exact.max(axis=1, keepdims=True))
+        shares: Array = powers / powers.sum(axis=1, keepdims=True)
+    return shares.astype(scores.dtype)
+
+
+def _values(outputs: Mapping[str, Array], metas: Sequence[TensorMeta], rows: int) -> list[Any]:
+    """Each row's values: those of the only output, or of all by name."""
+    columns = {meta.name: _rows(outputs[meta.name], meta, rows) for meta in metas}
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    return [{name: values[row] for name, values in columns.items()} for row in range(rows)]
+
+
+def _rows(array: Array, meta: TensorMeta, rows: int) -> list[Any]:
+    flat = np.empty(array.size, np.object_)
+    try:
+        flat[:] = to_json(array, output_datatype(meta), None)
+    except TensorError as error:
+        raise TensorError(f"output {shown(meta.name)}: {error}; use the protocol's infer") from None
+    nested: list[Any] = flat.reshape(array.shape).tolist()
+    if not array.ndim or len(nested) != rows:
+        # An output without rows belongs to all of them.
+        return [nested] * rows
+    return nested

@@ -1,0 +1,312 @@
+"""The Open Inference Protocol's requests and answers of ``infer``: bytes to arrays, arrays to bytes; nothing else.
+
+A request is JSON; with the header ``Inference-Header-Content-Length`` its first so many bytes are JSON, and behind it
+stand the binary tensors in the order of the inputs. An answer likewise. Pure functions; a model is known here only by
+what its inputs and outputs are called and hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.serve.http import tensors
+from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES, Datatype, TensorError, datatype_of, shown
+
+Array = NDArray[Any]
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+HEADER_LENGTH = "Inference-Header-Content-Length"
+VERSION = "1"
+"""The only version of every model: a file has no others."""
+
+# What other servers do for these is nothing that could be left out in silence.
+_REFUSED = ("classification", "shared_memory_region")
+_LONGEST_LIST = 10
+
+
+class RequestError(ValueError):
+    """A request that is not what the protocol says; ``str(error)`` is for the client. Status 400."""
+
+
+class Meta(Protocol):
+    """What is to be known of a model's tensor: see TensorMeta."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """An infer request: ``outputs`` are the names asked for, in that order; ``binary`` those wanted as binary data."""
+
+    id: str | None
+    feeds: dict[str, Array]
+    outputs: list[str]
+    binary: frozenset[str]
+    nan_policy: str | None
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise RequestError(f"the JSON names {shown(twice)} twice in one object")
+    return made
+
+
+def _constant(word: str) -> NoReturn:
+    raise RequestError(f"the body holds {word}, which is no JSON; NaN and infinity can be sent as binary data")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
+_ENCODER = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
+
+
+def loads(body: bytes | bytearray | memoryview) -> Any:
+    """JSON as its standard has it: UTF-8, no NaN, each key once, and no deeper than what can be read.
+
+    Raises:
+        RequestError: for anything else.
+    """
+    try:
+        return _DECODER.decode(str(body, "utf-8"))
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is no UTF-8: byte {error.start}: {error.reason}") from None
+    except json.JSONDecodeError as error:
+        raise RequestError(f"the body is no JSON: line {error.lineno} column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise RequestError("the JSON is nested too deeply to be read") from None
+    except RequestError:
+        raise
+    except ValueError:
+        # The only one left: Python reads no integers of thousands of digits.
+        raise RequestError("the JSON holds an integer with too many digits") from None
+
+
+def dumps(value: object) -> bytes:
+    """JSON in ASCII: a string with half a surrogate pair, too, can be written."""
+    return _ENCODER.encode(value).encode("ascii")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a message, not all of very many."""
+    more = f" and {len(names) - _LONGEST_LIST} more" if len(names) > _LONGEST_LIST else ""
+    return ", ".join(shown(name) for name in names[:_LONGEST_LIST]) + more if names else "none"
+
+
+# -- requests ------------------------------------------------------------------------------------------------------
+
+
+def header_length(text: str | None, size: int) -> int | None:
+    """What ``Inference-Header-Content-Length`` says for a body of ``size`` bytes; None where it is not there."""
+    if text is None:
+        return None
+    # Not int(): it takes signs, spaces, underscores, and the digits of other scripts.
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise RequestError(f"{HEADER_LENGTH} is {shown(text)}; it is the number of bytes of the JSON")
+    if int(text) > size:
+        raise RequestError(f"{HEADER_LENGTH} is {int(text)}, and the body has only {size} bytes")
+    return int(text)
+
+
+def parse_infer(
+    body: bytes,
+    length: int | None,
+    inputs: Mapping[str, Meta],
+    outputs: Mapping[str, Meta],
+    most_elements: int,
+) -> InferRequest:
+    """The request in ``body``, whose JSON has ``length`` bytes, or which is all JSON where that is None.
+
+    The names, datatypes and data are checked against each other and against the model; that the shapes fit the model,
+    and that no input is missing, is for the model to say.
+
+    Raises:
+        RequestError: names what was wrong, what was expected, and what was given.
+    """
+    binary = memoryview(body)[length:] if length is not None else memoryview(b"")
+    request = loads(body if length is None else memoryview(body)[:length])
+    if type(request) is not dict:
+        raise RequestError(f"the request is {shown(request)}; it is an object with inputs")
+    parameters = _parameters(request, "the request")
+    policy = parameters.get("nan_policy")
+    if policy is not None and (type(policy) is not str or policy not in NAN_POLICIES):
+        raise RequestError(f"nan_policy is {shown(policy)}; it is {' or '.join(map(repr, NAN_POLICIES))}")
+    feeds = _feeds(request.get("inputs"), binary, length is not None, inputs, most_elements)
+    wanted, chosen = _wanted(request.get("outputs"), outputs, _flag(parameters, "binary_data_output", "the request"))
+    return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy)
+
+
+def _id(given: object) -> str | None:
+    if given is None:
+        return None
+    if type(given) is not str:
+        raise RequestError(f"the id is {shown(given)}; it is a string")
+    if not tensors.is_text(given):
+        raise RequestError("the id holds half a surrogate pair, which is no text")
+    return given
+
+
+def _parameters(holder: dict[str, Any], title: str) -> dict[str, Any]:
+    given = holder.get("parameters")
+    if given is None:
+        return {}
+    if type(given) is not dict:
+        raise RequestError(f"the parameters of {title} are {shown(given)}; they are an object")
+    for name in _REFUSED:
+        if name in given:
+            raise RequestError(f"{title} has the parameter {name!r}; this server does not serve that extension")
+    return given
+
+
+def _flag(parameters: dict[str, Any], name: str, title: str, default: bool = False) -> bool:
+    given = parameters.get(name, default)
+    if type(given) is not bool:
+        raise RequestError(f"{name} of {title} is {shown(given)}; it is true or false")
+    return given
+
+
+def _feeds(
+    given: object, binary: memoryview, has_binary: bool, known: Mapping[str, Meta], most_elements: int
+) -> dict[str, Array]:
+    if type(given) is not list:
+        raise RequestError(f"inputs is {shown(given)}; it is a list of tensors")
+    feeds: dict[str, Array] = {}
+    for place, tensor in enumerate(given):
+        if type(tensor) is not dict:
+            raise RequestError(f"input {place} is {shown(tensor)}; it is an object")
+        name = tensor.get("name")
+        if type(name) is not str:
+            raise RequestError(f"the name of input {place} is {shown(name)}; it is a string")
+        if name not in known:
+            raise RequestError(f"the model has no input {shown(name)}; its inputs are {listed(list(known))}")
+        if name in feeds:
+            raise RequestError(f"input {shown(name)} is given twice")
+        try:
+            feeds[name], used = _tensor(tensor, known[name], binary, has_binary, most_elements)
+        except TensorError as error:
+            raise RequestError(f"input {shown(name)}: {error}") from None
+        binary = binary[used:]
+    if len(binary):
+        raise RequestError(f"the body has {len(binary)} bytes behind the JSON that belong to no input")
+    return feeds
+
+
+def _tensor(
+    tensor: dict[str, Any], meta: Meta, binary: memoryview, has_binary: bool, most_elements: int
+) -> tuple[Array, int]:
+    """One input, and how many bytes of ``binary`` it took."""
+    datatype = _datatype(tensor.get("datatype"), meta)
+    shape = tensors.check_shape(tensor.get("shape"), most_elements)
+    parameters = _parameters(tensor, f"input {shown(meta.name)}")
+    size = parameters.get("binary_data_size")
+    if size is None:
+        if "data" not in tensor:
+            raise TensorError("it has no data, and no binary_data_size")
+        return tensors.from_json(tensor["data"], shape, datatype), 0
+    if type(size) is not int or size < 0:
+        raise TensorError(f"its binary_data_size is {shown(size)}; it is a number of bytes")
+    if "data" in tensor:
+        raise TensorError("it has both data and binary_data_size; it is one of them")
+    if not has_binary:
+        raise TensorError(f"it has a binary_data_size, and the request no header {HEADER_LENGTH}")
+    if size > len(binary):
+        raise TensorError(f"its binary_data_size is {shown(size)}; only {len(binary)} bytes of the body are left")
+    return tensors.from_binary(binary[:size], shape, datatype), size
+
+
+def _datatype(given: object, meta: Meta) -> Datatype:
+    if type(given) is not str or given not in DATATYPES:
+        raise TensorError(f"its datatype is {shown(given)}; datatypes are {', '.join(DATATYPES)}")
+    wanted = datatype_of(meta.dtype)
+    if wanted is None or wanted.name != given:
+        raise TensorError(f"its datatype is {given}; the model wants {wanted.name if wanted else meta.dtype}")
+    return wanted
+
+
+def _wanted(given: object, known: Mapping[str, Meta], binary: bool) -> tuple[list[str], frozenset[str]]:
+    """The outputs asked for, all where nothing is said, and which of them are wanted as binary data."""
+    if given is None or given == []:
+        return list(known), frozenset(known if binary else ())
+    if type(given) is not list:
+        raise RequestError(f"outputs is {shown(given)}; it is a list of objects with a name")
+    wanted: dict[str, bool] = {}
+    for place, output in enumerate(given):
+        name = output.get("name") if type(output) is dict else None
+        if type(name) is not str:
+            raise RequestError(f"output {place} is {shown(output)}; it is an object with a name")
+        if name not in known:
+            raise RequestError(f"the model has no output {shown(name)}; its outputs are {listed(list(known))}")
+        if name in wanted:
+            raise RequestError(f"output {shown(name)} is asked for twice")
+        title = f"output {shown(name)}"
+        wanted[name] = _flag(_parameters(output, title), "binary_data", title, binary)
+    return list(wanted), frozenset(name for name, chosen in wanted.items() if chosen)
+
+
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+def render_infer(
+    model: str,
+    request: InferRequest,
+    outputs: Mapping[str, Array],
+    known: Mapping[str, Meta],
+    parameters: Mapping[str, float | int | str | bool] | None = None,
+) -> tuple[bytes, int | None]:
+    """The body of an answer, and the length of its JSON where binary data follow, else None.
+
+    Raises:
+        TensorError: for an output that JSON can't hold; names it and the way out.
+    """
+    described: list[dict[str, Any]] = []
+    blobs: list[bytes] = []
+    for name in request.outputs:
+        array, datatype = np.asarray(outputs[name]), output_datatype(known[name])
+        tensor: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": list(array.shape)}
+        if name in request.binary:
+            blobs.append(tensors.to_binary(array, datatype))
+            tensor["parameters"] = {"binary_data_size": len(blobs[-1])}
+        else:
+            try:
+                tensor["data"] = tensors.to_json(array, datatype, request.nan_policy)
+            except TensorError as error:
+                way_out = "ask for binary data, or say what to send with the request's parameters.nan_policy"
+                raise TensorError(f"output {shown(name)}: {error}; {way_out}") from None
+        described.append(tensor)
+    answer: dict[str, Any] = {"model_name": model, "outputs": described}
+    if request.id is not None:
+        answer["id"] = request.id
+    if parameters:
+        answer["parameters"] = dict(parameters)
+    text = dumps(answer)
+    return (b"".join((text, *blobs)), len(text)) if request.binary else (text, None)
+
+
+def output_datatype(meta: Meta) -> Datatype:
+    """The datatype of an output. TensorError where the protocol has none for it."""
+    datatype = datatype_of(meta.dtype)
+    if datatype is None:
+        raise TensorError(f"{shown(meta.name)} is {meta.dtype}, for which the protocol has no datatype")
+    return datatype
+
+
+def describe(meta: Meta) -> dict[str, Any]:
+    """A tensor of the model's metadata."""
+    return {"name": meta.name, "datatype": output_datatype(meta).name, "shape": list(meta.shape)}

@@ -1,0 +1,52 @@
+"""What an operator sees at the start: the models, and where they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
+    from trnrt.serve.hosting.repository import Repository
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One model, and what each of its buckets takes on the device, the smallest first."""
+
+    name: str
+    state: str
+    reason: str | None
+    buckets: tuple[int, ...]
+    predictions: Mapping[int, Range]
+
+
+def summary_rows(repository: Repository) -> list[SummaryRow]:
+    """A row for each model."""
+    return [
+        SummaryRow(model.name, model.state, model.reason, model.buckets, model.predictions)
+        for model in repository.models.values()
+    ]
+
+
+def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
+    """A table of the models, and below it where they answer and why some do not."""
+    from trnrt.report.console import render
+    from trnrt.report.tables import plain_table
+    from trnrt.report.text import escaped_lines, shown
+
+    lines = [(shown(row.name), row.state, ", ".join(map(str, row.buckets)), _latency(row)) for row in rows]
+    table = plain_table(("model", "state", "buckets", "predicted on the device"), lines)
+    told = [f"{shown(row.name)}: {escaped_lines(row.reason)}" for row in rows if row.reason]
+    ready = sum(row.state == "ready" for row in rows)
+    return render([table]) + "".join(f"{text}\n" for text in [*told, f"{ready} of {len(rows)} ready at {url}"])
+
+
+def _latency(row: SummaryRow) -> str:
+    """The least and the largest bucket."""
+    from trnrt.report.text import counted, range_text
+
+    ends = sorted({min(row.predictions), max(row.predictions)}) if row.predictions else []
+    told = [(counted(rows, "row"), range_text(row.predictions[rows])) for rows in ends]
+    return "; ".join(f"{rows}: {time}" for rows, time in told) if len(told) > 1 else "".join(time for _, time in told)

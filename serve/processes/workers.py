@@ -1,0 +1,287 @@
+"""Several workers share one socket, and a supervisor sees that they live.
+
+The supervisor makes the socket, so that connections which wait to be taken up survive the death of any worker, and
+starts the workers as processes of their own. It loads no model and answers no request. A worker that ends is replaced;
+what it was told to load and unload is told to its successor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from trnrt.errors import TrnrtError
+from trnrt.serve.hosting.files import folder_files
+from trnrt.serve.http.problems import told
+from trnrt.serve.processes.logs import Log, log, start_logging
+from trnrt.serve.processes.summary import SummaryRow
+from trnrt.serve.settings import MULTIPROC, ServeSettings
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+YOUNG_S = 5.0
+"""A worker that serves for less than this has a trouble of its own: its successor waits, ever longer."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+MARGIN_S = 5.0
+"""What a worker may take beyond the drain timeout until it is killed."""
+
+
+@dataclass(eq=False)
+class _Child:
+    """A worker's process, our end of the pipe to it, and since when its models are loaded."""
+
+    number: int
+    process: SpawnProcess
+    connection: Connection
+    loaded: float | None = None
+
+
+@dataclass(eq=False)
+class _Ask:
+    """An action that a worker asked for under its token: who has not done it yet, and what failed."""
+
+    asker: _Child
+    token: int
+    waiting: set[_Child]
+    failures: list[str] = field(default_factory=list)
+
+
+class Supervisor:
+    """Keeps the workers running until a signal says to stop. ``on_loaded`` is told once what the first one loaded."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        files: dict[str, Path],
+        listener: socket.socket,
+        on_loaded: Callable[[list[SummaryRow]], None],
+    ) -> None:
+        self._settings, self._files, self._listener = settings, dict(files), listener
+        self._on_loaded: Callable[[list[SummaryRow]], None] | None = on_loaded
+        self._children: dict[int, _Child] = {}
+        self._due = dict.fromkeys(range(settings.workers), 0.0)
+        self._pauses: dict[int, float] = {}
+        self._unloaded: set[str] = set()
+        self._loaded: set[int] = set()
+        self._open = False
+        self._asks: dict[int, _Ask] = {}
+        self._token = 0
+        self._signals = 0
+        self._end: float | None = None
+        self._clean = True
+
+    def run(self) -> int:
+        """0 if every worker ended well after a signal, 1 if one of them had to be killed or left requests."""
+        os.environ.update(thread_shares(self._settings.workers))
+        logs = start_logging(self._settings.log_level, worker="supervisor")
+        # Before there is anything to clear away: whoever answered them so far leaves at once.
+        awake, wake = self._watch_signals()
+        with awake, wake, tempfile.TemporaryDirectory(prefix="trnrt-metrics-") as folder:
+            os.environ[MULTIPROC] = folder
+            try:
+                self._supervise(awake)
+            finally:
+                self._finish(logs)
+        return 0 if self._clean else 1
+
+    def _watch_signals(self) -> tuple[socket.socket, socket.socket]:
+        """Count signals from here on; something can be read from the first socket whenever one comes."""
+        awake, wake = socket.socketpair()
+        awake.setblocking(False)
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        return awake, wake
+
+    def _supervise(self, awake: socket.socket) -> None:
+        while self._end is None or self._children:
+            self._spawn_due()
+            found = wait([awake, *self._waited()], self._pause())
+            if awake in found:
+                with suppress(BlockingIOError):
+                    awake.recv(4096)
+            for child in list(self._children.values()):
+                if child.connection in found:
+                    self._read(child)
+                if child.process.sentinel in found:
+                    self._bury(child)
+            self._obey()
+
+    def _signalled(self, number: int, _frame: Any) -> None:
+        self._signals += 1
+
+    def _waited(self) -> list[Any]:
+        children = self._children.values()
+        return [*(child.connection for child in children), *(child.process.sentinel for child in children)]
+
+    def _pause(self) -> float | None:
+        """Until when there is nothing to do unless something happens."""
+        moments = list(self._due.values()) if self._end is None else [self._end]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _spawn_due(self) -> None:
+        if self._end is not None:
+            return
+        for number, moment in list(self._due.items()):
+            if moment <= time.monotonic():
+                del self._due[number]
+                self._spawn(number)
+
+    def _spawn(self, number: int) -> None:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        own = (number, self._open, theirs)
+        arguments = (self._settings, self._files, frozenset(self._unloaded), *own, self._listener)
+        process = context.Process(target=work, args=arguments, name=f"trnrt-worker-{number}")
+        process.start()
+        theirs.close()
+        self._children[number] = _Child(number, process, ours)
+        log("info", "worker_started", number=number, pid=process.pid)
+
+    def _bury(self, child: _Child) -> None:
+        """A worker ended: its place is free, and nobody waits for it any more."""
+        from trnrt.serve.hosting.metrics import mark_worker_dead
+
+        child.process.join()
+        child.connection.close()
+        del self._children[child.number]
+        self._loaded.discard(child.number)
+        mark_worker_dead(child.process.pid or 0)
+        for token in list(self._asks):
+            self._settle(token, child, None)
+        code = child.process.exitcode
+        log("info" if code == 0 else "error", "worker_ended", number=child.number, pid=child.process.pid, code=code)
+        if self._end is not None:
+            self._clean = self._clean and code == 0
+            return
+        served_s = None if child.loaded is None else time.monotonic() - child.loaded
+        pause = successor_pause(served_s, self._pauses.get(child.number, 0.0))
+        self._pauses[child.number] = pause
+        self._due[child.number] = time.monotonic() + pause
+
+    def _read(self, child: _Child) -> None:
+        try:
+            kind, *details = child.connection.recv()
+        except (EOFError, OSError):  # it ended; its sentinel tells
+            return
+        if kind == "loaded":
+            child.loaded = time.monotonic()
+            self._loaded.add(child.number)
+            self._see_open()
+            if self._on_loaded is not None:
+                self._on_loaded(*details)
+                self._on_loaded = None
+        elif kind == "ask":
+            self._ask(child, *details)
+        else:
+            token, failure = details
+            self._settle(token, child, failure)
+
+    def _see_open(self) -> None:
+        """Say once that every worker has loaded its models; a successor loads before it listens."""
+        if self._open or len(self._loaded) < self._settings.workers:
+            return
+        self._open = True
+        for child in self._children.values():
+            self._send(child, ("open",))
+
+    def _ask(self, asker: _Child, token: int, action: str, name: str) -> None:
+        if action == "unload":
+            self._unloaded.add(name)
+        else:
+            self._unloaded.discard(name)
+            self._files |= {p.stem: p for p in folder_files(self._settings.model_dir) if p.stem == name}
+        self._token += 1
+        self._asks[self._token] = _Ask(asker, token, set(self._children.values()))
+        for child in list(self._children.values()):
+            self._send(child, ("do", self._token, action, name))
+
+    def _settle(self, token: int, child: _Child, failure: str | None) -> None:
+        """A worker has done what was asked, or won't do it any more."""
+        ask = self._asks.get(token)
+        if ask is None or child not in ask.waiting:
+            return
+        ask.waiting.remove(child)
+        if failure is not None:
+            ask.failures.append(failure)
+        if not ask.waiting:
+            del self._asks[token]
+            self._send(ask.asker, ("answer", ask.token, next(iter(ask.failures), None)))
+
+    def _obey(self) -> None:
+        """Pass signals on, and lose patience at the end."""
+        for _ in range(self._signals):
+            if self._end is None:
+                self._end = time.monotonic() + self._settings.drain_timeout + MARGIN_S
+                self._listener.close()
+            for child in self._children.values():
+                self._send(child, ("stop",))
+        self._signals = 0
+        if self._end is not None and time.monotonic() >= self._end:
+            for child in self._children.values():
+                log("error", "worker_killed", number=child.number, pid=child.process.pid)
+                child.process.kill()
+            self._clean = False
+            self._end = time.monotonic() + MARGIN_S
+
+    def _send(self, child: _Child, message: tuple[Any, ...]) -> None:
+        with suppress(OSError):  # it ended; its sentinel tells
+            child.connection.send(message)
+
+    def _finish(self, logs: Log) -> None:
+        for child in self._children.values():  # none, unless the supervisor itself failed
+            child.process.kill()
+        signal.set_wakeup_fd(-1)
+        logs.close()
+
+
+def successor_pause(served_s: float | None, last_s: float) -> float:
+    """Seconds until a worker that ended is replaced: none where it had served, else twice the ``last_s`` there was.
+
+    It is counted from when its models were loaded, None if they never were: to find a broken device may take minutes.
+    """
+    if served_s is not None and served_s >= YOUNG_S:
+        return 0.0
+    return min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * last_s))
+
+
+def thread_shares(workers: int) -> dict[str, str]:
+    """How many threads a worker's libraries may use, where the operator does not say: its share of the CPUs."""
+    share = max(1, len(os.sched_getaffinity(0)) // workers)
+    return {name: str(share) for name in THREADS if name not in os.environ}
+
+
+def work(
+    settings: ServeSettings,
+    files: dict[str, Path],
+    unloaded: frozenset[str],
+    number: int,
+    succeeds: bool,
+    connection: Connection,
+    listener: socket.socket,
+) -> None:
+    """What a worker's process does; 2 where it can't begin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker says what it does about it
+    from trnrt.serve.processes.links import Link
+    from trnrt.serve.processes.worker import Share, leave, run_worker
+
+    link = Link(connection)
+    try:
+        code = run_worker(Share(settings, files, unloaded, number, succeeds, link), listener, link.loaded)
+    except TrnrtError as error:  # no core is free: another process has it, or has it still
+        logs = start_logging(settings.log_level, worker=number)
+        log("error", "worker_failed", reason=told(error))
+        logs.close()
+        code = error.exit_code
+    leave(code)

@@ -1,0 +1,172 @@
+"""The front of a Ray Serve application: the server's own HTTP application, around models that replicas compute."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ray import serve
+from ray.exceptions import RayError
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.served import Model
+from trnrt.serve.http.app import make_app
+from trnrt.serve.processes.logs import log, start_logging
+from trnrt.serve.processes.worker import LINGER_S, Doorkeeper
+from trnrt.serve.ray.messages import Whereabouts
+from trnrt.serve.ray.models import RayModel
+from trnrt.serve.ray.proxy import BODY
+from trnrt.serve.ray.replica import own_replica, whereabouts
+from trnrt.serve.settings import ServeSettings
+
+PAGES_S = 3.0
+"""How long the others may take to say their metrics; who takes longer is left out."""
+
+
+class Front:
+    """Takes requests, checks them, and asks the models' replicas. ``sources``: handle and version by model."""
+
+    async def __init__(self, settings: ServeSettings, sources: Mapping[str, tuple[Any, str]]) -> None:  # type: ignore[misc]  # Ray awaits it
+        self._logs = start_logging(settings.log_level, None, replica=own_replica())
+        log("info", "replica_started", process=os.getpid())
+        application = serve.get_replica_context().app_name
+        name = serve.get_replica_context().deployment
+        handles = [serve.get_deployment_handle(name, application), *(handle for handle, _ in sources.values())]
+        self.repository = RayRepository(settings, RayMetrics(handles), sources)
+        await self.repository.start()
+        self._app = make_app(self.repository)
+        self._keeper = Doorkeeper(self._app)
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """What Ray serves."""
+        return _entrance(self._keeper, self._app)
+
+    async def page(self) -> tuple[str, bytes]:
+        """The metrics of this front alone, and whose they are."""
+        return own_replica(), self.repository.metrics.own_page()
+
+    async def where(self) -> Whereabouts:
+        """Where it runs."""
+        return whereabouts()
+
+    async def drain(self) -> None:
+        """Be ready no more, refuse what is new, and wait until everything is answered that was accepted."""
+        self.repository.draining = True
+        log("info", "draining", accepted=self._keeper.inside)
+        await asyncio.gather(self._keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
+
+
+def _entrance(keeper: ASGIApp, app: ASGIApp) -> ASGIApp:
+    """The way to the keeper for requests; Ray speaks of the application's life, too, which is nobody waiting.
+
+    Ray's proxy gives requests their id, or takes theirs, and says it in the answer: it must not stand there twice.
+    """
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sender(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name, value) for name, value in message["headers"] if name != b"x-request-id"]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        if scope["type"] == "http":
+            await keeper(scope, _receiver(scope, receive), sender)
+        else:
+            await app(scope, receive, send)
+
+    return called
+
+
+def _receiver(scope: Scope, receive: Receive) -> Receive:
+    """ASGI's ``receive``, with the body that came along with the request's head, if it did."""
+    content = (scope.get("extensions") or {}).get(BODY)
+    if content is None:
+        return receive
+    given = False
+
+    async def received() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": content, "more_body": False}
+        while (message := await receive())["type"] != "http.disconnect":
+            pass  # the body again, from the proxy, which a front before this one may have taken
+        return message
+
+    return received
+
+
+class RayRepository(Repository):
+    """The models of an application of Ray Serve."""
+
+    metrics: RayMetrics
+
+    def __init__(self, settings: ServeSettings, metrics: RayMetrics, sources: Mapping[str, tuple[Any, str]]) -> None:
+        self._sources = sources
+        super().__init__(settings, metrics, files={name: Path(name) for name in sources})
+
+    def _made(self, name: str, path: Path) -> Model:
+        return RayModel(name, path, self.settings, self.metrics, self._sources[name])
+
+    def get(self, name: str) -> Model:
+        """A view of the model, for one request."""
+        model = super().get(name)
+        assert isinstance(model, RayModel)
+        return model.view()
+
+
+class RayMetrics(Metrics):
+    """The metrics of a front; ``render`` gives those of all fronts and replicas, each with a label that says whose."""
+
+    def __init__(self, handles: Sequence[Any]) -> None:
+        super().__init__()
+        self._handles = handles
+
+    def own_page(self) -> bytes:
+        """Those of this front alone."""
+        return super().render()[0]
+
+    def render(self) -> tuple[bytes, str]:
+        """The page for Prometheus, and its content type. To be called on another thread than the event loop's."""
+        responses = [handle.broadcast("page") for handle in self._handles]
+        pages: list[tuple[str, bytes]] = []
+        for response in responses:
+            try:
+                found = response.results(timeout_s=PAGES_S, return_exceptions=True)
+            except (RayError, TimeoutError, RuntimeError) as error:  # there is none of them, or not any more
+                found = [error]
+            for page in found:  # one of them may be just going or coming: the others are there
+                if isinstance(page, BaseException):
+                    log("warning", "metrics_missing", error=type(page).__name__)
+                else:
+                    pages.append(page)
+        registry = CollectorRegistry()
+        registry.register(_Pages(pages))
+        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Pages:
+    """The samples of several pages, each with the label ``replica``."""
+
+    def __init__(self, pages: Iterable[tuple[str, bytes]]) -> None:
+        self._pages = pages
+
+    def collect(self) -> Iterator[Metric]:
+        """Each family once, as Prometheus wants it."""
+        families: dict[str, Metric] = {}
+        for replica, page in self._pages:
+            for family in text_string_to_metric_families(page.decode("utf-8")):
+                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged.samples += [
+                    sample._replace(labels={**sample.labels, "replica": replica}) for sample in family.samples
+                ]
+        yield from families.values()

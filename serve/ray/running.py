@@ -1,0 +1,164 @@
+"""``trnrt serve --engine ray`` from its first line to its last.
+
+Without ``--address`` it starts Ray on this machine, and ends it. With one the application stays on the cluster when the
+command has gone: serving a model's new file is the same command again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ray import serve as ray_serve
+from ray.exceptions import RayError
+from trnrt.errors import BackendError
+from trnrt.predict.clusters import CPU, joined, started
+from trnrt.report.console import note, render, say
+from trnrt.report.tables import plain_table
+from trnrt.serve.hosting.files import model_files
+from trnrt.serve.processes.listening import bound
+from trnrt.serve.processes.worker import LINGER_S
+from trnrt.serve.ray import listening as ray_listening
+from trnrt.serve.ray.proxy import CALLBACK, LAYERS
+from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed
+from trnrt.serve.settings import ServeSettings
+
+_LOOK_S, _TOLD_S = 30.0, 10.0
+_FAILED = "RuntimeError: the model "
+"""How a replica's reason begins within the traceback that Ray tells."""
+
+
+def serve(settings: ServeSettings) -> int:
+    """Serve until a signal says to stop, or put the application on a cluster; the exit code."""
+    files = model_files(settings)
+    app = application(settings)
+    _watch_signals()
+    if settings.address is not None:
+        with joined(settings.address):
+            _deploy(settings, app, list(files), settings.port)
+        return 0
+    os.environ.setdefault(CALLBACK, LAYERS)
+    each = {CPU: settings.replica_cpus, **needed(settings)}
+    # Ray takes long to start: where the port is in use, that is told before, and nobody else gets it meanwhile.
+    held = bound(settings.host, settings.port)
+    port = held.getsockname()[1]
+    with held, _stopped_early(), started(each, settings.replicas * len(files)) as session:
+        try:
+            say(f"starting Ray at {session['address']}, logs in {session['session_dir']}/logs; loading its replicas")
+            held.close()
+            _deploy(settings, app, list(files), port)
+            while True:
+                signal.pause()
+        except KeyboardInterrupt:
+            return _drained(settings)
+
+
+@contextmanager
+def _stopped_early() -> Iterator[None]:
+    """A stop while Ray starts is one, too: nothing was accepted. Ray's own handler of SIGTERM raises SystemExit(15)."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        say("stopped")
+        raise SystemExit(0) from None
+
+
+def _watch_signals() -> None:
+    """SIGTERM is what Ctrl-C is. To be called again when Ray is connected, which has an idea of its own about it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _deploy(settings: ServeSettings, app: Any, models: list[str], port: int) -> None:
+    """Put the application there, wait until it runs, and say where."""
+    _watch_signals()
+    ray_listening.start(settings.host, port)
+    try:
+        with _telling():
+            ray_serve.run(app, name=NAME, route_prefix="/")
+    except (RuntimeError, RayError) as error:
+        told = _reason([*_messages(), str(error)])
+        raise BackendError(f"Ray can't run the application: {told}", hint="Ray's logs tell more") from None
+    say(_summary(models) + f"{len(models)} of {len(models)} ready at {ray_listening.urls(settings.host, port)}")
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """What Ray says of what is not there yet, each thing once: it may wait for a place, and does so without end."""
+    over = threading.Event()
+
+    def tell() -> None:
+        said = {""}
+        while not over.wait(_TOLD_S):
+            for message in {_reason([message]) for message in _messages()} - said:
+                note(message)
+                said.add(message)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_LOOK_S)
+
+
+def _summary(models: list[str]) -> str:
+    """A table of the processes that serve."""
+    lines = []
+    for name in (FRONT, *map(deployment_of, models)):
+        for where in _broadcast(name, "where", _LOOK_S):
+            lines.append((name, where.replica.rpartition("#")[2], where.host, str(where.process), where.cores or ""))
+    return render([plain_table(("deployment", "replica", "host", "process", "NeuronCore"), lines)])
+
+
+def _drained(settings: ServeSettings) -> int:
+    """Answer what was accepted: 0 if that was everything, else 1. A second signal does not wait."""
+    clean = 0
+    try:
+        _broadcast(FRONT, "drain", settings.drain_timeout)  # a front that died says so in its place: the others go on
+    except KeyboardInterrupt:
+        return 1
+    except TimeoutError:
+        clean = 1
+    except (RayError, RuntimeError, KeyError):  # it was not there yet: nothing was accepted
+        return 0
+    with suppress(KeyboardInterrupt):
+        time.sleep(LINGER_S)  # until Ray's proxies have passed the last answers on; then all of Ray ends with us
+    return clean
+
+
+def _broadcast(deployment: str, method: str, seconds: float) -> list[Any]:
+    """What all replicas of a deployment say. TimeoutError, and what Ray raises where there is none."""
+    handle = ray_serve.get_deployment_handle(deployment, NAME)
+    answers: list[Any] = handle.broadcast(method).results(timeout_s=seconds, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, TimeoutError) or (isinstance(answer, Exception) and not isinstance(answer, RayError)):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, RayError)]
+
+
+def _messages() -> list[str]:
+    """What Ray says of each deployment."""
+    with suppress(RayError, RuntimeError):
+        application = ray_serve.status().applications.get(NAME)
+        return [deployment.message for deployment in application.deployments.values()] if application else []
+    return []
+
+
+def _reason(messages: list[str]) -> str:
+    """Why a replica did not start, out of the tracebacks that Ray tells; the last of the messages where none says."""
+    for message in messages:
+        _, found, rest = message.partition(_FAILED)
+        if found:
+            return (found + rest).removeprefix("RuntimeError: ").partition("\n")[0]
+    return " ".join(messages[-1].split())

@@ -1,0 +1,191 @@
+"""A batch that does not fit is taken some rows at a time, by the plan for these: only the time changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from planning import TOLERANCE, drawn, modelled, onnxruntimes
+from test_planner_sweeps import block, wide
+
+import trnrt
+from trnrt.planner import Plan
+from trnrt.planner.placing.passes import most_fewer
+from trnrt.planner.placing.sweeps import Sweep
+from trnrt.planner.rendering.stepwise import in_functions
+from trnrt.planner.saving.partitions import decode, encode
+from trnrt.planner.searching import fitting
+from trnrt.planner.searching.fitting import Fitted, Material
+from trnrt.running.profiler import profile_plan
+from trnrt.validate.layers import validate_layers
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of any size may be taken in parts, not only those that take long to plan."""
+    monkeypatch.setattr("trnrt.planner.placing.passes.AT_ONCE", 1)
+
+
+def in_passes(patch: pytest.MonkeyPatch, rows: int, sweep: Sweep | None = None) -> None:
+    """Have each plan made for so many rows at a time, with this sweep within them."""
+
+    def fit(material: Material) -> Fitted:
+        while material.batch != rows:
+            found = material.fewer()
+            assert found is not None
+            material = found
+        fitted = fitting._fit(material, sweep)
+        assert fitted is not None
+        return fitted
+
+    patch.setattr("trnrt.planner.searching.search.fit", fit)
+
+
+def session_of(model: onnx.ModelProto, dtype: str = "float32", target: str = "trn2") -> trnrt.InferenceSession:
+    return trnrt.InferenceSession(
+        model.SerializeToString(), dtype=dtype, target=target, backend="simulator", cache=False, buckets=(4,)
+    )
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("rows", "sweep"), [(1, None), (2, None), (2, Sweep(1, 4, 1))], ids=str)
+def test_answers_are_right(
+    rows: int, sweep: Sweep | None, dtype: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As onnxruntime's, of an inner value that leaves the model, too, and with a loop over images within a pass."""
+    in_passes(monkeypatch, rows, sweep)
+    session, feeds = session_of(block(), dtype, target), {"x": drawn(4, 3, 12, 12)}
+    outputs = session.run(None, feeds)
+    plan = session.last_plan
+    assert plan is not None and f"for row in range(0, 4, {rows}):" in plan.source
+    assert {step.images for step in plan.steps} == {rows, *([1] if sweep is not None else [])}
+    for ours, theirs in zip(outputs, onnxruntimes(block(), feeds), strict=True):
+        tolerance = min(TOLERANCE[dtype], 5e-2)
+        np.testing.assert_allclose(
+            ours.astype(np.float32), theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max()
+        )
+
+
+@pytest.mark.parametrize("sweep", [None, Sweep(1, 4, 1)], ids=str)
+def test_each_step_is_validated(sweep: Sweep | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step alone takes as many rows at a time as in its loop; a wrong weight in it is found."""
+    in_passes(monkeypatch, 2, sweep)
+    session, feeds = session_of(block()), {"x": drawn(4, 3, 12, 12)}
+    plan = session.plan_for(4)
+    report = validate_layers(session, feeds)
+    assert report.passed and len(report.layers) == len(plan.steps)
+    wrong = next(step for step in plan.steps if step.weights != "none")
+    name = next(name for name in plan.weights if name.startswith(("weights", wrong.name)))
+    plan.weights[name] = plan.weights[name] * np.float32(1.5)
+    assert not validate_layers(session, feeds, plan=plan).passed
+
+
+def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_passes(monkeypatch, 2)
+    session = session_of(block())
+    partition = session.partition_for(4)
+    plan = partition.plans[0]
+    assert decode(*encode(partition)).plans[0].steps == plan.steps
+    assert [tensor.shape for tensor in (*plan.inputs, *plan.results)] == [(4, 3, 12, 12), (4, 20, 6, 6), (4, 5)]
+    assert all(step.shape[0] == 4 and all(source.shape[0] == 4 for source in step.sources) for step in plan.steps)
+    profile = profile_plan(plan, tmp_path)
+    assert all(step.time_us >= 0 for step in profile.steps)
+    found = profile_plan(in_functions(plan), tmp_path).steps
+    assert [(step.name, step.time_us) for step in found] == [(step.name, step.time_us) for step in profile.steps]
+
+
+# -- when ---------------------------------------------------------------------------------------------
+
+
+def planned(model: onnx.ModelProto, rows: int, dtype: str, target: str) -> tuple[Plan, float]:
+    """The plan for so many rows, and its predicted latency."""
+    plan = session_of(model, dtype, target).plan_for(rows)
+    return plan, profile_plan(plan).benchmark_us
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    [
+        ("bfloat16", "trn2"),
+        ("bfloat16", "trn1"),
+        ("float32", "trn2"),
+        ("float32", "trn1"),
+    ],
+)
+def test_a_batch_takes_no_longer_than_its_halves(dtype: str, target: str) -> None:
+    """Where it does not fit SBUF, which a batch of four or eight does not."""
+    times = {rows: planned(wide("N"), rows, dtype, target)[1] for rows in (2, 4, 8, 16)}
+    for rows in (2, 4, 8):
+        assert times[2 * rows] <= 1.02 * 2 * times[rows], times
+
+
+def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen images at once, or eight twice, which the plan says: what is predicted to be faster. The answer stays."""
+    model = wide("N")
+    whole, us = planned(model, 16, "bfloat16", "trn1")
+    with monkeypatch.context() as patch:
+        in_passes(patch, 8)
+        _, longer = planned(model, 16, "bfloat16", "trn1")
+    assert not any("at a time" in note for note in whole.notes) and us < longer
+    times = iter(range(1000, 0, -1))
+    monkeypatch.setattr(fitting, "in_order_us", lambda program: float(next(times)))  # the passes are timed last
+    plan, _ = planned(model, 16, "bfloat16", "trn1")
+    assert "for row in range(0, 16, " in plan.source
+    assert any("rows of 16 at a time" in note for note in plan.notes)
+    feeds = {"x": drawn(16, 3, 64, 64)}
+    session = trnrt.InferenceSession(model.SerializeToString(), target="trn1", dtype="bfloat16", cache=False)
+    (ours,) = session.run(None, feeds)
+    (theirs,) = onnxruntimes(model, feeds)
+    np.testing.assert_allclose(ours.astype(np.float32), theirs, rtol=5e-2, atol=5e-2 * np.abs(theirs).max())
+
+
+def test_usual_batches_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trnrt.planner.placing.passes.AT_ONCE", 16)
+    assert fewer_of(block(), 16) is None and fewer_of(block(), 18) is not None
+
+
+def test_parts_of_a_batch() -> None:
+    assert [most_fewer(batch) for batch in (2, 3, 8, 12, 15, 31)] == [1, 1, 4, 6, 5, 1]
+
+
+def fewer_of(model: onnx.ModelProto, batch: int) -> Material | None:
+    """The material for a part of a batch, as the planner is offered it."""
+    offered: list[Material | None] = []
+
+    def fit(material: Material) -> Fitted:
+        offered.append(material.fewer())
+        fitted = fitting._fit(material, None)
+        assert fitted is not None
+        return fitted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trnrt.planner.searching.search.fit", fit)
+        session_of(model).plan_for(batch)
+    return offered[0]
+
+
+def test_rows_that_are_independent_are_parted() -> None:
+    part = fewer_of(block(), 4)
+    assert part is not None and part.batch == 2 and part.inputs[0].shape == (2, 3, 12, 12)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[N,4] x) => (float[N,4] y) { m = ReduceMean<axes=[0], keepdims=1>(x)  y = Sub(x, m) }",
+        "(float[N,4] x) => (float[N,4] y) { y = Softmax<axis=0>(x) }",
+        # The number of rows becomes a number that is computed with.
+        """(float[N,4] x) => (float[N,4] y) {
+            s = Shape<start=0, end=1>(x)  n = Cast<to=1>(s)  y = Div(x, n) }""",
+        # Rows first, but of two sizes.
+        "(float[N,4] x) => (float[N,4] y) { t = Reshape(x, s)  r = Relu(t)  y = Reshape(r, u) }",
+        "(float[4,4] x) => (float[4,4] y) { y = Relu(x) }",
+    ],
+    ids=["mean", "softmax", "count", "mixed_shape", "fixed"],
+)
+def test_what_else_is_not(graph: str) -> None:
+    tensors = {"s": np.array([2, -1]), "u": np.array([-1, 4])} if "Reshape" in graph else {}
+    assert fewer_of(modelled(graph, tensors), 4) is None

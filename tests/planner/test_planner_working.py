@@ -1,0 +1,59 @@
+"""What steps say that their kernels take of SBUF, against what these take when they are traced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trnrt
+from trnrt.nki.machine.program import MemoryRegion, Program
+from trnrt.planner.placing.placement import working_bytes
+from trnrt.planner.searching.fitting import Fitted, Material, fit, refit
+
+FOLDER = Path(__file__).parents[2] / "data" / "architectures"
+MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in path.stem)
+
+
+def taken(program: Program, lines: tuple[int, int]) -> int:
+    """The most bytes a partition that tiles of these lines of the module hold at once."""
+    spans = program.lifetimes()
+    changes: list[tuple[int, int]] = []
+    for tile in program.storages:
+        if tile.buffer is MemoryRegion.sbuf and tile.index in spans and lines[0] <= tile.line <= lines[1]:
+            first, last = spans[tile.index]
+            changes += [(2 * first, tile.partition_bytes), (2 * last + 1, -tile.partition_bytes)]
+    held = most = 0
+    for _, change in sorted(changes):
+        held += change
+        most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("dtype", "target", "batch"), [("float32", "trn2", 1), ("bfloat16", "trn1", 3)])
+def test_no_kernel_takes_more_than_its_step_says(
+    model: Path, dtype: str, target: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the planner counts on where it does not trace a module to see whether it fits."""
+    seen: list[tuple[Material, Fitted]] = []
+
+    def seeing(material: Material) -> Fitted:
+        seen.append((material, fit(material)))
+        return seen[-1][1]
+
+    monkeypatch.setattr("trnrt.planner.searching.search.fit", seeing)
+    session = trnrt.InferenceSession(str(model), dtype=dtype, target=target, cache=False, effort=0)
+    batch = session.model.batch if isinstance(session.model.batch, int) else batch
+    session.plan_for(batch)
+    ((material, fitted),) = seen
+    placed, module = fitted.placed, fitted.module
+    traced = refit(material, placed.sweep)
+    assert traced is not None and traced.program is not None
+    steps = material.steps if placed.sweep is None else placed.sweep.parts(material.steps)
+    some = 0
+    for step, lines, (loading, _) in zip(steps, module.lines, module.loading, strict=True):
+        most = taken(traced.program, lines)
+        assert most <= working_bytes(step, placed, held=loading == "prefetched"), step.name
+        some += most > 0
+    assert some

@@ -1,0 +1,149 @@
+"""The docs say what the code does: every operator, verb, flag and environment variable, and nothing that is not there.
+
+``UPDATE_DOCS=1 pytest tests/project/test_docs.py`` writes the generated pages anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import typer
+from operator_table import left_out, messages, operator_page, schemas, titled
+from profiles import made_profile
+from typer.core import TyperArgument, TyperGroup, TyperOption
+
+from trnrt.cli import app
+from trnrt.errors import UnsupportedModelError
+from trnrt.importer import import_model
+from trnrt.nki.checking import Report
+from trnrt.nki.machine.timing.steps import BOUNDS
+from trnrt.planner.lowering.walk import _REGISTRY, supported_operators
+from trnrt.planner.making import make_plan
+from trnrt.report.documents import nki_profile_document, profile_document
+from trnrt.report.profiles import step_uses_table
+from trnrt.report.summary import summary_of
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_operator_table_is_generated() -> None:
+    page = DOCS / "operators.md"
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(operator_page(), encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    if f"onnx {onnx.__version__} " in text:
+        assert text == operator_page()
+    # Another onnx has other opsets and other tests, but not other lowering functions.
+    named = re.findall(r"^\| ([\w.]+) \| .*\.py` \|$", text, re.MULTILINE)
+    assert named == [titled(operator) for operator in supported_operators()]
+
+
+def test_what_stays_out_is_every_other_operator_of_onnx() -> None:
+    out = [name for names in left_out().values() for name in names]
+    assert len(out) == len(set(out)) > 50
+    lowered = {titled(operator) for operator in supported_operators()}
+    known = {titled(operator) for operator, history in schemas().items() if history}
+    assert known - lowered - {"Constant"} == {name for name in out if name in known}
+    assert {"Loop", "StringNormalizer", "LSTM", "QLinearConv"} <= set(out)
+
+
+def test_messages_are_those_that_a_model_gets() -> None:
+    """What the table says of an operator is what its error says, for a model that runs into it."""
+    graph = 'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<mode="cubic">(x, , s) }'
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{graph}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "s"))
+    with pytest.raises(UnsupportedModelError) as caught:
+        make_plan(import_model(model.SerializeToString()), {"x": (1, 1, 4, 4)}, target="trn2", dtype="float32")
+    templates = [re.escape(text).replace("…", ".*") for text in messages(_REGISTRY["", "Resize"], "Resize")]
+    assert any(re.fullmatch(template, caught.value.blockers[0].reason) for template in templates)
+
+
+def verbs(group: TyperGroup, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every verb with its whole name, those of groups included."""
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from verbs(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def command_page() -> str:
+    """docs/cli.md: every verb with its arguments and flags, from the commands themselves."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    lines = [
+        "# The command line",
+        "",
+        "Generated from the commands, but for [Reading a profile](#reading-a-profile),",
+        "[What the device can't run](#what-the-device-cant-run) and [Overriding the planner](#overriding-the-planner)",
+        "at the end. Every verb exits with 0 for success, 1 where the answer is no (a mismatch, an unsupported model,",
+        "a regression), and 2 where the request was wrong (a bad file, flag or input, a file that can't be written).",
+        "",
+    ]
+    for name, command in verbs(group):
+        arguments = " ".join(p.name.upper() for p in command.params if isinstance(p, TyperArgument) and p.name)
+        lines += [f"## trnrt {name} {arguments}".rstrip(), "", " ".join((command.help or "").split()), ""]
+        lines += ["| flag | meaning |", "|---|---|"]
+        for parameter in command.params:
+            if isinstance(parameter, TyperOption) and not parameter.hidden:
+                flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
+                lines.append(f"| {flags} | {' '.join((parameter.help or '').split()).replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+BY_HAND = "# Reading a profile\n"
+
+
+def test_command_reference_is_generated() -> None:
+    page = DOCS / "cli.md"
+    generated, heading, rest = page.read_text(encoding="utf-8").partition(BY_HAND)
+    if os.environ.get("UPDATE_DOCS"):
+        generated = f"{command_page()}\n"
+        page.write_text(generated + heading + rest, encoding="utf-8")
+    assert generated == f"{command_page()}\n"
+
+
+def test_reading_a_profile_names_every_key_column_and_name_of_the_profiler() -> None:
+    text = (DOCS / "cli.md").read_text(encoding="utf-8").partition(BY_HAND)[2]
+    profile = made_profile()
+    document = profile_document("m", profile, version="1")
+    nested = (document["predicted_us"], document["steps"][0], document["engines"]["dma"], document["roofline"])
+    columns = [str(column.header) for column in step_uses_table(profile).columns]
+    report = nki_profile_document(Report("f", "trn2"), [], version="1")
+    wanted = [*document, *report, *(key for keys in nested for key in keys), *columns, *summary_of(profile), *BOUNDS]
+    assert [name for name in wanted if f"`{name}`" not in text] == []
+
+
+def test_every_environment_variable_is_documented() -> None:
+    used = set()
+    for path in (ROOT / "trnrt").rglob("*.py"):
+        used |= set(re.findall(r'"((?:TRNRT|NEURON)_[A-Z_]+)"', path.read_text(encoding="utf-8")))
+    pages = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS.glob("*.md")])
+    assert used and all(name in pages for name in used), used
+
+
+def test_readme_names_operators_that_are_there_and_where_all_of_them_are() -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## What it runs")[1].split("\n## ")[0]
+    first = section.strip().split(".\n")[0].partition(":")[2]
+    named = set(re.findall(r"\b[A-Z][A-Za-z]+\b", first))
+    assert len(named) > 20
+    assert named <= {operator for _, operator in supported_operators()}
+    assert "`docs/operators.md`" in section
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name)
+def test_pages_name_files_that_exist(page: Path) -> None:
+    """A path in backquotes or in a listing is there."""
+    for path in re.findall(
+        r"`((?:trnrt|kernels|models|benchmarks|tests|docs)/[\w/.]+?)/?`", page.read_text(encoding="utf-8")
+    ):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"

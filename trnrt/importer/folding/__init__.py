@@ -1,0 +1,1 @@
+"""Constants are computed, and every shape and type becomes known."""

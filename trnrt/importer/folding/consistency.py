@@ -1,0 +1,205 @@
+"""Contradictions between a node's inputs that onnx's inference lets pass: weights of another layer, a bias too long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from trnrt.importer.folding.spatial import given_scales, pool_spans
+from trnrt.importer.values import static_shape
+
+Shape = tuple[int, ...]
+_Rule = Callable[[ir.Node, list[Shape | None]], str | None]
+_RULES: dict[str, _Rule] = {}
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def contradiction(node: ir.Node) -> str | None:
+    """What is wrong with the shapes of the node's inputs, in words; None where nothing is."""
+    rule = _RULES.get(node.op_type) if node.domain == "" else None
+    if rule is None or not node.inputs or static_shape(node.inputs[0]) is None:
+        return None
+    return rule(node, [static_shape(value) for value in node.inputs])
+
+
+def _for(*operators: str) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(operators, rule))
+        return rule
+
+    return register
+
+
+def _at(shapes: list[Shape | None], index: int) -> Shape | None:
+    return shapes[index] if index < len(shapes) else None
+
+
+def broadcasts_to(shape: Shape, wanted: Shape) -> bool:
+    """Can a tensor of ``shape`` be repeated to be of shape ``wanted``?"""
+    tail = wanted[len(wanted) - len(shape) :]
+    return len(shape) <= len(wanted) and all(a in (1, b) for a, b in zip(shape, tail, strict=True))
+
+
+@_for("Gemm")
+def _gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    a, b, c = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2)
+    if a is None or b is None:
+        return None
+    if len(a) != 2 or len(b) != 2:
+        return f"it multiplies tensors of shape {a} and {b}, which are no matrices"
+    for name in ("alpha", "beta"):
+        factor = node.attributes.get_float(name, 1.0)
+        if not math.isfinite(factor):
+            return f"its {name} is {factor}"
+    rows, inner = reversed(a) if node.attributes.get_int("transA", 0) else a
+    other, columns = reversed(b) if node.attributes.get_int("transB", 0) else b
+    if inner != other:
+        return f"it multiplies matrices of shape {(rows, inner)} and {(other, columns)}"
+    if c is not None and not broadcasts_to(c, (rows, columns)):
+        return f"it adds a tensor of shape {c} to a product of shape {(rows, columns)}"
+    return None
+
+
+@_for("Conv")
+def _conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data, weight, bias, group = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2), node.attributes.get_int("group", 1)
+    if data is None or weight is None:
+        return None
+    if len(data) < 3 or len(weight) != len(data):
+        return f"it has an input of shape {data} and weights of shape {weight}"
+    if group < 1 or weight[1] * group != data[1] or weight[0] % group:
+        return f"it has {data[1]} channels in {group} groups and weights of shape {weight}"
+    if bias is not None and bias != (weight[0],):
+        return f"it has weights of shape {weight} and a bias of shape {bias}"
+    return _padded_twice(node)
+
+
+def _padded_twice(node: ir.Node) -> str | None:
+    rule, pads = node.attributes.get_string("auto_pad", "NOTSET"), list(node.attributes.get_ints("pads", []))
+    return f"it has auto_pad={rule} and pads={pads}" if rule != "NOTSET" and any(pads) else None
+
+
+@_for("ConvTranspose")
+def _conv_transpose(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data, weight, bias, group = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2), node.attributes.get_int("group", 1)
+    if data is None or weight is None:
+        return None
+    if len(data) < 3 or len(weight) != len(data):
+        return f"it has an input of shape {data} and weights of shape {weight}"
+    if group < 1 or weight[0] != data[1] or data[1] % group:
+        return f"it has {data[1]} channels in {group} groups and weights of shape {weight}"
+    if bias is not None and bias != (weight[1] * group,):
+        return f"it has weights of shape {weight} in {group} groups and a bias of shape {bias}"
+    return _transposed_window(node, data[2:], weight[2:])
+
+
+def _transposed_window(node: ir.Node, sizes: Shape, kernel: Shape) -> str | None:
+    """Results that a strided convolution would not make the input of."""
+    rank, wanted = len(sizes), list(node.attributes.get_ints("output_shape", []))
+    if (told := _padded_twice(node)) is not None:
+        return told
+    strides, dilations, more = (
+        list(node.attributes.get_ints(name, [default] * rank))
+        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    pads = list(node.attributes.get_ints("pads", [0, 0] * rank))
+    given = f"strides={strides}, dilations={dilations}, output_padding={more}, pads={pads}"
+    if not len(strides) == len(dilations) == len(more) == rank or len(pads) != 2 * rank:
+        return f"it has {given} for images of {sizes}"
+    if min([*strides, *dilations], default=1) < 1 or min(more, default=0) < 0:
+        return f"it has {given}, not all positive"
+    if wanted and len(wanted) not in (rank, rank + 2):
+        return f"it has output_shape={wanted} for images of {sizes}"
+    for axis, size in enumerate(sizes):
+        reach, stride = (kernel[axis] - 1) * dilations[axis] + 1, strides[axis]
+        whole = (size - 1) * stride + reach + more[axis]
+        if more[axis] >= max(stride, dilations[axis]):
+            return f"output_padding={more} must be less than the larger of strides={strides} and dilations={dilations}"
+        made = max(whole, wanted[axis - rank]) if wanted else whole
+        if (made - reach) // stride + 1 != size:
+            asked = f"output_shape={wanted}" if wanted else given
+            return f"{asked} is for {(made - reach) // stride + 1} elements along an axis of {size}"
+    return None
+
+
+@_for("AveragePool", "LpPool", "MaxPool")
+def _pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    """What onnxruntime refuses, too: windows that would see padding alone, or that have no definite place."""
+    data, kernel = shapes[0] or (), node.attributes.get_ints("kernel_shape", ())
+    sizes, ones = data[2:], [1] * len(kernel)
+    if len(sizes) != len(kernel):
+        return f"it has an input of shape {data} and a window of {tuple(kernel)}"
+    strides, dilations = (node.attributes.get_ints(name, ones) for name in ("strides", "dilations"))
+    pads = node.attributes.get_ints("pads", [0, 0] * len(kernel))
+    if not len(strides) == len(dilations) == len(kernel) or len(pads) != 2 * len(kernel):
+        given = f"strides={list(strides)}, dilations={list(dilations)}, pads={list(pads)}"
+        return f"it has {given} for a window of {list(kernel)}"
+    if min([*strides, *dilations, *kernel], default=1) < 1:
+        given = f"strides={list(strides)}, dilations={list(dilations)}, kernel_shape={list(kernel)}"
+        return f"it has {given}, not all positive"
+    if any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True)):
+        return f"it pads by {list(pads)}, and a window of {list(kernel)} must be larger than each of its paddings"
+    spans = pool_spans(node, sizes) or []
+    # It computes MaxPool of other dtypes, and with dilations, by another kernel, which takes any padding.
+    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
+    plain = node.op_type == "MaxPool" and max(dilations) == 1 and dtype in (None, *_FLOATS)
+    cuts = all(node.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad"))
+    plain |= node.op_type == "AveragePool" and _opset(node) < 19 and not cuts
+    if plain and any(min(span.before, span.after) < 0 for span in spans):
+        return f"auto_pad finds negative padding for a window of {list(kernel)} with strides={list(strides)}"
+    return None
+
+
+def _opset(node: ir.Node) -> int:
+    return node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+
+
+@_for("Upsample")
+def _upsampled(node: ir.Node, _shapes: list[Shape | None]) -> str | None:
+    scales = given_scales(node)
+    return None if scales is None or scales.min() >= 1 else f"it can't shrink, and its scales are {scales.tolist()}"
+
+
+@_for("Split")
+def _split(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data, count = shapes[0] or (), node.attributes.get_int("num_outputs", 0)
+    axis = node.attributes.get_int("axis", 0)
+    if count < 1 or not -len(data) <= axis < len(data):
+        return None
+    size = data[axis]
+    # All parts but the last are of one size, which is rounded up.
+    fits = -(-size // count) * (count - 1) <= size
+    return None if fits else f"it can't divide {size} elements into {count} parts"
+
+
+@_for("DepthToSpace", "SpaceToDepth")
+def _blocks(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data, block = shapes[0] or (), node.attributes.get_int("blocksize", 0)
+    if len(data) != 4 or block < 1:
+        return f"it has an input of shape {data} and blocksize={block}"
+    if node.op_type == "SpaceToDepth" and (data[2] % block or data[3] % block):
+        return f"{data[2]} rows and {data[3]} columns are not whole blocks of {block}"
+    if node.op_type == "DepthToSpace" and data[1] % (block * block):
+        return f"{data[1]} channels are not whole blocks of {block} x {block}"
+    return None
+
+
+@_for("BatchNormalization", "InstanceNormalization")
+def _normalization(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data = shapes[0] or ()
+    if not node.attributes.get_int("spatial", 1):
+        return None
+    wanted = (data[1] if len(data) > 1 else 1,)
+    wrong = next((shape for shape in shapes[1:] if shape is not None and shape != wanted), None)
+    return None if wrong is None else f"it has an input of shape {data} and parameters of shape {wrong}"
+
+
+@_for("LayerNormalization", "PRelu", "RMSNormalization")
+def _broadcasting(node: ir.Node, shapes: list[Shape | None]) -> str | None:
+    data, opset = shapes[0] or (), node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+    if node.op_type == "PRelu" and opset < 7:
+        return None
+    wrong = next((shape for shape in shapes[1:] if shape is not None and not broadcasts_to(shape, data)), None)
+    return None if wrong is None else f"it has an input of shape {data} and parameters of shape {wrong}"

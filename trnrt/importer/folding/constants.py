@@ -1,0 +1,214 @@
+"""Constant folding and shape inference over a graph whose input shapes are concrete.
+
+onnxscript's folder does both node by node. Added here: bounds on what it may compute, the shapes of
+``ai.onnx.ml`` operators, constants that fill a shape with one value without storing it, and operators
+that turn out to change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+from onnxscript import optimizer
+
+from trnrt.importer.folding.dequantising import dequantised
+from trnrt.importer.folding.guarding import is_premature
+from trnrt.importer.folding.history import Snapshot
+from trnrt.importer.folding.idle import is_idle
+from trnrt.importer.folding.inference import Reason, infer, why_unknown
+from trnrt.importer.folding.spatial import SIZED, is_open
+from trnrt.importer.folding.windows import write_out_padding
+from trnrt.importer.naming import listed, titled
+from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
+from trnrt.importer.values import constant_array, replace_output, static_size
+
+# The folder has its own limits, in elements; ours are in bytes and come first.
+_NO_LIMIT = 2**62
+
+# Operators whose work and memory are in proportion to what they read and write.
+_CHEAP = frozenset(
+    """Abs Add And Atan Cast CastLike Ceil Celu Clip Concat Cos Cosh Div Elu Equal Exp Expand Flatten Floor Gather
+    Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log
+    Max Mean Min Mish Mod Mul Neg Not Or PRelu Pad Pow Range Reciprocal ReduceL1 ReduceL2 ReduceMax
+    ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu Shrink Sigmoid Sign
+    Sin Sinh Slice Softplus Softsign Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile Transpose
+    Unsqueeze Where Xor""".split()  # noqa: SIM905, a list would take eighty lines
+)
+# These work harder, and are folded only if what they read and write is small. No other operator is folded.
+_HARDER = frozenset(
+    {"ArgMax", "ArgMin", "CumSum", "Erf", "GatherElements", "GatherND", "Gemm", "MatMul", "Softmax", "Trilu"}
+)
+_SMALL = 4096
+
+# The folder takes sequences apart whatever their length, and with operators that only newer opsets have. It doesn't see
+# nodes, either, whose result onnxruntime sizes otherwise than ONNX's inference: what follows would be folded wrongly.
+_OF_SEQUENCES = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence"})
+
+_MOST_ROUNDS = 32
+
+
+@dataclass
+class Folder:
+    """Folds ``model`` in place, as often as asked; all its folding together stays in the limits.
+
+    ``symbols`` says what the model's symbolic dimensions are.
+    """
+
+    model: ir.Model
+    symbols: dict[str, int]
+    _left: int = MOST_FOLDED
+
+    def __post_init__(self) -> None:
+        """Forget what the file says about shapes inside: it may be stale, and inference knows better."""
+        for node in self.model.graph:
+            for value in node.outputs:
+                value.meta["trnrt.declared"] = (value.type, value.shape)
+                value.type = value.shape = None
+
+    def settle(self) -> list[str]:
+        """Fold, infer, and drop what is idle or unused until nothing changes; returns what was done, in words."""
+        notes = self._drop_unused()
+        before = Snapshot(self.model.graph)
+        # A result that a shape is read from, for the next one to be sized by, takes a round each.
+        sized = sum(node.op_type in SIZED for node in self.model.graph)
+        for node in self.model.graph:
+            infer(node, self.model, self.symbols)
+        for _ in range(_MOST_ROUNDS + sized):
+            if not self._round():
+                break
+        notes += before.changes(self.model.graph)
+        return notes + write_out_padding(self.model)
+
+    def problems(self) -> list[Reason]:
+        """Why values have no static shape, if any."""
+        return list(why_unknown(self.model))
+
+    def _drop_unused(self) -> list[str]:
+        nodes = [(node, titled(node)) for node in self.model.graph]
+        passes.RemoveUnusedNodesPass()(self.model)
+        gone = [title for node, title in nodes if node.graph is None]
+        return [f"left out, as no output needs it: {listed(gone)}"] if gone else []
+
+    def _round(self) -> bool:
+        changed = self._fold()
+        changed |= passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(self.model).modified
+        changed |= self._lift_constant_outputs()
+        changed |= passes.RemoveUnusedNodesPass()(self.model).modified
+        for node in self.model.graph:
+            changed |= (
+                infer(node, self.model, self.symbols)
+                or self._fill(node)
+                or self._dequantise(node)
+                or _drop_if_idle(node)
+            )
+        return bool(changed)
+
+    def _fold(self) -> bool:
+        nodes = self.model.graph.all_nodes()
+        held = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
+        for node in held:
+            node.domain = "trnrt.held"
+        result = optimizer.fold_constants(
+            self.model,
+            onnx_shape_inference=True,
+            input_size_limit=_NO_LIMIT,
+            output_size_limit=_NO_LIMIT,
+            should_fold=self._may_fold,
+        )
+        for node in held:
+            node.domain = ""
+        return bool(result.modified)
+
+    def _may_fold(self, node: ir.Node) -> bool:
+        """Is it worth computing this node now? All its inputs are constant."""
+        for value in node.inputs:
+            if value is not None:
+                # The folder's record of all that a constant came from grows with the square of a chain's length.
+                value.meta.pop(optimizer.FOLDED_FROM_KEY, None)
+        if node.domain != "" or node.op_type not in _CHEAP | _HARDER or len(node.outputs) != 1:
+            return False
+        output = node.outputs[0]
+        size = static_size(output)
+        if size is None or output.dtype is None or ir.DataType.STRING in (output.dtype, *_dtypes(node)):
+            return False
+        arrays = [array for value in node.inputs if (array := constant_array(value)) is not None]
+        if node.op_type in _HARDER and size + sum(a.size for a in arrays) > _SMALL:
+            return False
+        there = sum(_stored_bytes(array) for array in arrays)
+        made = math.ceil(size * output.dtype.itemsize)
+        return made <= max(LARGEST_CONSTANT, there) and self._spend(made)
+
+    def _spend(self, size: int) -> bool:
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def _fill(self, node: ir.Node) -> bool:
+        """Make a ConstantOfShape an initializer that looks like a full array but stores one element."""
+        if node.op_type != "ConstantOfShape" or node.domain != "" or node.inputs[0] is None:
+            return False
+        shape = constant_array(node.inputs[0])
+        if shape is None or shape.ndim != 1 or np.any(shape < 0):
+            return False
+        value = node.attributes.get("value")
+        element = value.as_tensor().numpy().reshape(-1)[:1] if value is not None else np.zeros(1, np.float32)
+        dims = [int(dim) for dim in shape]
+        if element.size != 1 or not self._spend(math.prod(dims) * element.itemsize):
+            return False
+        _replace_by_constant(node, ir.tensor(np.broadcast_to(element.reshape([1] * len(dims)), dims)))
+        return True
+
+    def _dequantise(self, node: ir.Node) -> bool:
+        """Compute weights that are stored as integers; onnxscript's folder keeps them, for who computes in integers."""
+        source = node.inputs[0] if node.inputs else None
+        if node.op_type != "DequantizeLinear" or source is None or (whole := constant_array(source)) is None:
+            return False
+        made = 4 * whole.size
+        # The file's integers may take 4 bits each; anything larger is an array that only looks large.
+        if made > max(LARGEST_CONSTANT, 8 * _stored_bytes(whole)) or made > self._left:
+            return False
+        array = dequantised(node)
+        if array is None:
+            return False
+        self._spend(made)
+        _replace_by_constant(node, ir.tensor(array))
+        return True
+
+    def _lift_constant_outputs(self) -> bool:
+        """Make Constant nodes that are graph outputs initializers, which the pass for the others leaves out."""
+        nodes = [value.producer() for value in self.model.graph.outputs]
+        constants = [n for n in nodes if n is not None and n.op_type == "Constant" and n.domain == ""]
+        for node in constants:
+            if (tensor := node.outputs[0].const_value) is not None:
+                _replace_by_constant(node, tensor)
+        return bool(constants)
+
+
+def _replace_by_constant(node: ir.Node, tensor: ir.TensorProtocol) -> None:
+    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+    replace_output(node, ir.Value(name=node.outputs[0].name, type=kind, shape=shape, const_value=tensor))
+
+
+def _drop_if_idle(node: ir.Node) -> bool:
+    """Turn a node that changes nothing into an Identity, which the folder then removes where it may."""
+    if not is_idle(node):
+        return False
+    source = node.inputs[0]
+    copy = ir.node("Identity", [source], name=node.name)
+    replace_output(node, copy.outputs[0], copy)
+    return True
+
+
+def _dtypes(node: ir.Node) -> Iterator[ir.DataType | None]:
+    return (value.dtype for value in node.inputs if value is not None)
+
+
+def _stored_bytes(array: np.ndarray) -> int:
+    """Bytes in memory: one element if the array only looks larger."""
+    return array.itemsize if not any(array.strides) else int(array.nbytes)

@@ -1,0 +1,1 @@
+"""From the file to a checked model."""

@@ -1,0 +1,113 @@
+"""Tensors whose data stands in a file beside the model: from the model's folder, and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+import onnx_ir as ir
+
+from trnrt.errors import ModelFileError
+from trnrt.importer.naming import quoted
+from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
+from trnrt.importer.reading.protos import all_tensors
+
+_TOGETHER = "Keep the data file beside the model file, under the name that it was exported with."
+
+
+def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> bool:
+    """Read all external data into ``model``; false if there was any, and ``model`` has changed.
+
+    ``room`` is how many bytes it may be.
+    """
+    found = False
+    for tensor in _external_tensors(model):
+        found = True
+        place = _Place(tensor, where)
+        if folder is None:
+            raise place.error("stands in another file, which bytes can't refer to", "Give the model file's path.")
+        room -= place.size
+        if room < 0:
+            raise ModelFileError(
+                f"{where}: the model and its external data are larger than {in_words(LARGEST_MODEL)}",
+                hint="trnrt takes models up to that size.",
+            )
+        data = place.read(folder)
+        tensor.ClearField("external_data")
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.raw_data = data
+    return not found
+
+
+def _external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for tensor in all_tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield tensor
+
+
+class _Place:
+    """Where a tensor's data stands, as the model says it; nothing of that is believed before it is checked."""
+
+    def __init__(self, tensor: onnx.TensorProto, where: str) -> None:
+        self._entries = {entry.key: entry.value for entry in tensor.external_data}
+        self._tensor, self._where = tensor.name, where
+        self.location = self._entries.get("location", "")
+        self.offset = self._number("offset", 0)
+        self.size = self._needed(tensor)
+        if self._number("length", self.size) != self.size:
+            given = self._number("length", 0)
+            raise self.error(f"has {given} bytes, but its shape and type need {self.size}", _TOGETHER)
+
+    def error(self, problem: str, hint: str) -> ModelFileError:
+        return ModelFileError(f"{self._where}: the data of tensor {quoted(self._tensor)} {problem}", hint=hint)
+
+    def read(self, folder: Path) -> bytes:
+        """The tensor's bytes."""
+        path = self._path(folder)
+        try:
+            # The links were followed above; whoever puts one here since then doesn't get it followed.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                there = os.fstat(file.fileno()).st_size
+                if there < self.offset + self.size:
+                    end = self.offset + self.size
+                    raise self.error(
+                        f"ends at byte {end} of {quoted(self.location)}, which has only {there} bytes",
+                        "The data file is cut short or of another model: copy or export both files again.",
+                    )
+                file.seek(self.offset)
+                return file.read(self.size)
+        except OSError as error:
+            raise self.error(f"can't be read from {quoted(self.location)} ({error.strerror})", _TOGETHER) from error
+
+    def _path(self, folder: Path) -> Path:
+        location = self.location
+        if not location or "\0" in location:
+            raise self.error("stands in another file, but the model doesn't say in which", _TOGETHER)
+        base = Path(os.path.realpath(folder))
+        path = Path(os.path.realpath(base / location))
+        is_absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
+        if is_absolute or not path.is_relative_to(base):
+            raise self.error(
+                f"is said to stand in {quoted(location)}, outside the model's folder, where trnrt doesn't look",
+                "Copy the data file itself, no link to it, into the model file's folder.",
+            )
+        if not path.is_file():
+            raise self.error(f"should stand in the file {quoted(location)}, which is missing", _TOGETHER)
+        return path
+
+    def _number(self, key: str, default: int) -> int:
+        text = self._entries.get(key, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise self.error(f"has the {key} {quoted(text)}, which is no number of bytes", _TOGETHER)
+        return int(text)
+
+    def _needed(self, tensor: onnx.TensorProto) -> int:
+        """Bytes that the tensor's shape and type need."""
+        try:
+            bits = ir.DataType(tensor.data_type).bitwidth
+        except (TypeError, ValueError):
+            raise self.error("has a type that can't stand in another file", _TOGETHER) from None
+        return (math.prod(map(int, tensor.dims)) * int(bits) + 7) // 8

@@ -1,0 +1,178 @@
+"""A model file to a checked graph. What is wrong with a file is always a ModelFileError."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from trnrt.errors import ModelFileError
+from trnrt.importer.model import ImportedModel
+from trnrt.importer.naming import name_nodes, one_line, root_cause
+from trnrt.importer.parameters import find_parameters
+from trnrt.importer.quiet import undisturbed
+from trnrt.importer.reading import checking, external, signature
+from trnrt.importer.reading.axes import sort_axes
+from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
+from trnrt.importer.reading.protos import all_tensors, name_standard_domain
+from trnrt.importer.reading.sniffing import guess
+
+_EXPORT_AGAIN = "Copy or export the file again; an ONNX file is what torch.onnx.export or onnx.save writes."
+
+
+def read_model(source: str | os.PathLike[str] | bytes, name: str | None) -> ImportedModel:
+    """See ``trnrt.importer.import_model``."""
+    if isinstance(source, bytes):
+        return _import(source, None, name or "model", f"model {name!r}" if name else "the model")
+    path = Path(os.fspath(source))
+    where = one_line(str(path))
+    return _import(_content(path, where), path.parent, name or path.stem, where)
+
+
+def _import(data: bytes, folder: Path | None, name: str, where: str) -> ImportedModel:
+    try:
+        with undisturbed():
+            proto, is_whole = _checked(data, folder, where)
+            return _imported(proto, name, where, _digest(data, () if is_whole else all_tensors(proto)))
+    except ModelFileError:
+        raise
+    except Exception as error:
+        # The file is untrusted, and the libraries below report what they stumble over as they like.
+        problem = f"{where}: the model is broken inside ({root_cause(error)})"
+        raise ModelFileError(problem, hint=_EXPORT_AGAIN) from error
+
+
+def _digest(data: bytes, tensors: Iterable[onnx.TensorProto]) -> str:
+    """SHA-256 over the file and the data of ``tensors``, in hexadecimal."""
+    digest = hashlib.sha256(data)
+    for tensor in tensors:
+        digest.update(tensor.raw_data)
+    return digest.hexdigest()
+
+
+def _checked(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelProto, bool]:
+    """The model in the file, with all its data, in topological order; and whether all of it stood in the file."""
+    proto = parse(data, where)
+    checking.check_names(proto, where)
+    checking.check_versions(proto, where)
+    checking.check_size(proto, where)
+    checking.check_tensors(proto, where)
+    checking.check_counts(proto, where)
+    is_whole = external.load(proto, folder, where, LARGEST_MODEL - len(data))
+    is_as_read = [
+        is_whole,
+        name_standard_domain(proto),
+        checking.sort_nodes(proto, where),
+        signature.shape_outputs(proto),
+    ]
+    with signature.shapes_stated(proto) as all_stated:
+        checking.check_model(data if all(is_as_read) and all_stated else proto.SerializeToString(), where)
+    checking.check_graph(proto, where)
+    return proto, is_whole
+
+
+def _content(path: Path, where: str) -> bytes:
+    """The file's bytes."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelFileError(f"{where}: this is a folder", hint="Give the path of the .onnx file in it.")
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFileError(f"{where}: this is not a regular file", hint="Give the path of an .onnx file.")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_MODEL + 1)
+    except FileNotFoundError:
+        raise ModelFileError(f"{where}: there is no such file", hint="Check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelFileError(f"{where}: the file can't be read ({reason})", hint="Check the path.") from error
+    return data
+
+
+def parse(data: bytes, where: str) -> onnx.ModelProto:
+    """The content of a file as a ModelProto, or an error that says what the file is instead."""
+    if not data:
+        raise ModelFileError(f"{where}: the file is empty", hint=_EXPORT_AGAIN)
+    if len(data) > LARGEST_MODEL:
+        raise ModelFileError(f"{where}: the file is larger than {in_words(LARGEST_MODEL)}, which no ONNX model can be")
+    try:
+        proto = onnx.load_model_from_string(data)
+    except Exception:  # protobuf's DecodeError, which has no home that all its versions share
+        proto = None
+    if proto is not None and proto.HasField("ir_version") and proto.HasField("graph"):
+        return proto
+    if (found := guess(data)) is not None:
+        raise ModelFileError(f"{where}: not an ONNX model but {found.what}", hint=found.hint)
+    # An ONNX file starts with the field ir_version, a small number.
+    if data[0] == 0x08 and len(data) > 1 and 0 < data[1] <= onnx.IR_VERSION:
+        raise ModelFileError(f"{where}: the ONNX model is cut short or damaged", hint=_EXPORT_AGAIN)
+    raise ModelFileError(f"{where}: not an ONNX model", hint=_EXPORT_AGAIN)
+
+
+def _imported(proto: onnx.ModelProto, name: str, where: str, digest: str) -> ImportedModel:
+    initialized = {tensor.name for tensor in proto.graph.initializer}
+    inputs = tuple(signature.tensor_info(info) for info in proto.graph.input if info.name not in initialized)
+    outputs = tuple(signature.tensor_info(info) for info in proto.graph.output)
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    model = _graph(proto, where)
+    parameters = find_parameters(model.graph)
+    data = [info for info in inputs if info.name not in parameters]
+    return ImportedModel(
+        name=name,
+        inputs=inputs,
+        outputs=outputs,
+        metadata=metadata,
+        batch=signature.batch_of(data, outputs),
+        opset=model.opset_imports[""],
+        model=model,
+        parameters=parameters,
+        digest=digest,
+    )
+
+
+def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
+    signature.forget_maps(proto)
+    model: ir.Model = ir.from_proto(proto)
+    # A model of foreign operators only has no version of ONNX's own, but what the clean-up inserts needs one.
+    model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))
+    _expand_functions(model, where)
+    graph = model.graph
+    # Before version 4 of the format each initializer is an input, too, whose value a caller may replace.
+    true_inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    graph.inputs.clear()
+    graph.inputs.extend(true_inputs)
+    model.ir_version = max(model.ir_version, 4)
+    _store_strings_as_tensors(graph)
+    checking.settle_tensors(model, where)
+    sort_axes(graph)
+    name_nodes(graph)
+    return model
+
+
+def _expand_functions(model: ir.Model, where: str) -> None:
+    try:
+        passes.InlinePass()(model)
+    except Exception as error:
+        raise ModelFileError(
+            f"{where}: the model's functions can't be expanded ({root_cause(error)})",
+            hint="Expand them with onnx.inliner.inline_local_functions(model, convert_version=True).",
+        ) from error
+
+
+def _store_strings_as_tensors(graph: ir.Graph) -> None:
+    """Rewrite Constant nodes of strings, which onnx_ir and onnxscript read as if all text was ASCII."""
+    for node in graph.all_nodes():
+        if node.op_type != "Constant" or node.domain != "":
+            continue
+        for name in node.attributes.keys() & {"value_string", "value_strings"}:
+            attribute = node.attributes.pop(name)
+            texts = [attribute.as_string()] if name == "value_string" else list(attribute.as_strings())
+            shape = ir.Shape([] if name == "value_string" else [len(texts)])
+            tensor = ir.StringTensor([text.encode() for text in texts], shape=shape)
+            node.attributes.add(ir.AttrTensor("value", tensor))

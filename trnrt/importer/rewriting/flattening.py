@@ -1,0 +1,72 @@
+"""What is left of Transposes in front of matrices: rows of a weight put into the order in which the numbers come."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.naming import titled
+from trnrt.importer.rewriting.editing import Array, Editor, is_private, maker, shape_of
+from trnrt.importer.rewriting.orders import inverse, is_kept, moves_nothing
+from trnrt.importer.rewriting.transposes import order_of
+from trnrt.importer.values import static_shape
+
+_FLATTENING = ("Flatten", "Reshape")
+
+
+def order_weights(editor: Editor) -> list[str]:
+    """Let a Gemm or MatMul that reads a flattened, transposed tensor read it untransposed; returns what was done."""
+    return [note for node in list(editor.graph) if (note := _ordered(editor, node))]
+
+
+def name_reshapes(editor: Editor) -> list[str]:
+    """Make Transposes that only move axes of one element Reshapes, which merge with their like."""
+    notes = []
+    for node in list(editor.graph):
+        order = order_of(node) if maker(node.outputs[0], "Transpose") is node else None
+        shape = static_shape(node.outputs[0])
+        if order is None or shape is None or is_kept(order) or not moves_nothing(shape, order) or editor.opset < 5:
+            continue
+        notes.append(f"{titled(node)} made a Reshape, as it only moves axes of one element")
+        made = editor.result(f"{node.outputs[0].name}_reshaped", node.outputs[0].dtype, shape)
+        target = editor.constant(np.array(shape, np.int64), f"{made.name}_shape")
+        reshape = ir.node("Reshape", [node.inputs[0], target], outputs=[made], name=node.name)
+        editor.graph.insert_before(node, reshape)
+        editor.bypass(node, made)
+    return notes
+
+
+def _ordered(editor: Editor, node: ir.Node) -> str | None:
+    if node.domain != "" or node.op_type not in ("Gemm", "MatMul") or len(node.inputs) < 2:
+        return None
+    flat, weight = node.inputs[0], node.inputs[1]
+    reshape = maker(flat, *_FLATTENING)
+    transpose = None if reshape is None else maker(reshape.inputs[0], "Transpose")
+    if flat is None or weight is None or weight.const_value is None or reshape is None or transpose is None:
+        return None
+    order, made, wide = order_of(transpose), static_shape(transpose.outputs[0]), static_shape(flat)
+    if order is None or made is None or wide is None or order[0] != 0 or is_kept(order) or len(wide) != 2:
+        return None
+    if wide[0] != made[0] or not (is_private(flat) and is_private(transpose.outputs[0])):
+        return None
+    if node.attributes.get_int("transA", 0) or len(shape_of(weight)) != 2:
+        return None
+    turned = _rows(weight.const_value.numpy(), made[1:], order, bool(node.attributes.get_int("transB", 0)))
+    editor.set_input(node, 1, editor.constant(turned, f"{weight.name}_ordered"))
+    reshape.replace_input_with(0, transpose.inputs[0])
+    note = f"{titled(transpose)} folded into {titled(node)}: its weight's rows are in the other order"
+    if reshape.op_type == "Reshape":
+        # The shape that it names may lean on that of its input (0 means: as there).
+        editor.set_input(reshape, 1, editor.constant(np.array(wide, np.int64), f"{flat.name}_shape"))
+        if "allowzero" in reshape.attributes:
+            del reshape.attributes["allowzero"]
+    editor.remove(transpose)
+    return note
+
+
+def _rows(weight: Array, made: tuple[int, ...], order: tuple[int, ...], is_turned: bool) -> Array:
+    """The weight for numbers that come as before a Transpose by ``order`` whose result (less its batch) is ``made``."""
+    rows = weight.T if is_turned else weight
+    inner = tuple(axis - 1 for axis in order[1:])
+    whole = rows.reshape(*made, -1).transpose(*inverse(inner), len(inner)).reshape(rows.shape)
+    return np.ascontiguousarray(whole.T if is_turned else whole)

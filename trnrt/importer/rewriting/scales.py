@@ -1,0 +1,217 @@
+"""Scales and shifts, a number a channel, folded into the weights of the linear layer before them.
+
+Sums of products are scaled after they are summed or before: the results differ by rounding, which is what folding a
+normalisation always means (the new weights are computed in float64 and rounded once). Factors, shifts and new
+weights must all be finite, so that no infinity or NaN appears or goes away with them. Where activations are
+infinite, ``inf * w * m`` is ``inf * (w * m)``, unless the product of two tiny weights is rounded to zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.naming import titled
+from trnrt.importer.rewriting.editing import Array, Editor, input_at, is_private, maker, shape_of
+from trnrt.importer.values import constant_array, static_shape
+
+_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``value * scale + shift``, float64, one number or one a channel."""
+
+    value: ir.Value
+    scale: Array
+    shift: Array
+
+
+def fold_scales(editor: Editor) -> list[str]:
+    """Fold every scale and shift that may be folded; returns what was done, in words."""
+    return [note for node in list(editor.graph) if node.graph is not None and (note := _folded(editor, node))]
+
+
+def _folded(editor: Editor, node: ir.Node) -> str | None:
+    linear = next((n for value in node.inputs[:2] if (n := maker(value, *_LINEAR)) is not None), None)
+    norm = next((n for v in node.inputs[:2] if (n := maker(v, "BatchNormalization")) is not None), None)
+    if linear is None and norm is None:
+        return None
+    affine = _affine(node)
+    if affine is None or not _is_calm(affine.scale, affine.shift):
+        return None
+    linear, norm = maker(affine.value, *_LINEAR), maker(affine.value, "BatchNormalization")
+    if linear is not None and _absorb(editor, linear, affine):
+        return _joined(editor, node, linear)
+    if norm is not None and node.op_type != "BatchNormalization" and _merge(editor, norm, affine):
+        return _joined(editor, node, norm)
+    return None
+
+
+def _joined(editor: Editor, node: ir.Node, before: ir.Node) -> str:
+    note = f"{titled(node)} folded into {titled(before)}"
+    editor.bypass(node, before.outputs[0])
+    return note
+
+
+def _is_calm(*arrays: Array) -> bool:
+    return all(bool(np.isfinite(array).all()) for array in arrays)
+
+
+# -- what a node does to each channel ------------------------------------------------------------------
+
+
+def _affine(node: ir.Node) -> Affine | None:
+    if node.domain != "" or node.outputs[0].dtype not in _FLOATS:
+        return None
+    if node.op_type == "BatchNormalization":
+        return _of_normalization(node)
+    return _of_arithmetic(node) if node.op_type in _ARITHMETIC and len(node.inputs) == 2 else None
+
+
+def _of_arithmetic(node: ir.Node) -> Affine | None:
+    first, second = node.inputs
+    if first is None or second is None or (first.const_value is None) == (second.const_value is None):
+        return None
+    value, constant = (first, second) if second.const_value is not None else (second, first)
+    shape = static_shape(value)
+    if shape is None or static_shape(node.outputs[0]) != shape or not is_private(value):
+        return None
+    numbers = _by_channel(constant, shape, 1 if maker(value, "Conv", "ConvTranspose", "BatchNormalization") else -1)
+    if numbers is None or not _is_calm(numbers) or (node.op_type == "Div" and value is second):
+        return None
+    one, nothing = np.ones(1), np.zeros(1)
+    with np.errstate(all="ignore"):
+        if node.op_type == "Add":
+            return Affine(value, one, numbers)
+        if node.op_type == "Sub":
+            return Affine(value, one, -numbers) if value is first else Affine(value, -one, numbers)
+        return Affine(value, numbers if node.op_type == "Mul" else 1 / numbers, nothing)
+
+
+def _by_channel(constant: ir.Value, shape: tuple[int, ...], axis: int) -> Array | None:
+    """The constant's numbers along one axis of ``shape``; None if they change along another one."""
+    array = constant_array(constant)
+    if array is None or array.ndim > len(shape) or not shape:
+        return None
+    full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    others = [size for position, size in enumerate(full.shape) if position != axis % len(shape)]
+    return full.reshape(-1).astype(np.float64) if all(size == 1 for size in others) else None
+
+
+def statistics(node: ir.Node) -> tuple[Array, Array] | None:
+    """Scale and shift of a BatchNormalization that normalises with constant statistics, all of one type."""
+    values = node.inputs[:5]
+    if len(values) < 5 or len({value.dtype for value in values if value is not None}) != 1 or None in values:
+        return None
+    if node.attributes.get_int("training_mode", 0) or not node.attributes.get_int("spatial", 1):
+        return None
+    opset = node.graph.opset_imports[""] if node.graph is not None else 0
+    if opset < 7 and not node.attributes.get_int("is_test", 0):
+        return None
+    # With five outputs, BatchNormalization of old opsets trains.
+    if any(output.name and (output.uses() or output.is_graph_output()) for output in node.outputs[1:]):
+        return None
+    arrays = [constant_array(value) for value in values[1:]]
+    if any(array is None or array.ndim != 1 for array in arrays):
+        return None
+    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays if array is not None)
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        return scale, beta - mean * scale
+
+
+def _of_normalization(node: ir.Node) -> Affine | None:
+    value, found = node.inputs[0], statistics(node)
+    if value is None or found is None or not is_private(value) or static_shape(value) is None:
+        return None
+    return Affine(value, *found)
+
+
+# -- taking it in --------------------------------------------------------------------------------------
+
+
+def _absorb(editor: Editor, linear: ir.Node, affine: Affine) -> bool:
+    """Change the weights of ``linear`` so that it does ``affine``, too; false if they can't be."""
+    values = [linear.inputs[0], input_at(linear, 1)]
+    if any(value is None or value.dtype != linear.outputs[0].dtype for value in values):
+        return False
+    weight = constant_array(linear.inputs[1])
+    bias_value = input_at(linear, 2)
+    bias = np.zeros(1) if bias_value is None else constant_array(bias_value)
+    if weight is None or bias is None or affine.value is not linear.outputs[0]:
+        return False
+    changed = _CHANGES[linear.op_type](linear, weight.astype(np.float64), bias.astype(np.float64), affine)
+    if changed is None:
+        return False
+    with np.errstate(all="ignore"):
+        new_weight, new_bias = (array.astype(weight.dtype) for array in changed)
+    if not _is_calm(new_weight.astype(np.float64), new_bias.astype(np.float64)):
+        return False
+    name = linear.inputs[1].name if linear.inputs[1] is not None else ""
+    if (affine.scale != 1).any():
+        editor.set_input(linear, 1, editor.constant(new_weight, f"{name}_scaled"))
+    if linear.op_type != "MatMul" and (bias_value is not None or (affine.shift != 0).any()):
+        editor.set_input(linear, 2, editor.constant(new_bias, f"{name}_bias"))
+    return True
+
+
+def _into_conv(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+    channels = shape_of(linear.outputs[0])[1]
+    scale = np.broadcast_to(affine.scale, (channels,))
+    whole = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
+    return whole, np.broadcast_to(bias * scale + affine.shift, (channels,))
+
+
+def _into_transposed(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+    channels = shape_of(linear.outputs[0])[1]
+    groups = linear.attributes.get_int("group", 1)
+    scale = np.broadcast_to(affine.scale, (channels,))
+    # The weight is (channels in, channels out of a group, ...): group g's rows make the g-th part of the channels.
+    apart = weight.reshape(groups, -1, *weight.shape[1:]) * scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+    return apart.reshape(weight.shape), np.broadcast_to(bias * scale + affine.shift, (channels,))
+
+
+def _into_gemm(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+    beta = linear.attributes.get_float("beta", 1.0)
+    scale = affine.scale if affine.scale.size > 1 else affine.scale.reshape(())
+    whole = weight * (scale.reshape(-1, 1) if linear.attributes.get_int("transB", 0) and scale.ndim else scale)
+    shift = affine.shift if affine.shift.size > 1 else affine.shift.reshape(())
+    if beta == 0 and len(linear.inputs) > 2:
+        return None
+    return whole, np.asarray(bias * scale + shift / beta)
+
+
+def _into_matmul(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+    if weight.ndim < 2 or (affine.shift != 0).any():
+        return None
+    return weight * affine.scale, bias
+
+
+_CHANGES: dict[str, Any] = {
+    "Conv": _into_conv,
+    "ConvTranspose": _into_transposed,
+    "Gemm": _into_gemm,
+    "MatMul": _into_matmul,
+}
+
+
+def _merge(editor: Editor, norm: ir.Node, affine: Affine) -> bool:
+    """Let a BatchNormalization do the scale and shift after it, too."""
+    if statistics(norm) is None or len(shape_of(norm.outputs[0])) < 2:
+        return False
+    gamma, beta = (np.asarray(constant_array(value), np.float64) for value in norm.inputs[1:3])
+    kind = norm.inputs[1].const_value.numpy().dtype  # type: ignore[union-attr]
+    with np.errstate(all="ignore"):
+        new = [(gamma * affine.scale).astype(kind), (beta * affine.scale + affine.shift).astype(kind)]
+    if not _is_calm(*(array.astype(np.float64) for array in new)):
+        return False
+    for index, array in enumerate(new, 1):
+        value = norm.inputs[index]
+        editor.set_input(norm, index, editor.constant(array, f"{value.name if value else ''}_scaled"))
+    return True

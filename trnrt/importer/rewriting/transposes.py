@@ -1,0 +1,258 @@
+"""Transposes that exporters put around operators of another layout: moved past what works in any, so that they cancel.
+
+A *region* is a set of nodes that can as well work on tensors in another order of axes. Turning it changes which
+Transposes are needed at its edges; it is turned if that leaves fewer elements to move. Only data moves, so every
+number stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.naming import listed, titled, unique
+from trnrt.importer.rewriting.editing import Editor, is_used, maker, shape_of
+from trnrt.importer.rewriting.orders import Order, Through, composed, inverse, is_kept, moves_nothing, stored, through
+from trnrt.importer.values import static_shape
+
+# Nodes that may be looked at for all regions of a graph together, so that a hostile graph doesn't take for ever.
+_MOST_LOOKS = 200_000
+
+Cost = tuple[int, int]
+
+
+def cancel_transposes(editor: Editor) -> list[str]:
+    """Turn regions as long as that saves something; returns what was done, in words."""
+    notes: list[str] = []
+    looks = _MOST_LOOKS
+    for node in list(editor.graph):
+        if node.op_type != "Transpose" or node.domain != "" or node.graph is None or looks <= 0:
+            continue
+        for is_wide in (True, False):
+            region = _Region(node, is_wide, looks)
+            looks = region.looks
+            if region.nodes and region.gains():
+                notes += _turn(editor, region)
+                break
+    return notes
+
+
+def merge_transposes(editor: Editor) -> list[str]:
+    """Let a Transpose of a Transpose read what that reads; returns what was done, in words."""
+    notes = []
+    for node in list(editor.graph):
+        before = maker(node.inputs[0], "Transpose") if node.op_type == "Transpose" and node.domain == "" else None
+        if before is None:
+            continue
+        first, second = order_of(before), order_of(node)
+        if first is None or second is None:
+            continue
+        notes.append(f"{titled(node)} merged with {titled(before)}")
+        node.attributes["perm"] = ir.AttrInt64s("perm", composed(first, second))
+        node.replace_input_with(0, before.inputs[0])
+        if not is_used(before.outputs[0]):
+            editor.remove(before)
+    return notes
+
+
+def order_of(node: ir.Node) -> Order | None:
+    """The order of a Transpose, if its shape is known."""
+    shape = static_shape(node.inputs[0])
+    if shape is None or node.outputs[0].dtype is None:
+        return None
+    axes = range(len(shape))
+    return tuple(int(axis) for axis in node.attributes.get_ints("perm", list(reversed(axes))))
+
+
+@dataclass
+class _Region:
+    """The region around the result of the Transpose ``seed``. A wide one grows against the edges' direction, too."""
+
+    seed: ir.Node
+    is_wide: bool
+    looks: int
+    nodes: dict[ir.Node, Through] = field(default_factory=dict)
+    orders: dict[ir.Value, Order] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        order = order_of(self.seed)
+        if order is None or is_kept(order):
+            return
+        self.orders[self.seed.outputs[0]] = order
+        queue = [self.seed.outputs[0]]
+        while queue and self.looks > 0:
+            value = queue.pop()
+            if is_kept(self.orders[value]):
+                continue
+            for node, index in value.uses():
+                queue += self._joined(node, value, index)
+            before = value.producer()
+            if self.is_wide and before is not None:
+                queue += self._joined(before, value, None)
+
+    def _joined(self, node: ir.Node, value: ir.Value, index: int | None) -> list[ir.Value]:
+        """Take the node in if it can work with the value's order; returns the values that this adds."""
+        self.looks -= 1
+        order = self.orders[value]
+        if node in self.nodes or node.op_type == "Transpose":
+            return []
+        found = through(node, order)
+        if (
+            found is None
+            or (found.outputs[node.outputs.index(value)] if index is None else found.inputs[index]) != order
+        ):
+            return []
+        new: dict[ir.Value, Order] = {}
+        pairs = [*zip(node.inputs, found.inputs, strict=False), *zip(node.outputs, found.outputs, strict=True)]
+        for other, needed in pairs:
+            if other is None or needed is None or other.const_value is not None:
+                continue
+            if len(static_shape(other) or ()) != len(needed) or self.orders.get(other, needed) != needed:
+                return []
+            if other not in self.orders:
+                new[other] = needed
+        self.nodes[node] = found
+        self.orders |= new
+        return [v for v in new if self.is_wide or v in node.outputs or maker(v, "Transpose") is not None]
+
+    def edges(self) -> Iterator[ir.Value]:
+        """Values that come from outside."""
+        for value in self.orders:
+            if value.producer() not in self.nodes and any(node in self.nodes for node, _ in value.uses()):
+                yield value
+
+    def made(self) -> Iterator[ir.Value]:
+        """Values that are made inside, and in another order."""
+        for value, order in self.orders.items():
+            if value.producer() in self.nodes and not is_kept(order):
+                yield value
+
+    def outside(self, value: ir.Value) -> list[tuple[ir.Node, int]]:
+        """Where the value is read outside."""
+        return [(node, index) for node, index in value.uses() if node not in self.nodes]
+
+    def source(self, value: ir.Value) -> tuple[ir.Value, Order]:
+        """What to transpose, and how, to get an edge in the region's order: past the Transpose that makes it, if any.
+
+        Not past one of a value that is made inside, whose order changes with the region's.
+        """
+        order = inverse(self.orders[value])
+        node = maker(value, "Transpose")
+        before = None if node is None else order_of(node)
+        if node is None or before is None or node.inputs[0] is None or node.inputs[0].producer() in self.nodes:
+            return value, order
+        return node.inputs[0], composed(before, order)
+
+    def gains(self) -> bool:
+        """Is less to be moved once the region is turned?"""
+        now, then = [0, 0], [0, 0]
+        for value in self.edges():
+            source, order = self.source(value)
+            _add(then, stored(shape_of(value), self.orders[value]), order)
+            if source is not value and not self.outside(value) and not value.is_graph_output():
+                _add(now, shape_of(value), order_of(value.producer()) or ())  # type: ignore[arg-type]
+        for value in self.made():
+            readers = [node for node, _ in self.outside(value)]
+            turning = [node for node in readers if maker(node.outputs[0], "Transpose") is node and order_of(node)]
+            for node in turning:
+                perm = order_of(node) or ()
+                _add(now, shape_of(node.outputs[0]), perm)
+                _add(then, shape_of(node.outputs[0]), composed(self.orders[value], perm))
+            if len(turning) < len(readers) or value.is_graph_output():
+                _add(then, shape_of(value), self.orders[value])
+        return tuple(then) < tuple(now)
+
+
+def _add(cost: list[int], shape: tuple[int, ...], order: Order) -> None:
+    """Count a Transpose that makes ``shape``: first elements moved, then nodes."""
+    if not is_kept(order):
+        cost[0] += 0 if moves_nothing(shape, order) else int(np.prod(shape, dtype=object))
+        cost[1] += 1
+
+
+# -- turning -----------------------------------------------------------------------------------------
+
+
+def _turn(editor: Editor, region: _Region) -> list[str]:
+    made = list(region.made())
+    # All of them before the first is replaced: one edge may be the other one transposed, and take its place.
+    edges = {value: [(node, i) for node, i in value.uses() if node in region.nodes] for value in region.edges()}
+    gone: list[ir.Node] = []
+    for value, uses in edges.items():
+        _replace_edge(editor, region, value, uses, gone)
+    for node, found in region.nodes.items():
+        _turn_constants(editor, node, found)
+        if found.edit is not None:
+            found.edit(editor)
+    for value in made:
+        _restore(editor, region, value)
+    past = listed((titled(node) for node in region.nodes), 4)
+    removed = [node for node in gone if node.graph is not None and not is_used(node.outputs[0])]
+    notes = [f"{titled(node)} moved past {past}, and merged or cancelled there" for node in removed]
+    for node in removed:
+        editor.remove(node)
+    return notes or [f"Transposes around {past} moved to where less is to be moved"]
+
+
+def _replace_edge(
+    editor: Editor, region: _Region, value: ir.Value, uses: list[tuple[ir.Node, int]], gone: list[ir.Node]
+) -> None:
+    """Let the region read what comes from outside in its order."""
+    source, order = region.source(value)
+    before = value.producer()
+    if source is not value and before is not None:
+        gone.append(before)
+    if not is_kept(order):
+        shape = stored(shape_of(value), region.orders[value])
+        source = _transposed(editor, source, order, shape, f"{value.name}_turned")
+    for node, index in uses:
+        node.replace_input_with(index, source)
+
+
+def _transposed(editor: Editor, source: ir.Value, order: Order, shape: tuple[int, ...], like: str) -> ir.Value:
+    made = editor.result(like, source.dtype, shape)
+    name = editor.node_name(f"{like}_transpose")
+    node = ir.node("Transpose", [source], {"perm": list(order)}, outputs=[made], name=name)
+    before = source.producer()
+    if before is None:
+        editor.graph.insert_before(editor.graph[0], node)
+    else:
+        editor.graph.insert_after(before, node)
+    return made
+
+
+def _turn_constants(editor: Editor, node: ir.Node, found: Through) -> None:
+    for index, (value, order) in enumerate(zip(tuple(node.inputs), found.inputs, strict=False)):
+        if value is None or order is None or value.const_value is None:
+            continue
+        array = value.const_value.numpy()
+        full = array.reshape((1,) * (len(order) - array.ndim) + array.shape)
+        editor.set_input(node, index, editor.constant(full.transpose(inverse(order)), f"{value.name}_turned"))
+
+
+def _restore(editor: Editor, region: _Region, value: ir.Value) -> None:
+    """Give those outside what they expect of a value that is now made in another order."""
+    order, shape = region.orders[value], shape_of(value)
+    value.shape = ir.Shape(stored(shape, order))
+    others: list[tuple[ir.Node, int]] = []
+    for node, index in region.outside(value):
+        perm = order_of(node) if maker(node.outputs[0], "Transpose") is node else None
+        if perm is None:
+            others.append((node, index))
+        else:
+            node.attributes["perm"] = ir.AttrInt64s("perm", composed(order, perm))
+    if not others and not value.is_graph_output():
+        return
+    name = value.name or ""
+    if value.is_graph_output():
+        value.name = unique(f"{name}_turned", editor.taken)
+        editor.taken.discard(name)
+    made = _transposed(editor, value, order, shape, name if value.is_graph_output() else f"{name}_back")
+    for node, index in others:
+        node.replace_input_with(index, made)
+    for index, output in enumerate(editor.graph.outputs):
+        if output is value:
+            editor.graph.outputs[index] = made

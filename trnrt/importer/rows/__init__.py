@@ -1,0 +1,1 @@
+"""Which dimension is the batch, and whether its rows are independent."""

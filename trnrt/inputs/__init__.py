@@ -1,0 +1,1 @@
+"""A model's inputs: from files and images, or drawn at random."""

@@ -1,0 +1,84 @@
+"""Arrays for a model's inputs: what fits one, and values drawn where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.errors import InputError
+from trnrt.importer import ImportedModel, TensorInfo
+from trnrt.nki.machine.dtypes import as_dtype
+
+Array = NDArray[Any]
+INTEGERS_BELOW = 10
+"""What integers are drawn below."""
+
+
+def as_numpy(dtype: str) -> np.dtype[Any]:
+    """The numpy dtype of a tensor of the model; strings are objects."""
+    if dtype == "str":
+        return np.dtype(object)
+    return as_dtype("bfloat16").numpy if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def as_array(given: Array | Sequence[object], info: TensorInfo) -> Array:
+    """What is given for an input; a list has no dtype of its own, and gets the input's, as in onnxruntime."""
+    try:
+        return np.asarray(given, as_numpy(info.dtype)) if isinstance(given, (list, tuple)) else np.asarray(given)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"input {info.name!r} is no array of {info.dtype}: {error}") from None
+
+
+def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_be_empty: bool = False) -> None:
+    """Dtype, rank and fixed dimensions; a batch takes any number of rows, 0 too (a fixed one is run in slices)."""
+    expected = as_numpy(info.dtype)
+    if array.dtype != expected and not (info.dtype == "str" and array.dtype.kind in "OUS"):
+        raise InputError(
+            f"input {info.name!r} is {array.dtype}; the model wants {info.dtype}",
+            hint=f'convert it: array.astype("{info.dtype}")',
+        )
+    if array.ndim != len(info.shape):
+        wanted = f"the model wants {shape_text(info.shape)}"
+        raise InputError(
+            f"input {info.name!r} has shape {array.shape}, of rank {array.ndim}; {wanted}",
+            hint="one row needs its batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
+        )
+    for d, (size, declared) in enumerate(zip(array.shape, info.shape, strict=True)):
+        if size == 0 and not may_be_empty and not (d == 0 and batch is not None):
+            raise InputError(
+                f"input {info.name!r} has shape {array.shape}: dimension {d} is 0, there is nothing to run"
+            )
+        if isinstance(declared, int) and size != declared and not (d == 0 and isinstance(batch, int)):
+            raise InputError(f"input {info.name!r} has shape {array.shape}; the model wants {shape_text(info.shape)}")
+
+
+def shape_text(shape: tuple[int | str | None, ...]) -> str:
+    """A declared shape, with "?" for what is open."""
+    return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
+
+
+def draw(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], batch: int | None, seed: int) -> dict[str, Array]:
+    """A value for each input of these ``shapes``; see ``InferenceSession.random_inputs``."""
+    from trnrt.importer.rows.indexing import index_limits
+
+    generator = np.random.default_rng(seed)
+    fixed = model.batch if isinstance(model.batch, int) else None
+    limits = index_limits(model.model.graph)
+    arrays: dict[str, Array] = {}
+    for info in model.inputs:
+        shape = shapes[info.name] if fixed is None else (batch or fixed, *shapes[info.name][1:])
+        if info.dtype == "str":
+            raise InputError(f"input {info.name!r} holds strings; no random value can be drawn for it")
+        if info.name in model.parameters:
+            raise InputError(
+                f"input {info.name!r} says what an operator does (a shape, axes, a count): no random value will do",
+                hint="give it with --input, or export the model with it as a constant",
+            )
+        kind = as_numpy(info.dtype)
+        below = min(INTEGERS_BELOW, limits.get(info.name, INTEGERS_BELOW))
+        drawn = generator.integers(0, below, shape) if kind.kind in "iub" else generator.random(shape)
+        arrays[info.name] = drawn.astype(kind)
+    return arrays

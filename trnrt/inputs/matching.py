@@ -1,0 +1,363 @@
+"""What ``--input`` names: arrays in .npz and .npy files, and images, matched to a model's inputs.
+
+    FILE.npz          the arrays that are named like inputs; others are left alone
+    NAME=FILE.npy     one array; NAME= may be left out for a model of one input
+    NAME=FILE.png     a picture (also .jpg); several for one input become a batch
+
+A file is untrusted: its kind is told by its content, pickles are refused, and what it claims to hold is
+checked against ``LARGEST_INPUT`` before any of it is read.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from trnrt.errors import InputError
+from trnrt.inputs.images import ImageOptions, read_images, recipe
+from trnrt.report.text import escaped, listed, quoted, shape_text, shown, size_text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trnrt.importer import TensorInfo
+
+LARGEST_INPUT = 4 * 2**30
+"""Bytes that the arrays read for one run may have together."""
+
+# By their first bytes: a name's ending can lie.
+_KINDS = ((b"\x93NUMPY", "npy"), (b"PK\x03\x04", "npz"), (b"PK\x05\x06", "npz"))
+_IMAGES = ((b"\x89PNG\r\n\x1a\n", "image"), (b"\xff\xd8\xff", "image"))
+_IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
+
+
+@dataclass
+class Inputs:
+    """The arrays to feed, by input name, and what a user should know about them."""
+
+    feeds: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Reading:
+    """What was read so far: where each input comes from, pictures that wait, arrays that no input is named like."""
+
+    wanted: Mapping[str, TensorInfo]
+    inputs: Inputs = field(default_factory=Inputs)
+    sources: dict[str, Path] = field(default_factory=dict)
+    pictures: dict[str, list[Path]] = field(default_factory=dict)
+    spare: list[str] = field(default_factory=list)
+    size: int = 0
+
+    def claim(self, name: str, path: Path) -> None:
+        """Say that the input ``name`` comes from ``path``; it can't come from two."""
+        if name in self.sources:
+            raise InputError(
+                f"input {quoted(name)} is given twice: by {_file(self.sources[name])} and by {_file(path)}"
+            )
+        self.sources[name] = path
+
+    def reserve(self, size: int, path: Path) -> None:
+        """Count bytes that are about to be read."""
+        self.size += size
+        if self.size > LARGEST_INPUT:
+            raise InputError(
+                f"with {_file(path)}, the inputs need {size_text(self.size)}; the limit is {size_text(LARGEST_INPUT)}",
+                hint="give fewer rows a run",
+            )
+
+
+def read_inputs(
+    arguments: Sequence[str],
+    wanted: Sequence[TensorInfo],
+    *,
+    metadata: Mapping[str, str],
+    images: ImageOptions,
+) -> Inputs:
+    """Read the files that ``arguments`` name, for a model with the inputs ``wanted``.
+
+    Arrays are passed on as they are; whether their shape and dtype fit is for the session to say.
+
+    Raises:
+        InputError: for a file that can't be read, a name that is no input, or an input that is missing.
+    """
+    reading = _Reading({tensor.name: tensor for tensor in wanted})
+    for argument in arguments:
+        name, path = split_argument(argument, reading.wanted)
+        _READERS[kind_of(path)](reading, name, path)
+    for name, paths in reading.pictures.items():
+        how = recipe(reading.wanted[name], metadata, images)
+        reading.inputs.feeds[name], told = read_images(paths, how, largest=LARGEST_INPUT)
+        reading.inputs.notes.append(told)
+    _check_complete(reading)
+    return reading.inputs
+
+
+LABEL_NAMES = ("label", "labels", "y", "target", "targets")
+"""What the labels are called in a file of ``--data``; case does not matter."""
+DATA_NAMES = ("x", "data", "image", "images", "input", "inputs", "features", "pixels")
+"""What the only input may be called there, besides its own name."""
+
+
+def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt.NDArray[Any]]:
+    """The inputs in an .npz, and the labels of their rows, (N,).
+
+    Inputs are found by name; a model's only input also under one of ``DATA_NAMES``, if it is the only one there.
+
+    Raises:
+        InputError: for a file that can't be read, without labels, or without an input.
+    """
+    reading = _Reading({tensor.name: tensor for tensor in wanted})
+    if kind_of(path) != "npz":
+        raise InputError(f"{_file(path)} is no .npz, which holds inputs and labels together", hint=_SAVE)
+    with reading_file(path), zipfile.ZipFile(path) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        inputs, label = _matched(list(members), reading.wanted, path)
+        reading.spare += [key for key in members if key not in inputs and key != label]
+        arrays = {}
+        for key in [*inputs, label]:
+            with archive.open(members[key]) as file:
+                arrays[key] = _read_array(reading, file, path, members[key].file_size)
+    reading.inputs.feeds |= {name: arrays[key] for key, name in inputs.items()}
+    _check_complete(reading)
+    labels = _label_column(arrays[label], path)
+    for name, array in reading.inputs.feeds.items():
+        if array.ndim and len(array) != len(labels):
+            raise InputError(f"{_file(path)} holds {len(labels)} labels for {len(array)} rows of {quoted(name)}")
+    return reading.inputs, labels
+
+
+def _matched(keys: Sequence[str], wanted: Mapping[str, TensorInfo], path: Path) -> tuple[dict[str, str], str]:
+    """Which array is which input, and which one holds the labels."""
+    inputs = {key: key for key in keys if key in wanted}
+    labels = [key for key in keys if key not in inputs and key.lower() in LABEL_NAMES]
+    if len(labels) != 1:
+        found = listed([quoted(key) for key in labels or keys]) or "nothing"
+        raise InputError(
+            f"{_file(path)} holds {found}: which are the labels is not clear",
+            hint=f"call them {' or '.join(LABEL_NAMES)}; to compare without labels, use --input",
+        )
+    others = [key for key in keys if key not in inputs and key.lower() in DATA_NAMES]
+    if not inputs and len(wanted) == 1 and len(others) == 1:
+        inputs = {others[0]: next(iter(wanted))}
+    return inputs, labels[0]
+
+
+def _label_column(labels: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
+    """Labels as (N,); whole numbers that are held as floats become integers."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
+        told = f"{labels.dtype} {shape_text(labels.shape)}"
+        raise InputError(f"the labels in {_file(path)} are {told}; one number or text a row is expected")
+    if labels.dtype.kind == "S":
+        decoded: npt.NDArray[Any] = np.char.decode(labels, "utf-8", "replace")
+        return decoded
+    if labels.dtype.kind != "f":
+        return labels
+    whole: npt.NDArray[Any] = np.nan_to_num(labels).astype(np.int64)
+    if not np.array_equal(whole, labels):
+        raise InputError(f"the labels in {_file(path)} are {labels.dtype} with fractions; classes are whole numbers")
+    return whole
+
+
+def split_argument(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str | None, Path]:
+    """``NAME=FILE`` or ``FILE``. Both may hold a "="; a prefix that is an input's name is one."""
+    for name in sorted(wanted, key=len, reverse=True):
+        if argument.startswith(f"{name}="):
+            return name, local_path(argument[len(name) + 1 :])
+    path = local_path(argument)
+    if "=" in argument and not path.exists():
+        name = argument.split("=")[0]
+        raise InputError(f"the model has no input {quoted(name)}", hint=f"its inputs are {_inputs(wanted)}")
+    return None, path
+
+
+def local_path(text: str) -> Path:
+    """A path of this machine; InputError for an address such as s3://BUCKET/FILE."""
+    path = Path(text)
+    if "://" in text and not path.exists():
+        raise InputError(
+            f"{quoted(text)} is an address, and trnrt reads and writes files of this machine",
+            hint="copy it, as with aws s3 cp --recursive, or mount it",
+        )
+    return path
+
+
+def _checked(path: Path) -> Path:
+    try:
+        if path.is_file():
+            return path
+        reason = "it is no regular file" if path.exists() else "there is no such file"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise InputError(f"can't read {_file(path)}: {escaped(reason)}")
+
+
+def kind_of(path: Path) -> str:
+    """What a file is, by its first bytes: "npy", "npz" or "image"; InputError for anything else."""
+    with reading_file(_checked(path)), path.open("rb") as file:
+        start = file.read(8)
+    for magic, kind in _KINDS + _IMAGES:
+        if start.startswith(magic):
+            return kind
+    if path.suffix.lower() in _IMAGE_ENDINGS:
+        raise InputError(f"{_file(path)} is no PNG or JPEG image")
+    if start.startswith(b"\x80"):
+        raise InputError(f"{_file(path)} is a pickle, and reading one runs code that is in it", hint=_SAVE)
+    raise InputError(f"{_file(path)} is none of .npz, .npy, PNG and JPEG, by its first bytes", hint=_SAVE)
+
+
+_SAVE = "numpy.savez(FILE, NAME=array) writes a file that trnrt reads"
+
+
+def _read_npy(reading: _Reading, name: str | None, path: Path) -> None:
+    name = name or _only_input(reading, path)
+    reading.claim(name, path)
+    with reading_file(path), path.open("rb") as file:
+        reading.inputs.feeds[name] = _read_array(reading, file, path, path.stat().st_size)
+
+
+def _read_npz(reading: _Reading, name: str | None, path: Path) -> None:
+    if name is not None:
+        raise InputError(f"{_file(path)} names its arrays itself", hint=f"give it without {shown(name)}=")
+    with reading_file(path), zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            key = member.filename.removesuffix(".npy")
+            if key not in reading.wanted:
+                reading.spare.append(key)
+                continue
+            reading.claim(key, path)
+            with archive.open(member) as file:
+                reading.inputs.feeds[key] = _read_array(reading, file, path, member.file_size)
+
+
+def _note_picture(reading: _Reading, name: str | None, path: Path) -> None:
+    name = name or _only_input(reading, path)
+    if name not in reading.pictures:
+        reading.claim(name, path)
+    reading.pictures.setdefault(name, []).append(path)
+
+
+_READERS: dict[str, Callable[[_Reading, str | None, Path], None]] = {
+    "npy": _read_npy,
+    "npz": _read_npz,
+    "image": _note_picture,
+}
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What an .npy file says that it holds; ``fortran``: the first dimension varies fastest."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def npy_header(file: IO[bytes], path: Path, available: int) -> NpyHeader:
+    """The header of an open .npy file of ``available`` bytes, checked; the array's bytes come next in the file.
+
+    InputError for an array that is no tensor, or of which a part is missing.
+    """
+    header = _read_header(file)
+    if header.dtype.hasobject:
+        raise InputError(f"{_file(path)} holds an array of Python objects, which only pickle can read", hint=_SAVE)
+    if header.dtype.kind not in "biufcSU" or header.dtype.itemsize == 0:
+        told = f"an array of {escaped(str(header.dtype))}, which is no tensor"
+        raise InputError(f"{_file(path)} holds {told}", hint=_SAVE)
+    if header.size > available:
+        raise InputError(f"{_file(path)} is truncated: it says {size_text(header.size)} and has {size_text(available)}")
+    return header
+
+
+def _read_array(reading: _Reading, file: IO[bytes], path: Path, available: int) -> npt.NDArray[Any]:
+    """The array in an open .npy file of ``available`` bytes, in the machine's byte order."""
+    header = npy_header(file, path, available)
+    reading.reserve(header.size, path)
+    file.seek(0)
+    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array.astype(header.dtype.newbyteorder("="), copy=False)
+
+
+def _read_header(file: IO[bytes]) -> NpyHeader:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return NpyHeader(*np.lib.format.read_array_header_1_0(file))
+    if version == (2, 0):
+        return NpyHeader(*np.lib.format.read_array_header_2_0(file))
+    # 3.0 is for fields with names that are not ASCII
+    raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain arrays")
+
+
+_DAMAGE = (
+    OSError,
+    ValueError,
+    OverflowError,
+    EOFError,
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    RuntimeError,  # an encrypted archive, a compression that is not known, a header of brackets
+    MemoryError,  # a header of more brackets
+)
+"""What numpy and zipfile raise for files that are not as they should be."""
+
+
+@contextmanager
+def reading_file(path: Path) -> Iterator[None]:
+    """Turn what numpy and zipfile raise for a bad file into InputError."""
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(f"can't read {_file(path)}: {escaped(reason)}") from error
+
+
+def _only_input(reading: _Reading, path: Path) -> str:
+    if len(reading.wanted) == 1:
+        return next(iter(reading.wanted))
+    raise InputError(
+        f"the model has {len(reading.wanted)} inputs, and {_file(path)} doesn't say which it is for",
+        hint=f"say NAME={shown(str(path))}; the inputs are {_inputs(reading.wanted)}",
+    )
+
+
+def _check_complete(reading: _Reading) -> None:
+    missing = [tensor for name, tensor in reading.wanted.items() if name not in reading.inputs.feeds]
+    spare = listed([quoted(name) for name in reading.spare])
+    if missing:
+        found = f"; the files hold {spare}, which no input is called" if spare else ""
+        raise InputError(
+            f"no array for input {_inputs({tensor.name: tensor for tensor in missing})}{found}",
+            hint=f"arrays of an .npz are matched by name; or say --input {shown(missing[0].name)}=FILE.npy",
+        )
+    if spare:
+        reading.inputs.notes.append(f"not named like an input, and left alone: {spare}")
+
+
+def _inputs(wanted: Mapping[str, TensorInfo]) -> str:
+    """The inputs as messages name them: ``'image' float32 [batch, 1, 8, 8]``."""
+    return listed([f"{quoted(t.name)} {t.dtype} {shape_text(t.shape)}" for t in wanted.values()])
+
+
+def _file(path: Path) -> str:
+    return quoted(str(path))

@@ -1,0 +1,1 @@
+"""trnrt behind interfaces that others define."""

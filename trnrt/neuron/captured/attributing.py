@@ -1,0 +1,246 @@
+"""The step of each instruction of a device's profile, by the source line that it came from.
+
+The documentation says that an instruction has the line of the NKI call that made it. That line is in ``kernels/``, and
+steps that call the same kernel share it. So, in this order:
+
+1. a line of the kernel module itself, the instruction's own or of the functions that it was made in, is of one step:
+   what is compiled for a profile has a function for each (``planner.stepwise``);
+2. a line that our own trace of the module reaches in one step alone is that step's;
+3. of a line that several steps reach, the instructions are shared out in the order of their execution, where each of
+   the trace's has as many of the profile's. That is inferred: the engines execute in order, but the compiler
+   may put independent instructions in another order;
+4. what is left is told as it is: shared by some steps, or of no line that is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.errors import InputError
+from trnrt.neuron.captured import Attribution, Rest, StepMeasured
+from trnrt.neuron.captured.explorer import DeviceProfile, Place, Placed, Rows
+from trnrt.neuron.device import target_of
+from trnrt.nki.machine.timing import Timeline
+from trnrt.nki.profiling import Profile
+from trnrt.planner.plan import Plan
+from trnrt.planner.rendering.stepwise import function_lines
+
+_AHEAD = "(weights brought ahead)"
+_DIGEST = re.compile(r"^(.*)_[0-9a-f]{32}\.py$", re.ASCII)
+_RECOMPILE = "compile it with the lines of the source: trnrt profile MODEL --backend neuron does"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a plan knows: which step each line of the ``module`` is of, and which steps reach a kernel's line.
+
+    ``names`` are the steps', with one more for what is outside of all; ``reached`` has the step of each execution of a
+    line, in the order of the program; ``short`` the files by their bare names, where only one has it.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    entry: dict[int, int]
+    reached: dict[Place, list[int]]
+    short: dict[str, str]
+
+
+def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], name: str) -> Attribution:
+    """Lay a device's profile beside the prediction for the same plan.
+
+    ``variants`` are the modules that it may have been captured of; where it names none of them, it is the first's.
+    InputError where the profile is of another target or kernel module, or has no line of this one.
+    """
+    files = {PurePosixPath(file).name for placed in profile.places for file, _ in (*placed.own, *placed.calls)}
+    named = [pair for pair in variants if Path(pair[1].timeline.program.file).name in files]
+    plan, predicted = named[0] if named else variants[0]
+    target = target_of(profile.instance)
+    if target is not None and target != plan.target:
+        told = f"the profile was captured on {profile.instance}, and the plan is for {plan.target}"
+        raise InputError(told, hint=f"say --target {target}")
+    lines = lines_of(plan, predicted.timeline)
+    notes = profile.notes
+    if not named:
+        _check_other(files, lines)
+        notes += ("the profile does not name its kernel module: nothing tells that it is of this very plan",)
+    owner, inferred, shared = _owners(profile, lines)
+    if not (owner >= 0).any() and not shared:
+        raise InputError("no instruction of the profile has a line of this kernel module", hint=_RECOMPILE)
+    dma = bool(profile.dma_end.any())
+    expected = _predicted_active(predicted.timeline, lines, dma=dma)
+    steps = []
+    for number, step in enumerate(lines.names):
+        mine = owner == number
+        if mine.any() or number in expected:
+            steps.append(_measured(profile, plan, number, step, mine, inferred, expected.get(number, 0.0)))
+    rest = [_rest(profile, tuple(lines.names[k] for k in key), rows) for key, rows in shared.items()]
+    nowhere = np.flatnonzero((owner < 0) & ~_in(shared.values(), len(owner)))
+    rest += [_rest(profile, (), nowhere)] if len(nowhere) else []
+    return Attribution(
+        part=name,
+        schema_version=profile.schema_version,
+        instance=profile.instance,
+        elapsed_us=float(max(profile.end.max(), profile.dma_end.max()) - profile.start.min()) / 1000,
+        total_us=profile.total_us,
+        predicted_total_us=predicted.profiler_us,
+        dma=dma,
+        steps=tuple(steps),
+        rest=tuple(rest),
+        notes=notes,
+    )
+
+
+def lines_of(plan: Plan, timeline: Timeline) -> Lines:
+    """What a plan's own trace says of its lines."""
+    program = timeline.program
+    spans = [step.lines for step in plan.steps]
+    entry = {line: k for held in (spans, function_lines(plan)) for k, span in enumerate(held) for line in _within(span)}
+    reached: dict[Place, list[int]] = defaultdict(list)
+    for index in timeline.instruction:
+        instruction = program.instructions[index]
+        if instruction.line not in entry:
+            entry[instruction.line] = len(spans)
+        reached[_key(instruction.source.file), instruction.source.line].append(entry[instruction.line])
+    names = {file for file, _ in reached}
+    short: dict[str, str] = {}
+    for file in sorted(names):
+        base = PurePosixPath(file).name
+        short[base] = "" if base in short else file  # "": two files are called so
+    steps = (*(step.name for step in plan.steps), _AHEAD)
+    return Lines(Path(program.file).name, steps, entry, dict(reached), short)
+
+
+def _within(span: tuple[int, int]) -> range:
+    return range(span[0], span[1] + 1)
+
+
+def _key(file: str) -> str:
+    """A file by what is the same on every machine: its path below ``kernels``, else its name."""
+    parts = PurePosixPath(file).parts
+    below = len(parts) - parts[::-1].index("kernels") if "kernels" in parts else len(parts) - 1
+    return "/".join(parts[below:])
+
+
+def _check_other(files: Iterable[str], lines: Lines) -> None:
+    """InputError where the profile is of a kernel module of the same model, but another one: the name has a digest."""
+    mine = _DIGEST.match(lines.module)
+    for file in sorted(files):
+        other = _DIGEST.match(file)
+        if mine is not None and other is not None and other[1] == mine[1]:
+            raise InputError(
+                f"the profile is of the kernel module {file}, and this plan's is {lines.module}",
+                hint="give the options that it was compiled with: --batch, --dtype, --target, --effort, --plan",
+            )
+
+
+def _owners(profile: DeviceProfile, lines: Lines) -> tuple[Rows, Rows, dict[tuple[int, ...], NDArray[np.intp]]]:
+    """The step of each instruction (-1: none), whether it was inferred, and the rows that several steps share."""
+    certain = np.full(len(profile.places), -1, np.int64)
+    several: dict[int, Place] = {}
+    for number, placed in enumerate(profile.places):
+        found = _steps_of(placed, lines)
+        if isinstance(found, int):
+            certain[number] = found
+        elif found is not None:
+            several[number] = found
+    owner, inferred = certain[profile.place], np.zeros(len(profile.place), np.int64)
+    shared: dict[tuple[int, ...], list[NDArray[np.intp]]] = defaultdict(list)
+    rows_of: dict[tuple[Place, int], list[NDArray[np.intp]]] = defaultdict(list)
+    for number, place in several.items():
+        rows = np.flatnonzero(profile.place == number)
+        for kind in np.unique(profile.kind[rows]):
+            rows_of[place, int(kind)].append(rows[profile.kind[rows] == kind])
+    for (place, _), held in rows_of.items():
+        rows, order = np.sort(np.concatenate(held)), lines.reached[place]
+        if len(rows) % len(order) == 0:
+            owner[rows] = np.repeat(order, len(rows) // len(order))
+            inferred[rows] = 1
+        else:
+            shared[tuple(sorted(set(order)))].append(rows)
+    return owner, inferred, {steps: np.sort(np.concatenate(rows)) for steps, rows in shared.items()}
+
+
+def _steps_of(placed: Placed, lines: Lines) -> int | Place | None:
+    """The one step of an instruction, or the line that it shares with others, or None."""
+    for file, line in (*placed.own, *placed.calls):
+        if PurePosixPath(file).name == lines.module and line in lines.entry:
+            return lines.entry[line]
+    for file, line in placed.own:
+        key = _key(file)
+        known = (key if (key, line) in lines.reached else lines.short.get(PurePosixPath(file).name, ""), line)
+        if known in lines.reached:
+            steps = set(lines.reached[known])
+            return next(iter(steps)) if len(steps) == 1 else known
+    return None
+
+
+def _measured(
+    profile: DeviceProfile, plan: Plan, number: int, name: str, mine: NDArray[np.bool_], inferred: Rows, expected: float
+) -> StepMeasured:
+    begin = profile.start.min()
+    nodes = plan.steps[number].nodes if number < len(plan.steps) else ()
+    rows = np.flatnonzero(mine)
+    return StepMeasured(
+        name=name,
+        nodes=tuple(nodes),
+        predicted_active_us=expected,
+        active_us=_active(profile, rows) / 1000,
+        start_us=float(profile.start[rows].min() - begin) / 1000 if len(rows) else 0.0,
+        end_us=float(_ends(profile, rows).max() - begin) / 1000 if len(rows) else 0.0,
+        instructions=len(rows),
+        inferred=int(inferred[rows].sum()),
+    )
+
+
+def _rest(profile: DeviceProfile, steps: tuple[str, ...], rows: NDArray[np.intp]) -> Rest:
+    return Rest(steps, _active(profile, rows) / 1000, len(rows))
+
+
+def _in(groups: Iterable[NDArray[np.intp]], count: int) -> NDArray[np.bool_]:
+    held = np.zeros(count, np.bool_)
+    for rows in groups:
+        held[rows] = True
+    return held
+
+
+def _ends(profile: DeviceProfile, rows: NDArray[np.intp]) -> Rows:
+    return np.maximum(profile.end[rows], profile.dma_end[rows])
+
+
+def _active(profile: DeviceProfile, rows: NDArray[np.intp]) -> float:
+    """For how many nanoseconds at least one of the instructions ran, or a transfer of theirs."""
+    moved = rows[profile.dma_end[rows] > profile.dma_start[rows]]
+    starts = np.concatenate([profile.start[rows], profile.dma_start[moved]])
+    ends = np.concatenate([profile.end[rows], profile.dma_end[moved]])
+    return covered(starts, ends)
+
+
+def covered(starts: Rows, ends: Rows) -> float:
+    """The length of the union of intervals."""
+    if not len(starts):
+        return 0.0
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    reach = np.concatenate([[starts[0]], np.maximum.accumulate(ends)[:-1]])
+    return float(np.maximum(0, ends - np.maximum(starts, reach)).sum())
+
+
+def _predicted_active(timeline: Timeline, lines: Lines, *, dma: bool) -> dict[int, float]:
+    """The same of the prediction, microseconds by step; without the transfers where the profile has none."""
+    transfers = {transfer.issue: transfer for transfer in timeline.transfers}
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for issue, index in enumerate(timeline.instruction):
+        step = lines.entry[timeline.program.instructions[index].line]
+        transfer = transfers.get(issue)
+        if transfer is not None:
+            spans[step].append((transfer.triggered, transfer.trigger_end))
+        if transfer is None or dma:
+            spans[step].append((timeline.start[issue], timeline.end[issue]))
+    return {step: covered(*np.array(held, np.int64).T) / 1e6 for step, held in spans.items()}

@@ -1,0 +1,222 @@
+"""The whole self-test: each case on the simulator, which predicts, and then on the backend that is tested."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from trnrt.neuron.selftest.cases import CASES
+from trnrt.nki.machine.targets import get_target, portable_name
+
+LIMIT_S = {"simulator": 120.0, "neuron": 900.0}
+"""A case that takes longer is given up, and its process ended: AWS's compiler alone takes minutes for some."""
+
+LOG = 3000
+"""Characters of what a process said that are kept where it died."""
+
+POLL_S = 0.02
+
+STATES = ("passed", "failed", "error", "timeout", "crashed", "skipped")
+
+Document = dict[str, Any]
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """A case on the backend: one of STATES. ``simulated`` is the same on the simulator, None where that is tested.
+
+    ``off_simulator`` is the largest difference to the simulator's numbers.
+    """
+
+    name: str
+    document: Document
+    simulated: Document | None = None
+    off_simulator: float | None = None
+
+    @property
+    def state(self) -> str:
+        """What became of it."""
+        return str(self.document["state"])
+
+    @property
+    def predicted_us(self) -> float | None:
+        """The device's latency as the timing model has it."""
+        return self._predicted("predicted_us")
+
+    @property
+    def ends_us(self) -> tuple[float | None, float | None]:
+        """The least and the most that it may be."""
+        return self._predicted("low_us"), self._predicted("high_us")
+
+    def _predicted(self, key: str) -> float | None:
+        source = self.document if self.simulated is None else self.simulated
+        return source.get(key)
+
+    @property
+    def measured_us(self) -> float | None:
+        """The device's, with the host's part of a call; None where no device was tested."""
+        wall = self.document.get("wall_us")
+        return None if self.simulated is None or wall is None else float(wall["median"])
+
+
+@dataclass
+class Suite:
+    """What a run gave."""
+
+    backend: str
+    target: str
+    seconds: float = 0.0
+    outcomes: list[Outcome] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """All cases were run, and none failed in any way; what the target does not have is skipped."""
+        return not self.interrupted and all(outcome.state in ("passed", "skipped") for outcome in self.outcomes)
+
+
+class Worker:
+    """The process that runs cases for a backend; a new one after each that died."""
+
+    def __init__(self, backend: str, target: str, folder: Path, limit_s: float | None = None) -> None:
+        self.backend, self.target = backend, target
+        self.limit_s = LIMIT_S[backend] if limit_s is None else limit_s
+        self.folder = folder / backend
+        self.folder.mkdir()
+        self._process: subprocess.Popen[str] | None = None
+        self._log: IO[bytes] | None = None
+
+    def run(self, name: str) -> Document:
+        """A case's result; what became of the process where there is none."""
+        process = self._started()
+        result = self.folder / f"{name}.json"
+        end = time.monotonic() + self.limit_s
+        with suppress(BrokenPipeError):
+            assert process.stdin is not None
+            process.stdin.write(f"{name}\n")
+            process.stdin.flush()
+        while not result.exists():
+            if time.monotonic() > end:
+                self.close()
+                return self._died("timeout", f"no result after {self.limit_s:g} s: the process was ended")
+            if process.poll() is not None and not result.exists():
+                self.close()
+                return self._died("crashed", f"the process ended with {process.returncode}")
+            time.sleep(POLL_S)
+        document: Document = json.loads(result.read_bytes())
+        return document
+
+    def outputs(self, name: str) -> list[Any]:
+        """The numbers that a case gave."""
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
+            return []
+        with np.load(path) as stored:
+            return [stored[key] for key in stored.files]
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            # With it goes what it started: AWS's compiler is a process of its own.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            self._log = (self.folder / "log").open("wb")
+            self._process = subprocess.Popen(
+                command(self.backend, self.target, self.folder),
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment(os.environ, self.backend, self.target),
+                start_new_session=True,
+                cwd=self.folder,  # what the compiler leaves behind goes with the folder
+            )
+        return self._process
+
+    def _died(self, state: str, summary: str) -> Document:
+        log = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+        return {"state": state, "summary": summary, "detail": log[-LOG:]}
+
+
+def command(backend: str, target: str, folder: Path) -> list[str]:
+    """What starts a worker."""
+    return [sys.executable, "-m", "trnrt.neuron.selftest.worker", backend, portable_name(target), str(folder)]
+
+
+def environment(before: Mapping[str, str], backend: str, target: str) -> dict[str, str]:
+    """A worker's: the simulator beside AWS's packages, or AWS's packages on one core, one physical core wide."""
+    made = {**before, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    if backend == "simulator":
+        return made | {"TRNRT_NKI": "simulator"}
+    made.pop("TRNRT_NKI", None)
+    made.setdefault("NEURON_LOGICAL_NC_CONFIG", "1")
+    made.setdefault("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+    made.setdefault("NEURON_RT_VISIBLE_CORES", "0")
+    return made
+
+
+def run_suite(
+    backend: str, target: str, names: Iterable[str] = CASES, progress: Progress = print, limit_s: float | None = None
+) -> Suite:
+    """Run the cases; nothing that goes wrong in one of them is raised. An interrupted run keeps what it has."""
+    target = get_target(target).name
+    suite, start = Suite(backend, target), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="trnrt-self-test-") as folder:
+        workers = [Worker(name, target, Path(folder), limit_s) for name in dict.fromkeys(("simulator", backend))]
+        try:
+            for name in names:
+                progress(name)
+                suite.outcomes.append(_outcome(name, target, workers))
+        except KeyboardInterrupt:
+            suite.interrupted = True
+        finally:
+            for worker in workers:
+                worker.close()
+    suite.seconds = time.monotonic() - start
+    return suite
+
+
+def _outcome(name: str, target: str, workers: list[Worker]) -> Outcome:
+    if get_target(target).generation < CASES[name].since:
+        return Outcome(name, {"state": "skipped", "summary": f"{target} does not have it"})
+    simulated = workers[0].run(name)
+    if len(workers) == 1:
+        return Outcome(name, simulated)
+    document = workers[1].run(name)
+    return Outcome(name, document, simulated, _apart(workers[1].outputs(name), workers[0].outputs(name)))
+
+
+def _apart(ours: list[Any], theirs: list[Any]) -> float | None:
+    """The largest difference of two lists of arrays; None where they can't be compared."""
+    if not ours or [array.shape for array in ours] != [array.shape for array in theirs]:
+        return None
+    worst = max(
+        (
+            float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0))
+            for a, b in zip(ours, theirs, strict=True)
+        ),
+        default=0.0,
+    )
+    return worst if math.isfinite(worst) else None

@@ -1,0 +1,84 @@
+"""Weights in the layout that a kernel wants: prepared on the host where they are constant, else by DMA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.planner.lowering.moving import move_step
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import Blocked, Lowering, node_name
+from trnrt.planner.plan import Array
+from trnrt.planner.steps import Operand, SourceName, Step, WeightName
+
+# float32 counts elements exactly up to here.
+_MOST_ELEMENTS = 2**24
+
+
+def arranged(
+    lowering: Lowering, node: ir.Node, value: ir.Value, prepare: Callable[[Array], Array], what: str, dtype: str = ""
+) -> Array | Operand:
+    """``prepare`` of a weight: its array where the weight is constant, else a tensor that a movement step makes.
+
+    ``prepare`` may only move elements and fill up with zeros: what it does to the numbers of the elements says where
+    DMA has to bring each. ``what`` ("weight", "bias") goes into the name of the tensor, and ``dtype`` is a computed
+    one's if not the session's.
+    """
+    constant = lowering.constant(value)
+    if constant is not None:
+        return prepare(constant.astype(np.float32))
+    source = lowering.operand(value)
+    size = prod(source.shape)
+    if size >= _MOST_ELEMENTS:
+        raise Blocked(f"a computed {what} of {size} elements; up to {_MOST_ELEMENTS - 1} are brought into place")
+    numbers = prepare(np.arange(1, size + 1, dtype=np.float32).reshape(source.shape)).astype(np.int64)
+    name = lowering.spare_name(f"{node_name(node)}.{what}")
+    whole = View.whole(name, numbers.shape)
+    parts = []
+    for corner, shape, offset, strides in affine_regions(numbers):
+        put = whole
+        for axis, (start, count) in enumerate(zip(corner, shape, strict=True)):
+            put = put.slice(axis, start, count)
+        parts.append((View(source.value, shape, strides, offset, size), put))
+    step = move_step(name, name, numbers.shape, parts, fill=0.0 if np.any(numbers == 0) else None)
+    step.nodes, step.dtype = [node_name(node)], dtype
+    lowering.add(step, [node], f"the computed {what} in the kernel's layout, by DMA", place="dma")
+    return Operand(name, numbers.shape)
+
+
+def named(step: Step, key: str, parameter: Array | Operand) -> WeightName | SourceName:
+    """How a call of the step names what ``arranged`` gave: as the weight ``key``, or as one of its sources."""
+    return SourceName(step.sources.index(parameter)) if isinstance(parameter, Operand) else WeightName(key)
+
+
+Region = tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]
+
+
+def affine_regions(numbers: Array, corner: tuple[int, ...] | None = None) -> Iterator[Region]:
+    """Boxes of an array of element numbers (from 1; 0 is nothing) in which they are an access pattern.
+
+    Yields (first index, shape, offset of the first element, strides).
+    """
+    corner = corner or (0,) * numbers.ndim
+    filled = np.nonzero(numbers)
+    if not filled[0].size:
+        return
+    first, last = [int(d.min()) for d in filled], [int(d.max()) + 1 for d in filled]
+    box = numbers[tuple(slice(a, b) for a, b in zip(first, last, strict=True))]
+    corner = tuple(c + a for c, a in zip(corner, first, strict=True))
+    start = int(box[(0,) * box.ndim])
+    strides = tuple(int(np.take(box, 1, axis=d).flat[0]) - start if size > 1 else 0 for d, size in enumerate(box.shape))
+    expected = start + sum(
+        (np.arange(size) * stride).reshape([-1 if k == d else 1 for k in range(box.ndim)])
+        for d, (size, stride) in enumerate(zip(box.shape, strides, strict=True))
+    )
+    if start and np.array_equal(np.broadcast_to(expected, box.shape), box):
+        yield corner, box.shape, start - 1, strides
+        return
+    axis = min((d for d, size in enumerate(box.shape) if size > 1), key=lambda d: box.shape[d])
+    for k in range(box.shape[axis]):
+        inner = tuple(c + (k if d == axis else 0) for d, c in enumerate(corner))
+        yield from affine_regions(np.take(box, [k], axis=axis), inner)

@@ -1,0 +1,87 @@
+"""The boundary nodes: what the host does with final indices and labels, and with integer inputs.
+
+This is the whole list of what does not run on the NeuronCore. None of it is arithmetic on activations.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.errors import ModelFileError
+from trnrt.operators.elementwise import add_cast
+from trnrt.operators.movement import add_take
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.walk import FLOATS, INTEGERS, Blocked, Lowering, attribute, lowers
+from trnrt.planner.plan import Array
+
+
+@lowers("Cast")
+def lower_cast(lowering: Lowering, node: ir.Node) -> None:
+    """Between floats: nothing, all of them are the session's dtype. Of a final index: on the host."""
+    source = node.inputs[0]
+    assert source is not None
+    target = ir.DataType(attribute(node, "to", 1))
+    held, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
+    widens = kind in INTEGERS and target in INTEGERS and np.can_cast(kind.numpy(), target.numpy())
+    # Doubles that the core made are in the session's dtype, too; there is no arithmetic with them.
+    computed = not lowering.is_input(source)
+    from_double = kind is ir.DataType.DOUBLE and computed and target in FLOATS
+    to_double = target is ir.DataType.DOUBLE and (kind in held or (kind in INTEGERS and computed))
+    if (
+        lowering.moves_indices
+        and kind in {*FLOATS, ir.DataType.DOUBLE}
+        and target in (ir.DataType.INT32, ir.DataType.INT64)
+    ):
+        lowering.view(node, source, "indices: the host cuts them off")
+    elif lowering.on_host(source):
+        lowering.to_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
+    elif ir.DataType.STRING in (source.dtype, target):
+        raise Blocked(
+            "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
+        )
+    elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in held | INTEGERS)):
+        lowering.view(node, source, "the session's dtype holds it as it is")
+    elif (kind in held and target in INTEGERS) or (kind in held | INTEGERS and target is ir.DataType.BOOL):
+        add_cast(lowering, node, target)
+    else:
+        kinds = f"{kind.name if kind else '?'} to {target.name}"
+        raise Blocked(f"a cast from {kinds} between computed tensors")
+
+
+@host_function
+def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    return values.astype(dtype)
+
+
+@lowers("ArrayFeatureExtractor", domain="ai.onnx.ml")
+def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
+    """Columns: of a constant table by final indices (a label look-up), or of a tensor by constant indices."""
+    table, picks = lowering.constant(node.inputs[0]), lowering.constant(node.inputs[1])
+    if picks is not None and (table is None or table.dtype.kind == "f"):
+        view = lowering.view_of(node.inputs[0])
+        if len(view.shape) == 1:
+            view = view.broadcast((1, *view.shape))
+        if np.any(picks < 0) or np.any(picks >= view.shape[-1]):
+            raise Blocked(f"an index outside the {view.shape[-1]} columns of its input")
+        add_take(lowering, node, view, len(view.shape) - 1, picks.reshape(-1), "constant columns: access patterns")
+        return
+    if table is None or (picks is None and not lowering.on_host(node.inputs[1])):
+        raise Blocked("only the look-up of a constant by a final index (ArgMax), or of constant columns, is supported")
+    lowering.to_host(node, _extract, "looks labels up on the host")
+
+
+@host_function
+def _extract(table: Array, indices: Array) -> Array:
+    """ONNX-ML: columns of the last dimension; a one-dimensional table gives one row."""
+    rows = table.reshape(1, -1) if table.ndim == 1 else table
+    if indices.size and not 0 <= indices.min() <= indices.max() < rows.shape[-1]:
+        wrong = indices.max() if indices.min() >= 0 else indices.min()
+        raise ModelFileError(
+            f"the model looks up number {wrong} in a table of {rows.shape[-1]} labels",
+            hint="Its table of labels is of another model: export it again.",
+        )
+    return rows[..., indices.reshape(-1)]

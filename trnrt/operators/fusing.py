@@ -1,0 +1,43 @@
+"""What several lowering functions do after their own node: take the following bias or activation along."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from trnrt.planner.lowering.walk import Blocked, Lowering, node_name
+from trnrt.planner.steps import Operand
+
+# ONNX operator -> activation name of the kernels.
+ACTIVATIONS = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
+
+
+def next_activation(lowering: Lowering, value: ir.Value, into: ir.Node) -> tuple[str, list[ir.Node]]:
+    """The activation that follows ``value``, and its node: ("none", []) where there is none to fuse."""
+    follower, why_not = lowering.sole_consumer(value)
+    if follower is not None and follower.domain == "" and follower.op_type in ACTIVATIONS:
+        return ACTIVATIONS[follower.op_type], [follower]
+    for reader, _ in value.uses():
+        if follower is None and reader.domain == "" and reader.op_type in ACTIVATIONS:
+            what = f"{reader.op_type} {node_name(reader)!r}"
+            lowering.notes.append(f"{what} is not fused into {into.op_type} {node_name(into)!r}: {why_not}")
+    return "none", []
+
+
+def following_sum(lowering: Lowering, node: ir.Node) -> tuple[Operand | None, list[ir.Node]]:
+    """What an Add after ``node`` adds to its result, if that is there already and of the same shape, and that Add.
+
+    Of two results that are added the one computed last takes the other along; (None, []) where there is none.
+    """
+    value = node.outputs[0]
+    follower, _ = lowering.sole_consumer(value)
+    if follower is None or follower.domain != "" or follower.op_type not in ("Add", "Sum") or len(follower.inputs) != 2:
+        return None, []
+    other = follower.inputs[1] if follower.inputs[0] is value else follower.inputs[0]
+    if other is None or other is value or lowering.constant(other) is not None or not lowering.is_there(other):
+        return None, []
+    if lowering.shape(other) != lowering.shape(value):
+        return None, []
+    try:
+        return lowering.operand(other), [follower]
+    except Blocked:
+        return None, []  # its own lowering says why

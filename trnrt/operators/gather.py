@@ -1,0 +1,99 @@
+"""Gather: by constant indices, or by those that an input of the model holds, as an embedding does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.operators.movement import add_move, movable, take
+from trnrt.planner.lowering.refusals import FALLBACK
+from trnrt.planner.lowering.row_numbers import row_numbers
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.naming import printable
+from trnrt.planner.plan import DeviceTensor, HostNode
+from trnrt.planner.steps import Call, Operand, Step, Tensors
+
+
+@dataclass(kw_only=True)
+class GatherStep(Step):
+    """Rows of ``sources[1]`` (V, C), by the numbers of ``sources[0]`` (R, 1)."""
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return self.shape if position is None else self.sources[position].shape
+
+    def call(self, tensors: Tensors) -> Call:
+        return Call("gather", "gather_rows", ())
+
+
+@lowers("Gather")
+def lower_gather(lowering: Lowering, node: ir.Node) -> None:
+    """Constant indices are access patterns, one for each run of them; by those of an input DMA looks rows up."""
+    view = movable(lowering, node.inputs[0])
+    picked = lowering.constant(node.inputs[1])
+    axis = attribute(node, "axis", 0) % len(view.shape)
+    size = view.shape[axis]
+    if picked is None:
+        _look_up(lowering, node, view, axis)
+        return
+    if np.any(picked < -size) or np.any(picked >= size):
+        raise Blocked(f"an index outside the {size} elements of dimension {axis}")
+    shape = lowering.shape(node.outputs[0])
+    flat = (*view.shape[:axis], picked.size, *view.shape[axis + 1 :])
+    runs = take(view, axis, (picked % size).reshape(-1))
+    why = "constant indices: an access pattern for each run of them"
+    if len(runs) == 1:
+        other = runs[0][0].reshape(shape)
+        if other is not None:
+            lowering.view_as(node, node.outputs[0], other, why)
+            return
+    whole = View.whole(value_name(node.outputs[0]), flat)
+    add_move(lowering, node, [(taken, whole.slice(axis, start, count)) for taken, start, count in runs], why)
+
+
+def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
+    """Rows of the tensor, the dimension that is picked from first, by numbers that the host checks and hands over."""
+    indices, made = node.inputs[1], node.outputs[0]
+    if indices is None or indices.dtype not in INTEGERS or not lowering.is_input(indices):
+        raise Blocked("the indices are computed", f"constants, and inputs of the model, can be indices; {FALLBACK}")
+    rest = [d for d in range(len(view.shape)) if d != axis]
+    sizes = tuple(view.shape[d] for d in rest)
+    table = lowering.operand_of(view.permute((axis, *rest)))
+    numbers = _row_numbers(lowering, node, indices, view.shape[axis])
+    step = GatherStep(
+        name=node_name(node),
+        nodes=[node_name(node)],
+        sources=[numbers, Operand(table.value, (view.shape[axis], prod(sizes)))],
+        output=value_name(made) if axis == 0 else lowering.spare_name(f"{value_name(made)}.rows"),
+        shape=(numbers.shape[0], prod(sizes)),
+    )
+    lowering.add(step, [node], "DMA looks rows up by numbers that the host has checked", place="dma")
+    if made.dtype in INTEGERS:
+        lowering.mark_whole_numbers(made)
+    if axis:
+        picked = lowering.shape(indices)
+        before, after = range(len(picked), len(picked) + axis), range(len(picked) + axis, len(picked) + len(sizes))
+        stored = View.whole(step.output, (*picked, *sizes))
+        lowering.stored_as(made, stored.permute((*before, *range(len(picked)), *after)))
+
+
+def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:
+    """The indices as the device takes them: int32 (R, 1), from 0 to ``size`` - 1."""
+    view = lowering.index_view(indices)
+    compute = partial(
+        row_numbers,
+        shape=view.shape,
+        strides=view.strides,
+        offset=view.offset,
+        size=size,
+        what=f"'{printable(view.root)}'",
+        reader=f"Gather '{printable(node_name(node))}'",
+    )
+    name = lowering.spare_name(f"{node_name(node)}.numbers")
+    tensor = DeviceTensor(name, (prod(view.shape), 1), "int32")
+    lowering.prepare(tensor, HostNode(node_name(node), "Gather", (view.root,), name, compute))
+    return Operand(name, tensor.shape)

@@ -1,0 +1,261 @@
+"""Gemm and MatMul: by the linear kernels where the weights are constant, else by that of two computed factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.kernels import linear
+from trnrt.kernels.linear import MAX_FEATURES
+from trnrt.operators.elementwise import Program, Register, add_compute, term
+from trnrt.operators.fusing import next_activation
+from trnrt.operators.matmul import product_step
+from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
+from trnrt.planner.plan import Array, Layout
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
+
+# Bytes a partition of a bias that is brought in ahead for every row of the batch.
+_BIAS_BYTES = 8 * 1024
+# With fewer, DMA would wait for the products of one load before it brings the next.
+_LOADS_AHEAD = 5
+# Bytes a partition of a load that are tried.
+_LOAD_BYTES = (32768, 8192, 4096)
+
+
+@dataclass(kw_only=True)
+class LinearStep(Step):
+    """``act(source @ weight + bias)`` with weight (F, O) and bias (O,).
+
+    ``prepared``: weights as the kernels want them, by step and positions; it takes seconds to lay out large ones.
+    """
+
+    weight: Array
+    bias: Array
+    act: str
+    prepared: dict[tuple[str, int], Array] = field(default_factory=dict)
+
+    def _image(self, tensors: Tensors) -> tuple[int, int]:
+        """(channels, positions) of a flattened image, (F, 1) of plain features."""
+        stored = tensors.shape(self.sources[0].value)
+        if len(stored) == 4 and (stored[0], prod(stored[1:])) == (self.shape[0], self.weight.shape[0]):
+            return stored[1], stored[2] * stored[3]
+        return self.weight.shape[0], 1
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        stored = shapes.shape(self.sources[0].value)
+        if stored == (self.shape[0], self.weight.shape[0]):
+            return (Layout.FEATURES, Layout.HBM)
+        if len(stored) == 4 and (stored[0], prod(stored[1:])) == (self.shape[0], self.weight.shape[0]):
+            return (Layout.CHANNELS, Layout.HBM)
+        return (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.FEATURES, Layout.ROWS, Layout.HBM)
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return self.shape if position is None else (self.shape[0], self.weight.shape[0])
+
+    def on_chip_view(self, name: str, layout: Layout, stored: tuple[int, ...]) -> str:
+        """The kernels read (P, B, S, N): one position of plain features, or the pixels of a flattened image."""
+        if layout is Layout.FEATURES:
+            return f"{name}.expand_dim(2)"
+        return f"{name}.flatten_dims(3, 4).permute((0, 1, 3, 2))"
+
+    def call(self, tensors: Tensors) -> Call:
+        features, positions = self.weight.shape[0], 1
+        if tensors.layout(self.sources[0].value) is Layout.CHANNELS:
+            features, positions = self._image(tensors)
+        by_features = tensors.layout(self.output) is Layout.FEATURES
+        bias = weights.columns(self.bias) if by_features else weights.rows(self.bias, self._bias_rows())
+        return Call(
+            module="linear",
+            kernel="linear_features" if by_features else "linear_rows",
+            args=(WeightName("w"), WeightName("b")),
+            options={"features": features}
+            | ({"outputs": self.weight.shape[1]} if by_features else {})
+            | ({"act": self.act} if self.act != "none" else {})
+            | self.tuned,
+            weights={"w": self._prepared(positions)},
+            biases={"b": bias},
+            held=("w", "b") if by_features or self._bias_rows() == self.shape[0] else ("w",),
+        )
+
+    def _prepared(self, positions: int) -> Array:
+        if (self.name, positions) not in self.prepared:
+            self.prepared[self.name, positions] = weights.linear_weight(self.weight, positions)
+        return self.prepared[self.name, positions]
+
+    def tunable(self) -> dict[str, tuple[int | str, ...]]:
+        """In what loads weights come that do not fit one."""
+        each = blocks_of(self.weight.shape[0]) * min(linear.OUTPUTS, self.weight.shape[1]) * 2
+        sizes = tuple(size for size in _LOAD_BYTES if size < each)
+        return {"load_bytes": sizes} if each > linear.WEIGHT_BYTES else {}
+
+    def _bias_rows(self) -> int:
+        """On how many partitions the bias of a result with the batch on the partitions is: all, if that is little."""
+        rows, outputs = self.shape
+        return rows if rows <= PARTITIONS and outputs * 4 <= _BIAS_BYTES else 1
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """Some loads of weights; what the source is turned in, if it is in HBM; a bias and sums of a bank each."""
+        load = int(self.tuned.get("load_bytes", linear.WEIGHT_BYTES))
+        rows = blocks_of(self.shape[0]) * 3 * 4 * linear.OUTPUTS
+        source = 0 if tensors.layout(self.sources[0].value) is not Layout.HBM else 2 * linear.ACTIVATION_BYTES
+        return min(WORKING_BYTES, (0 if held else _LOADS_AHEAD * load) + source + rows)
+
+
+def _bias_row(bias: Array, outputs: int) -> Array | None:
+    """A bias that is one number an output, as (O,); None for any other shape."""
+    if bias.size == 1:
+        return np.full(outputs, bias.reshape(()), np.float32)
+    if bias.shape[-1:] == (outputs,) and bias.size == outputs:
+        return bias.reshape(outputs).astype(np.float32)
+    return None
+
+
+@lowers("Gemm")
+def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
+    """Y = alpha * A @ B + beta * C; what the product's kernel can't add is added in a step of its own."""
+    alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
+    left = _matrix(lowering, node, 0, "transA")
+    added = node.inputs[2] if len(node.inputs) > 2 else None
+    constant, factor = lowering.constant(node.inputs[1]), lowering.constant(added)
+    row = None
+    if constant is not None:
+        weight = (constant.T if attribute(node, "transB", 0) else constant).astype(np.float32, copy=False)
+        # Half a gigabyte in a large net: not copied for nothing.
+        weight = weight if alpha == 1.0 else weight * np.float32(alpha)
+        row = np.zeros(weight.shape[1], np.float32) if added is None else None
+        if factor is not None:
+            row = _bias_row(factor.astype(np.float32) * np.float32(beta), weight.shape[1])
+        if row is not None:
+            _add_linear(lowering, [node], lowering.operand_of(left), weight, row)
+            return
+        product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
+        row = np.zeros(weight.shape[1], np.float32)
+        step: Step = linear_step([node], lowering.operand_of(left), product, weight, row, "none")
+        alpha = 1.0
+    else:
+        right = _matrix(lowering, node, 1, "transB")
+        if added is None and alpha == 1.0:
+            _add_product(lowering, node, left, right)
+            return
+        product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
+        step = product_step(lowering, node_name(node), left, right, product, (left.shape[0], right.shape[1]))
+    step.nodes = [node_name(node)]
+    lowering.add(step, [node], "")
+    _add_scaled(lowering, node, Operand(product, lowering.shape(node.outputs[0])), alpha, added, beta)
+    name = lowering.reports[node_name(node)].step
+    why = f"a matrix product on the tensor engine; step {name} scales it, or adds what is no constant row"
+    lowering.report(node, "core", why, step=step.name)
+
+
+def _matrix(lowering: Lowering, node: ir.Node, position: int, turned: str) -> View:
+    """A or B of a Gemm, turned if the attribute says so."""
+    view = lowering.view_of(node.inputs[position])
+    if len(view.shape) != 2:
+        raise Blocked(f"{'AB'[position]} has {len(view.shape)} dimensions; Gemm takes matrices")
+    return view.permute((1, 0)) if attribute(node, turned, 0) else view
+
+
+def _add_scaled(
+    lowering: Lowering, node: ir.Node, product: Operand, alpha: float, added: ir.Value | None, beta: float
+) -> None:
+    """Append the step that makes the node's output alpha * product + beta * added."""
+    program = Program()
+    total = program.source(product)
+    if alpha != 1.0 or added is None:
+        total = program.apply("multiply", total, alpha)
+    if added is not None:
+        other = term(lowering, program, added)
+        if beta != 1.0:
+            other = program.apply("multiply", other, beta) if isinstance(other, Register) else other * beta
+        program.apply("add", total, other)
+    add_compute(lowering, node, program, name=lowering.spare_name(f"{node_name(node)}.sum"))
+
+
+@lowers("MatMul")
+def lower_matmul(lowering: Lowering, node: ir.Node) -> None:
+    """A @ B. With B a constant matrix a following Add of a constant row becomes the bias."""
+    weight = lowering.constant(node.inputs[1])
+    if weight is not None and lowering.constant(node.inputs[0]) is None and prod(weight.shape[:-2]) == 1:
+        matrix = weight.reshape(weight.shape[-2:]) if weight.ndim > 1 else weight[:, None]
+        matrix = matrix.astype(np.float32)
+        source = lowering.operand(node.inputs[0])
+        bias, adding = _following_bias(lowering, node, matrix.shape[1])
+        _add_linear(lowering, [node, *adding], source, matrix, bias)
+        return
+    left, right = lowering.view_of(node.inputs[0]), lowering.view_of(node.inputs[1])
+    # A vector on the left is a row, one on the right a column.
+    if len(left.shape) == 1:
+        left = left.broadcast((1, *left.shape))
+    if len(right.shape) == 1:
+        right = right.broadcast((1, *right.shape)).permute((1, 0))
+    _add_product(lowering, node, left, right)
+
+
+def _add_product(lowering: Lowering, node: ir.Node, left: View, right: View) -> None:
+    """The step of a product of two computed tensors, and of the activation that follows it."""
+    act, activation = next_activation(lowering, node.outputs[0], node)
+    nodes = [node, *activation]
+    made = nodes[-1].outputs[0]
+    step = product_step(lowering, node_name(node), left, right, value_name(made), lowering.shape(made), act)
+    step.nodes = [node_name(n) for n in nodes]
+    lowering.add(step, nodes, "products of matrices on the tensor engine")
+
+
+def _following_bias(lowering: Lowering, node: ir.Node, outputs: int) -> tuple[Array, list[ir.Node]]:
+    """The bias that an Add after ``node`` brings, and that Add; a note says why one was left out."""
+    product = node.outputs[0]
+    follower, why_not = lowering.sole_consumer(product)
+    for reader, _ in product.uses():
+        row = _added_row(lowering, reader, product, outputs)
+        if row is None:
+            continue
+        if follower is not None:
+            return row, [follower]
+        lowering.notes.append(
+            f"Add {node_name(reader)!r} is not fused into MatMul {node_name(node)!r} as its bias: {why_not}"
+        )
+    return np.zeros(outputs, np.float32), []
+
+
+def _added_row(lowering: Lowering, node: ir.Node, product: ir.Value, outputs: int) -> Array | None:
+    """What ``node`` adds to ``product``, if that is a constant of one number an output."""
+    if node.op_type != "Add" or node.domain != "":
+        return None
+    other = node.inputs[1] if node.inputs[0] is product else node.inputs[0]
+    constant = lowering.constant(other)
+    if constant is None or lowering.shape(node.outputs[0]) != lowering.shape(product):
+        return None
+    return _bias_row(constant, outputs)
+
+
+def _add_linear(lowering: Lowering, nodes: list[ir.Node], source: Operand, weight: Array, bias: Array) -> None:
+    act, more = next_activation(lowering, nodes[-1].outputs[0], nodes[0])
+    nodes = nodes + more
+    step = linear_step(nodes, source, value_name(nodes[-1].outputs[0]), weight, bias, act)
+    step.prepared = lowering.prepared
+    lowering.add(step, nodes, "a matrix product on the tensor engine")
+
+
+def linear_step(nodes: list[ir.Node], source: Operand, output: str, weight: Array, bias: Array, act: str) -> LinearStep:
+    """The step that makes ``output`` of the rows of ``source`` by a constant weight."""
+    if weight.shape[0] > MAX_FEATURES:
+        raise Blocked(f"rows of {weight.shape[0]} features; the kernel holds {MAX_FEATURES}")
+    return LinearStep(
+        name=node_name(nodes[0]),
+        nodes=[node_name(n) for n in nodes],
+        sources=[source],
+        output=output,
+        shape=(prod(source.shape[:-1]), weight.shape[1]),
+        weight=weight,
+        bias=bias,
+        act=act,
+    )

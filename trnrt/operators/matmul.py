@@ -1,0 +1,77 @@
+"""Products of two tensors of which neither is a constant matrix on the right: of any batch, turned or repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from trnrt.planner.lowering.views import View, merge_dims
+from trnrt.planner.lowering.walk import Lowering
+from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors
+
+# (offset, batch strides, row stride, column stride), as the kernel takes it.
+Place = tuple[int, tuple[int, ...], int, int]
+
+
+@dataclass(kw_only=True)
+class ProductStep(Step):
+    """``act(left @ right)`` for each index of ``batches``; both factors are access patterns on the sources."""
+
+    depth: int
+    batches: tuple[int, ...]
+    matrix: tuple[int, int]
+    left_at: Place
+    right_at: Place
+    act: str
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        if position is None:
+            return prod(self.batches), *self.matrix
+        return (prod(self.sources[position].shape),)
+
+    def call(self, tensors: Tensors) -> Call:
+        args = (SourceName(0), SourceName(len(self.sources) - 1), self.act, self.depth, self.batches)
+        return Call("batched_matmul", "batched_matmul", (*args, self.left_at, self.right_at))
+
+
+def product_step(
+    lowering: Lowering, name: str, left: View, right: View, output: str, shape: tuple[int, ...], act: str = "none"
+) -> ProductStep:
+    """The step that makes the tensor ``output`` of numpy's left @ right, both of two dimensions or more."""
+    rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
+    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    left = _readable(lowering, left).broadcast((*batch, rows, depth))
+    right = _readable(lowering, right).broadcast((*batch, depth, columns))
+    shared = not any(right.strides[:-2])
+    whole = View.whole(output, (*batch, rows, columns)).strides
+    if shared and len(merge_dims(left.shape[:-1], (left.strides[:-1], whole[:-1]))[0]) == 1:
+        # The matrices of the left side, one below the other, are one.
+        stride = merge_dims(left.shape[:-1], (left.strides[:-1],))[1][0][-1]
+        batch, rows = (), prod(left.shape[:-1])
+        left = View(left.root, (rows, depth), (stride, left.strides[-1]), left.offset, left.size)
+        right = View(right.root, (depth, columns), right.strides[-2:], right.offset, right.size)
+    sizes, (ours, theirs) = merge_dims(tuple(batch), (left.strides[:-2], right.strides[:-2]))
+    return ProductStep(
+        name=name,
+        nodes=[],
+        sources=[Operand(view.root, (view.size,)) for view in ((left,) if left.root == right.root else (left, right))],
+        output=output,
+        shape=shape,
+        depth=depth,
+        batches=sizes,
+        matrix=(rows, columns),
+        left_at=(left.offset, ours, left.strides[-2], left.strides[-1]),
+        right_at=(right.offset, theirs, right.strides[-2], right.strides[-1]),
+        act=act,
+    )
+
+
+def _readable(lowering: Lowering, view: View) -> View:
+    """The view itself where rows or columns of its matrices are pieces of memory, else one of a dense copy."""
+    steps = [stride for size, stride in zip(view.shape[-2:], view.strides[-2:], strict=True) if size > 1]
+    if (not steps or 1 in steps) and min(view.strides) >= 0:
+        return view
+    copy = lowering.operand_of(view)
+    return View.whole(copy.value, copy.shape)

@@ -1,0 +1,363 @@
+"""Operators that only move elements: views where an access pattern says it, else a new tensor."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.operators.conv import ConvStep
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.moving import Run, move_step
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import (
+    FLOATS,
+    INTEGERS,
+    Blocked,
+    Lowering,
+    attribute,
+    lowers,
+    node_name,
+    operator_name,
+    value_name,
+)
+from trnrt.planner.plan import Array
+
+
+def add_move(
+    lowering: Lowering,
+    node: ir.Node,
+    parts: list[tuple[View, View]],
+    why: str,
+    fill: float | None = None,
+    output: int = 0,
+) -> None:
+    """Append the step that puts an output of ``node`` together from ``parts``: (what is taken, where it is put)."""
+    made = node.outputs[output]
+    step = move_step(node_name(node), value_name(made), lowering.shape(made), parts, fill)
+    step.nodes = [node_name(node)]
+    lowering.add(step, [node], why, place="dma")
+    if made.dtype in INTEGERS:
+        lowering.mark_whole_numbers(made)
+
+
+def take(view: View, axis: int, indices: list[int] | Array) -> list[tuple[View, int, int]]:
+    """Indices of one dimension as runs of equal distance: (what is taken, where the run starts, how long it is)."""
+    runs: list[tuple[View, int, int]] = []
+    start, count = 0, len(indices)
+    numbers = [int(i) for i in indices]
+    while start < count:
+        end, step = start + 1, 0
+        if end < count:
+            step = numbers[end] - numbers[start]
+            while end < count and numbers[end] - numbers[end - 1] == step:
+                end += 1
+        runs.append((view.slice(axis, numbers[start], end - start, step if end - start > 1 else 1), start, end - start))
+        start = end
+    return runs
+
+
+def add_take(
+    lowering: Lowering, node: ir.Node, view: View, axis: int, indices: list[int] | Array, why: str, output: int = 0
+) -> None:
+    """Make an output of the node the given indices of one dimension of a view: a view again if they are one run."""
+    made = node.outputs[output]
+    runs = take(view, axis, indices)
+    if len(runs) == 1:
+        lowering.view_as(node, made, runs[0][0], why)
+        return
+    whole = View.whole(value_name(made), lowering.shape(made))
+    add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why, output=output)
+
+
+@lowers("Reshape", "Flatten", "Identity", "Dropout", "Squeeze", "Unsqueeze")
+def lower_reshape(lowering: Lowering, node: ir.Node) -> None:
+    """The same elements in another shape: later steps read them where they are."""
+    source = node.inputs[0]
+    if source is None:
+        raise Blocked("the input is left out")
+    if node.op_type == "Dropout":
+        _check_dropout(lowering, node)
+    if not _shuffle(lowering, node, source):
+        lowering.view(node, source, "the same elements in another shape; nothing moves")
+
+
+def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
+    """Put channels of images in another order, where that is what an earlier Transpose and this Reshape do together."""
+    made = node.outputs[0]
+    shape = lowering.shape(made)
+    if len(shape) != 4 or source.dtype not in FLOATS or lowering.on_host(source):
+        return False
+    view = lowering.view_of(source)
+    put = View.whole(value_name(made), shape).reshape(view.shape)
+    if view.reshape(shape) is not None or put is None:
+        return False
+    step = move_step(node_name(node), value_name(made), shape, [(view, put)])
+    runs = step.runs()
+    if not runs:
+        return False
+    producer = _only_for(lowering, source, view.root)
+    if producer is not None and producer.reorder(_order(runs, shape[1])):
+        producer.output = value_name(made)
+        producer.nodes.append(node_name(node))
+        producer.title.append(f"{operator_name(node)} {node_name(node)}")
+        why = f"fused into {producer.name}: its outputs are computed in this order"
+        lowering.report(node, "core", why, step=producer.name)
+        return True
+    step.nodes = [node_name(node)]
+    lowering.add(step, [node], "channels in another order", place="dma")
+    return True
+
+
+def _only_for(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None:
+    """The convolution that makes ``root``, if only views on the way to ``value`` read it, and one node reads that."""
+    seen: ir.Value | None = value
+    while seen is not None and lowering.sole_consumer(seen)[0] is not None:
+        if value_name(seen) == root:
+            return next((s for s in lowering.steps if s.output == root and isinstance(s, ConvStep)), None)
+        node = seen.producer()
+        seen = node.inputs[0] if node is not None else None
+    return None
+
+
+def _order(runs: list[Run], channels: int) -> list[int]:
+    """Which channel of the source each channel is."""
+    order = [0] * channels
+    for _, first, step, put, put_step, count in runs:
+        for k in range(count):
+            order[put + k * put_step] = first + k * step
+    return order
+
+
+def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
+    """Only inference is supported, where the output is the input."""
+    hint = "export the model in inference mode"
+    if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+        raise Blocked("the output mask", hint)
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    mode = lowering.constant(training)
+    if training is not None and (mode is None or mode.any()):
+        raise Blocked("training_mode is computed" if mode is None else "training_mode=1", hint)
+    if lowering.opset < 7 and not attribute(node, "is_test", 0):
+        raise Blocked("is_test=0, which is training", hint)
+
+
+@lowers("Transpose")
+def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
+    """Another order of dimensions: a view; Transposes that follow each other make one, or none. Of a final index: on
+    the host."""
+    source = node.inputs[0]
+    if source is not None and lowering.on_host(source):
+        order = tuple(attribute(node, "perm", tuple(reversed(range(len(lowering.shape(source)))))))
+        shape = lowering.shape(source)
+        lowering.to_host(node, partial(_turned, shape=shape, order=order), "turns a final index on the host")
+        return
+    view = movable(lowering, source)
+    order = tuple(attribute(node, "perm", tuple(reversed(range(len(view.shape))))))
+    lowering.view_as(node, node.outputs[0], view.permute(order), "another order of dimensions: an access pattern")
+
+
+@host_function
+def _turned(values: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
+    return values.reshape(shape).transpose(order)
+
+
+def movable(lowering: Lowering, value: ir.Value | None) -> View:
+    """A tensor whose elements may be moved, as a view."""
+    return lowering.view_of(value, short_integers=True)
+
+
+@lowers("Slice")
+def lower_slice(lowering: Lowering, node: ir.Node) -> None:
+    """Ranges of indices: an access pattern with an offset and strides."""
+    view = movable(lowering, node.inputs[0])
+    for axis, start, end, step in _ranges(lowering, node, len(view.shape)):
+        size = view.shape[axis]
+        # As Python's slices, but for a start before the first element on the way back, which is that element.
+        first = max(start, -size) if step < 0 and size else start
+        first, last, stride = slice(first, end, step).indices(size)
+        view = view.slice(axis, first, len(range(first, last, stride)), stride)
+    lowering.view_as(node, node.outputs[0], view, "ranges of indices: an access pattern")
+
+
+def _ranges(lowering: Lowering, node: ir.Node, rank: int) -> list[tuple[int, int, int, int]]:
+    """(axis, start, end, step) of a Slice; before opset 10 they are attributes."""
+    if lowering.opset < 10:
+        starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
+        axes = attribute(node, "axes", tuple(range(len(starts))))
+        steps = (1,) * len(starts)
+    else:
+        names = ("data", "starts", "ends", "axes", "steps")
+        given = [integers(lowering, node, k, names[k]) for k in range(1, 5)]
+        starts, ends = given[0] or (), given[1] or ()
+        axes = given[2] if given[2] is not None else tuple(range(len(starts)))
+        steps = given[3] if given[3] is not None else (1,) * len(starts)
+    # ONNX writes "to the end" as any number beyond it, which Python's slices take, too.
+    return [(axis % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)]
+
+
+def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tuple[int, ...] | None:
+    """The constant integers of an input, None where it is left out; blocks a computed one."""
+    if position >= len(node.inputs) or node.inputs[position] is None:
+        return None
+    array = lowering.constant(node.inputs[position])
+    if array is None:
+        raise Blocked(f"the input {name!r} is computed", "export the model with it as a constant")
+    return tuple(int(i) for i in np.atleast_1d(array).reshape(-1))
+
+
+@lowers("Split")
+def lower_split(lowering: Lowering, node: ir.Node) -> None:
+    """Parts side by side: each output is an access pattern on the input."""
+    view = movable(lowering, node.inputs[0])
+    axis = attribute(node, "axis", 0) % len(view.shape)
+    start = 0
+    for made in node.outputs:
+        if not made.name:
+            continue
+        size = lowering.shape(made)[axis]
+        lowering.view_as(node, made, view.slice(axis, start, size), "a part of the input: an access pattern")
+        start += size
+
+
+@lowers("Expand")
+def lower_expand(lowering: Lowering, node: ir.Node) -> None:
+    """Broadcasting to a shape: repeated elements have stride 0."""
+    view = movable(lowering, node.inputs[0])
+    made = node.outputs[0]
+    lowering.view_as(node, made, view.broadcast(lowering.shape(made)), "repeated elements: an access pattern")
+
+
+@lowers("Tile")
+def lower_tile(lowering: Lowering, node: ir.Node) -> None:
+    """Whole copies side by side: repeated elements have stride 0."""
+    view = movable(lowering, node.inputs[0])
+    shape = lowering.shape(node.outputs[0])
+    pairs = [(total // size, size) for total, size in zip(shape, view.shape, strict=True)]
+    split = view.reshape(tuple(n for _, size in pairs for n in (1, size)))
+    assert split is not None
+    repeated = split.broadcast(tuple(n for pair in pairs for n in pair))
+    whole = repeated.reshape(shape)
+    if whole is None:
+        copy = lowering.operand_of(repeated.through(node_name(node)))
+        whole = View.whole(copy.value, shape)
+    lowering.view_as(node, node.outputs[0], whole, "copies side by side: repeated elements have stride 0")
+
+
+@lowers("DepthToSpace", "SpaceToDepth")
+def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
+    """Channels to pixels and back: a transpose of six dimensions."""
+    view = movable(lowering, node.inputs[0])
+    if len(view.shape) != 4:
+        raise Blocked(f"{node.op_type} of {len(view.shape)} dimensions; only images (N, C, H, W) are supported")
+    n, c, h, w = view.shape
+    b = int(attribute(node, "blocksize", 1))
+    mode = attribute(node, "mode", "DCR")
+    order: tuple[int, ...]
+    if node.op_type == "SpaceToDepth":
+        split, order = (n, c, h // b, b, w // b, b), (0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4)
+    elif mode == "CRD":
+        split, order = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
+    else:
+        split, order = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
+    parts = view.reshape(split)
+    if parts is None:
+        parts = View.whole(lowering.operand_of(view).value, split)
+    turned = parts.permute(order)
+    shape = lowering.shape(node.outputs[0])
+    whole = turned.reshape(shape)
+    if whole is None:
+        whole = View.whole(lowering.operand_of(turned.through(node_name(node))).value, shape)
+    lowering.view_as(node, node.outputs[0], whole, "pixels and channels exchanged: an access pattern")
+
+
+@lowers("Concat")
+def lower_concat(lowering: Lowering, node: ir.Node) -> None:
+    """Tensors side by side: DMA brings each to its place."""
+    shape = lowering.shape(node.outputs[0])
+    axis = attribute(node, "axis", 1) % len(shape)
+    whole = View.whole(value_name(node.outputs[0]), shape)
+    parts, start = [], 0
+    for value in node.inputs:
+        view = movable(lowering, value)
+        size = view.shape[axis]
+        parts.append((view, whole.slice(axis, start, size)))
+        start += size
+    add_move(lowering, node, parts, "tensors side by side: DMA brings each to its place")
+
+
+@lowers("Pad")
+def lower_pad(lowering: Lowering, node: ir.Node) -> None:
+    """Constant padding is written first; edge, reflect and wrap take the elements that they repeat."""
+    view = movable(lowering, node.inputs[0])
+    shape = lowering.shape(node.outputs[0])
+    begins, ends = _paddings(lowering, node, len(view.shape))
+    mode = attribute(node, "mode", "constant")
+    if mode != "constant":
+        _pad_by_index(lowering, node, view, begins, ends, mode)
+        return
+    whole = View.whole(value_name(node.outputs[0]), shape)
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        cut = (max(0, -begin), max(0, -end))
+        kept = max(0, view.shape[axis] - sum(cut))
+        view = view.slice(axis, cut[0] if kept else 0, kept)
+        whole = whole.slice(axis, max(0, begin) if kept else 0, kept)
+    fill = _pad_value(lowering, node)
+    add_move(lowering, node, [(view, whole)], "DMA into a tensor filled with the padding", fill=fill)
+
+
+def _paddings(lowering: Lowering, node: ir.Node, rank: int) -> tuple[list[int], list[int]]:
+    """Elements before and after each dimension; before opset 11 they are an attribute."""
+    if lowering.opset < 11:
+        pads = attribute(node, "pads", attribute(node, "paddings", ()))
+        axes: tuple[int, ...] | None = None
+    else:
+        pads, axes = integers(lowering, node, 1, "pads") or (), integers(lowering, node, 3, "axes")
+    axes = axes if axes is not None else tuple(range(rank))
+    begins, ends = [0] * rank, [0] * rank
+    for k, axis in enumerate(axes):
+        begins[axis % rank], ends[axis % rank] = int(pads[k]), int(pads[k + len(axes)])
+    return begins, ends
+
+
+def _pad_value(lowering: Lowering, node: ir.Node) -> float:
+    if lowering.opset < 11:
+        return float(attribute(node, "value", 0.0))
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return 0.0
+    value = lowering.constant(node.inputs[2])
+    if value is None:
+        raise Blocked("the padding's value is computed", "export the model with it as a constant")
+    fill = float(value.reshape(-1)[0]) if value.size else 0.0
+    if not np.isfinite(fill):
+        raise Blocked(f"the padding's value {fill}; finite numbers are supported")
+    return fill
+
+
+_PAD_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+def _pad_by_index(lowering: Lowering, node: ir.Node, view: View, begins: list[int], ends: list[int], mode: str) -> None:
+    """Edge, reflect and wrap: one dimension after the other, each by the indices that it takes."""
+    if mode not in _PAD_MODES:
+        raise Blocked(f"mode={mode}", f"constant, {', '.join(_PAD_MODES)} are supported")
+    padded = [axis for axis in range(len(view.shape)) if begins[axis] or ends[axis]]
+    why = "the repeated elements are taken by DMA"
+    for axis in padded:
+        size = view.shape[axis]
+        kept = np.arange(size)[max(0, -begins[axis]) : size - max(0, -ends[axis])]
+        indices = np.pad(kept, (max(0, begins[axis]), max(0, ends[axis])), mode)  # type: ignore[call-overload]
+        shape = (*view.shape[:axis], len(indices), *view.shape[axis + 1 :])
+        runs = take(view, axis, indices)
+        if axis == padded[-1]:
+            whole = View.whole(value_name(node.outputs[0]), shape)
+            add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why)
+            return
+        name = lowering.spare_name(f"{value_name(node.outputs[0])}.axis{axis}")
+        whole = View.whole(name, shape)
+        step = move_step(name, name, shape, [(t, whole.slice(axis, start, count)) for t, start, count in runs])
+        step.nodes = [node_name(node)]
+        lowering.add(step, [node], why, place="dma")
+        view = whole
+    lowering.view_as(node, node.outputs[0], view, "nothing is padded")

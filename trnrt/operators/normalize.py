@@ -1,0 +1,382 @@
+"""Normalisations: by statistics that the model brings (BatchNormalization), by those of rows, and across channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.kernels.normalize import MAX_COLUMNS
+from trnrt.operators.elementwise import Program, Register, add_compute, add_program
+from trnrt.operators.reduce import Reduction, add_reduce, checked_axes, filled
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, rows_and_columns, value_name
+from trnrt.planner.plan import Array, Layout
+from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors, WeightName
+
+Shape = tuple[int, ...]
+Coefficient = Array | Operand | None
+
+
+# -- BatchNormalization -------------------------------------------------------------------------------
+
+
+@lowers("BatchNormalization")
+def lower_batch_normalization(lowering: Lowering, node: ir.Node) -> None:
+    """``x * scale + shift`` with one number a channel each, folded on the host where they are constant."""
+    _check_inference(lowering, node)
+    source = lowering.operand(node.inputs[0])
+    channels = _channels(source)
+    per_element = lowering.opset < 9 and not attribute(node, "spatial", 1)
+    shape = source.shape[1:] if per_element else (channels, *(1,) * (len(source.shape) - 2))
+    eps = float(attribute(node, "epsilon", 1e-5))
+    for name, value in zip(("scale", "B", "mean", "var"), node.inputs[1:5], strict=True):
+        _check_size(lowering, value, prod(shape), name)
+    constants = [lowering.constant(value) for value in node.inputs[1:5]]
+    known = [constant.astype(np.float64).reshape(shape) for constant in constants if constant is not None]
+    program = Program()
+    x = program.source(source)
+    if len(known) == 4:
+        scale, bias, mean, variance = known
+        factor = scale / np.sqrt(variance + eps)
+        shift = bias - mean * factor
+        scaled = program.apply("multiply", x, program.source(factor.astype(np.float32)))
+        program.apply("add", scaled, program.source(shift.astype(np.float32)))
+        add_compute(lowering, node, program, "a scale and a shift for each channel, folded when the plan was made")
+        return
+    operands = [_reshaped(lowering, value, shape) for value in node.inputs[1:5]]
+    rates = Program()
+    root = rates.apply("sqrt", rates.apply("add", rates.source(operands[3]), eps))
+    rates.apply("divide", rates.source(operands[0]), root)
+    rate = add_program(lowering, node, rates, lowering.spare_name(f"{value_name(node.outputs[0])}.rate"), shape)
+    centred = program.apply("subtract", x, program.source(operands[2]))
+    program.apply("add", program.apply("multiply", centred, program.source(rate)), program.source(operands[1]))
+    add_compute(lowering, node, program, "its statistics are computed: scale and shift of each channel on the core")
+
+
+def _channels(source: Operand) -> int:
+    """The number of channels of images (N, C, ...)."""
+    if len(source.shape) < 2:
+        raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be a batch and channels")
+    return source.shape[1]
+
+
+def _check_size(lowering: Lowering, value: ir.Value | None, size: int, name: str) -> None:
+    """Block an input that has not as many numbers as it must have."""
+    given = None if value is None else lowering.shape(value)
+    if given is None or prod(given) != size:
+        raise Blocked(f"{name} of shape {given}; it must have {size} numbers")
+
+
+def _check_inference(lowering: Lowering, node: ir.Node) -> None:
+    """Only inference is supported: with statistics that the model brings."""
+    hint = "export the model in inference mode (model.eval())"
+    if attribute(node, "training_mode", 0):
+        raise Blocked("training_mode=1", hint)
+    if lowering.opset < 7 and not attribute(node, "is_test", 0):
+        raise Blocked("is_test=0, which is training", hint)
+    for made in node.outputs[1:]:
+        if made.uses() or made.is_graph_output():
+            raise Blocked(f"the output {made.name!r}: statistics of the batch, which training makes", hint)
+
+
+def _reshaped(lowering: Lowering, value: ir.Value | None, shape: Shape) -> Operand:
+    """A tensor in another shape."""
+    return _dense(lowering, lowering.view_of(value), shape)
+
+
+def _dense(lowering: Lowering, view: View, shape: Shape) -> Operand:
+    """A view in another shape, dense."""
+    other = view.reshape(shape)
+    if other is None:
+        other = View.whole(lowering.operand_of(view).value, shape)
+    return lowering.operand_of(other)
+
+
+# -- rows ---------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class NormalizeStep(Step):
+    """Normalised rows; ``scale`` and ``bias`` are (1, columns) or (rows, 1), constants or computed, or None.
+
+    ``kernel``: "normalize_rows", or "normalize_rows_rms", which has no bias.
+    """
+
+    rows: int
+    columns: int
+    scale: Coefficient
+    bias: Coefficient
+    eps: float
+    kernel: str = "normalize_rows"
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return self.sources[position].shape if position else (self.rows, self.columns)
+
+    def call(self, tensors: Tensors) -> Call:
+        args: list[SourceName | WeightName | float | None] = [SourceName(0)]
+        biases: dict[str, Array] = {}
+        given = (self.scale,) if self.kernel == "normalize_rows_rms" else (self.scale, self.bias)
+        for key, coefficient in zip(("scale", "bias"), given, strict=False):
+            if coefficient is None:
+                args.append(None)
+            elif isinstance(coefficient, Operand):
+                args.append(SourceName(self.sources.index(coefficient)))
+            else:
+                args.append(WeightName(key))
+                biases[key] = coefficient.astype(np.float32)
+        return Call("normalize", self.kernel, (*args, self.eps), biases=biases)
+
+
+@dataclass(kw_only=True)
+class InverseDeviationStep(Step):
+    """``1 / sqrt(variance + eps)`` of rows."""
+
+    rows: int
+    columns: int
+    eps: float
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return (self.rows, 1) if position is None else (self.rows, self.columns)
+
+    def call(self, tensors: Tensors) -> Call:
+        return Call("normalize", "inverse_deviations", (self.eps,))
+
+
+def _add_rows(
+    lowering: Lowering,
+    node: ir.Node,
+    source: Operand,
+    rows: int,
+    scale: Coefficient,
+    bias: Coefficient,
+    *,
+    eps: float,
+    output: str = "",
+    kernel: str = "normalize_rows",
+) -> Operand:
+    """Append the step that normalises ``source`` as so many rows."""
+    columns = prod(filled(source.shape)) // rows
+    if columns > MAX_COLUMNS:
+        raise Blocked(f"rows of {columns} elements; the kernel takes {MAX_COLUMNS}")
+    step = NormalizeStep(
+        name=lowering.spare_name(f"{output}.step") if output else node_name(node),
+        nodes=[node_name(node)],
+        sources=[source, *dict.fromkeys(c for c in (scale, bias) if isinstance(c, Operand))],
+        output=output or value_name(node.outputs[0]),
+        shape=source.shape,
+        rows=rows,
+        columns=columns,
+        scale=scale,
+        bias=bias,
+        eps=eps,
+        kernel=kernel,
+    )
+    lowering.add(step, [node], "a row a partition: differences to a number near the mean, their variance, scaling")
+    return Operand(step.output, step.shape)
+
+
+def _input(node: ir.Node, position: int) -> ir.Value | None:
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
+@lowers("LayerNormalization", "RMSNormalization")
+def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
+    """Rows of everything from the axis on, with one scale and bias for each of their elements."""
+    source = lowering.operand(node.inputs[0])
+    rank = len(source.shape)
+    axis = checked_axes((attribute(node, "axis", -1),), rank)[0]
+    rows, columns = rows_and_columns(source.shape, axis)
+    eps = float(attribute(node, "epsilon", 1e-5))
+    scale = _by_column(lowering, _input(node, 1), source.shape[axis:], "Scale")
+    if node.op_type == "RMSNormalization":
+        _add_rows(lowering, node, source, rows, scale, None, eps=eps, kernel="normalize_rows_rms")
+        return
+    mean, inverse = [*node.outputs[1:], None, None][:2]
+    if mean is not None and (mean.uses() or mean.is_graph_output()):
+        axes, shape = tuple(range(axis, rank)), lowering.shape(mean)
+        add_reduce(lowering, node, source, axes, Reduction("add", is_mean=True), value_name(mean), shape)
+    if inverse is not None and (inverse.uses() or inverse.is_graph_output()):
+        step = InverseDeviationStep(
+            name=lowering.spare_name(f"{value_name(inverse)}.step"),
+            nodes=[node_name(node)],
+            sources=[source],
+            output=value_name(inverse),
+            shape=lowering.shape(inverse),
+            rows=rows,
+            columns=columns,
+            eps=eps,
+        )
+        lowering.add(step, [node], "the variance of rows once more, for the output that asks for it")
+    bias = _by_column(lowering, _input(node, 2), source.shape[axis:], "B")
+    _add_rows(lowering, node, source, rows, scale, bias, eps=eps)
+
+
+def _by_column(lowering: Lowering, value: ir.Value | None, shape: Shape, what: str) -> Coefficient:
+    """One number for each element of a row, (1, columns); ``shape`` is that of a row."""
+    if value is None:
+        return None
+    given = lowering.shape(value)
+    while len(given) > len(shape) and given[0] == 1:
+        given = given[1:]
+    if len(given) > len(shape) or any(n not in (1, size) for n, size in zip(given[::-1], shape[::-1], strict=False)):
+        raise Blocked(f"{what} of shape {lowering.shape(value)} for rows of {shape}", "apply it by a Mul and an Add")
+    constant = lowering.constant(value)
+    if constant is not None:
+        return np.broadcast_to(constant.reshape(given), shape).reshape(1, -1)
+    view = lowering.view_of(value).reshape(given)
+    assert view is not None
+    return _dense(lowering, view.broadcast(shape), (1, prod(shape)))
+
+
+def _by_row(lowering: Lowering, value: ir.Value | None, images: int) -> Coefficient:
+    """One number a row, (rows, 1): those of one image, again for each of them."""
+    if value is None:
+        return None
+    constant = lowering.constant(value)
+    if constant is not None:
+        return np.tile(constant.reshape(-1), images).reshape(-1, 1)
+    each = prod(lowering.shape(value))
+    view = View.whole(_reshaped(lowering, value, (each,)).value, (each,))
+    return _dense(lowering, view.broadcast((images, each)), (images * each, 1))
+
+
+@lowers("InstanceNormalization")
+def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
+    """A row is one channel of one image."""
+    source = lowering.operand(node.inputs[0])
+    images, channels = source.shape[0], _channels(source)
+    for name, value in zip(("scale", "B"), node.inputs[1:3], strict=True):
+        _check_size(lowering, value, channels, name)
+    scale, bias = (_by_row(lowering, value, images) for value in node.inputs[1:3])
+    eps = float(attribute(node, "epsilon", 1e-5))
+    _add_rows(lowering, node, source, images * channels, scale, bias, eps=eps)
+
+
+@lowers("GroupNormalization")
+def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
+    """A row is one group of channels of one image; scale and bias are one a channel.
+
+    In opset 18 they were one a group; that version is deprecated, and onnx's checker refuses it.
+    """
+    source = lowering.operand(node.inputs[0])
+    images, channels = source.shape[0], _channels(source)
+    groups = int(attribute(node, "num_groups", 0))
+    if groups < 1 or channels % groups:
+        raise Blocked(f"num_groups={groups} of {channels} channels")
+    for what, value in zip(("scale", "bias"), node.inputs[1:3], strict=True):
+        _check_size(lowering, value, channels, what)
+    eps = float(attribute(node, "epsilon", 1e-5))
+    name = lowering.spare_name(f"{value_name(node.outputs[0])}.rows")
+    rows = _add_rows(lowering, node, source, images * groups, None, None, eps=eps, output=name)
+    per_channel = (channels, *(1,) * (len(source.shape) - 2))
+    program = Program()
+    factor, shift = (_per_channel(lowering, program, value, per_channel) for value in node.inputs[1:3])
+    program.apply("add", program.apply("multiply", program.source(rows), factor), shift)
+    add_compute(lowering, node, program, "rows of groups are normalised; then a scale and a shift for each channel")
+
+
+def _per_channel(lowering: Lowering, program: Program, value: ir.Value | None, shape: Shape) -> Register:
+    """One number a channel as a source that broadcasts."""
+    constant = lowering.constant(value)
+    if constant is not None:
+        return program.source(constant.astype(np.float32).reshape(shape))
+    return program.source(_reshaped(lowering, value, shape))
+
+
+@lowers("LpNormalization")
+def lower_lp_normalization(lowering: Lowering, node: ir.Node) -> None:
+    """Rows along an axis over their 1- or 2-norm; what has the norm 0 stays 0."""
+    p = attribute(node, "p", 2)
+    if p not in (1, 2):
+        raise Blocked(f"p={p}; ONNX knows 1 and 2")
+    source = lowering.operand(node.inputs[0])
+    axes = checked_axes((attribute(node, "axis", -1),), len(source.shape))
+    reduction = Reduction("add", before="abs") if p == 1 else Reduction("add", before="square", after="sqrt")
+    norm = add_statistic(lowering, node, source, axes, reduction, "norm")
+    add_quotient(lowering, node, source, norm)
+
+
+def add_statistic(
+    lowering: Lowering, node: ir.Node, source: Operand, axes: Shape, reduction: Reduction, what: str
+) -> Operand:
+    """A reduction on the way to a node's output; the axes stay, of size 1, so that it broadcasts."""
+    shape = tuple(1 if d in axes else size for d, size in enumerate(source.shape))
+    name = lowering.spare_name(f"{value_name(node.outputs[0])}.{what}")
+    return add_reduce(lowering, node, source, axes, reduction, name, shape)
+
+
+def add_quotient(lowering: Lowering, node: ir.Node, source: Operand, norm: Operand) -> None:
+    """The node's output: ``source / norm``, and ``source`` where the norm is 0."""
+    program = Program()
+    divisor = program.source(norm)
+    divisor = program.apply("where", program.apply("equal", divisor, 0.0), 1.0, divisor)
+    program.apply("divide", program.source(source), divisor)
+    add_compute(lowering, node, program, "rows over their norms")
+
+
+@lowers("MeanVarianceNormalization")
+def lower_mean_variance_normalization(lowering: Lowering, node: ir.Node) -> None:
+    """``(x - mean) / (deviation + 1e-9)`` over any axes: the mean first, then the variance of the differences."""
+    source = lowering.operand(node.inputs[0])
+    axes = checked_axes(attribute(node, "axes", (0, 2, 3)), len(source.shape))
+    mean = add_statistic(lowering, node, source, axes, Reduction("add", is_mean=True), "mean")
+    program = Program()
+    program.apply("subtract", program.source(source), program.source(mean))
+    name = lowering.spare_name(f"{value_name(node.outputs[0])}.differences")
+    differences = add_program(lowering, node, program, name, source.shape)
+    squares = Reduction("add", before="square", after="sqrt", is_mean=True)
+    deviation = add_statistic(lowering, node, differences, axes, squares, "deviation")
+    program = Program()
+    rate = program.apply("add", program.source(deviation), 1e-9)
+    program.apply("divide", program.source(differences), rate)
+    add_compute(lowering, node, program, "the mean, the variance of the differences to it, and the quotient")
+
+
+# -- across channels ----------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class LrnStep(Step):
+    """Local response normalisation of images."""
+
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        on_chip = len(self.shape) == 4 and shapes.shape(self.sources[0].value) == self.shape
+        return (Layout.CHANNELS, Layout.HBM) if on_chip else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.CHANNELS, Layout.HBM) if len(self.shape) == 4 else (Layout.HBM,)
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return (*self.shape[:2], prod(self.shape[2:]))
+
+    def call(self, tensors: Tensors) -> Call:
+        options = {"size": self.size, "alpha": self.alpha, "beta": self.beta, "bias": self.bias}
+        return Call("lrn", "lrn", (self.shape[1],), options)
+
+
+@lowers("LRN")
+def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
+    """Each element over a power of the squares in a window of channels."""
+    source = lowering.operand(node.inputs[0])
+    if len(filled(source.shape)) < 3:
+        raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions")
+    step = LrnStep(
+        name=node_name(node),
+        nodes=[node_name(node)],
+        sources=[source],
+        output=value_name(node.outputs[0]),
+        shape=source.shape,
+        size=int(attribute(node, "size", 1)),
+        alpha=float(attribute(node, "alpha", 0.0001)),
+        beta=float(attribute(node, "beta", 0.75)),
+        bias=float(attribute(node, "bias", 1.0)),
+    )
+    lowering.add(step, [node], "windows of channels summed by the tensor engine, a power by the vector engine")

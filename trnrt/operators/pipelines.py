@@ -1,0 +1,268 @@
+"""``ai.onnx.ml``: what scikit-learn pipelines of scalers, linear models and neural nets are exported as."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.kernels import argmax, softmax
+from trnrt.operators.elementwise import Program, Term, add_compute, add_program
+from trnrt.operators.linear import linear_step
+from trnrt.operators.normalize import add_quotient, add_statistic
+from trnrt.operators.reduce import Reduction
+from trnrt.operators.rows import ArgmaxStep, SoftmaxStep
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, lowers, node_name, operator_name, value_name
+from trnrt.planner.plan import Array, HostNode
+from trnrt.planner.steps import Operand
+
+_ML = "ai.onnx.ml"
+
+
+def _numbers(node: ir.Node, name: str, columns: int, default: float) -> Array | float:
+    """An attribute that is one number, or one for each column."""
+    given = np.array(attribute(node, name, ()), np.float32)
+    if given.size == 0:
+        return default
+    if given.size == 1:
+        return float(given[0])
+    if given.size != columns:
+        raise Blocked(f"{name} has {given.size} numbers for {columns} columns")
+    return given
+
+
+def _columns(source: Operand) -> int:
+    """The length of rows."""
+    if not source.shape:
+        raise Blocked("a tensor of 0 dimensions; there must be rows")
+    return source.shape[-1]
+
+
+def _term(program: Program, numbers: Array | float) -> Term:
+    """Numbers as an operand of a program."""
+    return numbers if isinstance(numbers, float) else program.source(numbers)
+
+
+@lowers("Scaler", domain=_ML)
+def lower_scaler(lowering: Lowering, node: ir.Node) -> None:
+    """``(x - offset) * scale`` of each column."""
+    source = lowering.operand(node.inputs[0])
+    columns = _columns(source)
+    program = Program()
+    offset = _term(program, _numbers(node, "offset", columns, 0.0))
+    difference = program.apply("subtract", program.source(source), offset)
+    program.apply("multiply", difference, _term(program, _numbers(node, "scale", columns, 1.0)))
+    add_compute(lowering, node, program)
+
+
+@lowers("Imputer", domain=_ML)
+def lower_imputer(lowering: Lowering, node: ir.Node) -> None:
+    """A number for each column in the place of NaN, or of another number that stands for what is missing."""
+    if "imputed_value_int64s" in node.attributes:
+        raise Blocked("imputed_value_int64s: arithmetic on integers", "export the model with float inputs")
+    source = lowering.operand(node.inputs[0])
+    program = Program()
+    x = program.source(source)
+    missing = float(attribute(node, "replaced_value_float", 0.0))
+    is_missing = program.apply("is_nan", x) if np.isnan(missing) else program.apply("equal", x, missing)
+    imputed = _numbers(node, "imputed_value_floats", _columns(source), 0.0)
+    program.apply("where", is_missing, _term(program, imputed), x)
+    add_compute(lowering, node, program)
+
+
+@lowers("Binarizer", domain=_ML)
+def lower_binarizer(lowering: Lowering, node: ir.Node) -> None:
+    """1 where an element is greater than a threshold, else 0."""
+    program = Program()
+    x = program.source(lowering.operand(node.inputs[0]))
+    program.apply("greater", x, float(attribute(node, "threshold", 0.0)))
+    add_compute(lowering, node, program)
+
+
+_NORMS = {
+    "MAX": Reduction("maximum"),
+    "L1": Reduction("add", before="abs"),
+    "L2": Reduction("add", before="square", after="sqrt"),
+}
+
+
+@lowers("Normalizer", domain=_ML)
+def lower_normalizer(lowering: Lowering, node: ir.Node) -> None:
+    """Rows over their largest element, or their 1- or 2-norm; a row whose norm is 0 stays as it is."""
+    name = attribute(node, "norm", "MAX")
+    if name not in _NORMS:
+        raise Blocked(f"norm={name!r}; ONNX knows MAX, L1 and L2")
+    source = lowering.operand(node.inputs[0])
+    _columns(source)
+    norm = add_statistic(lowering, node, source, (len(source.shape) - 1,), _NORMS[name], "norm")
+    add_quotient(lowering, node, source, norm)
+
+
+def _linear(lowering: Lowering, node: ir.Node, output: str, count: int) -> Operand:
+    """The matrix product of a linear model, with ``count`` results for each row."""
+    source = lowering.operand(node.inputs[0])
+    columns = _columns(source)
+    if count < 1:
+        raise Blocked(f"{count} results for each row")
+    coefficients = np.array(attribute(node, "coefficients", ()), np.float32)
+    if coefficients.size != count * columns:
+        raise Blocked(f"{coefficients.size} coefficients for {count} results of {columns} columns")
+    given = attribute(node, "intercepts", ())
+    intercepts = np.array(given, np.float32) if given else np.zeros(count, np.float32)
+    if intercepts.size != count:
+        raise Blocked(f"{intercepts.size} intercepts for {count} results")
+    weight = np.ascontiguousarray(coefficients.reshape(count, columns).T)
+    step = linear_step([node], source, output, weight, intercepts, "none")
+    lowering.add(step, [node], "a matrix product on the tensor engine")
+    return Operand(output, step.shape)
+
+
+@lowers("LinearRegressor", domain=_ML)
+def lower_linear_regressor(lowering: Lowering, node: ir.Node) -> None:
+    """A matrix product with a bias."""
+    transform = attribute(node, "post_transform", "NONE")
+    if transform != "NONE":
+        raise Blocked(f"post_transform={transform!r}", "apply it by a node of its own")
+    _linear(lowering, node, value_name(node.outputs[0]), int(attribute(node, "targets", 1)))
+
+
+@lowers("LinearClassifier", domain=_ML)
+def lower_linear_classifier(lowering: Lowering, node: ir.Node) -> None:
+    """Scores by a matrix product; the label of the largest one is looked up on the host."""
+    label, scores = node.outputs
+    lowering.mark_index(label)
+    texts, numbers = attribute(node, "classlabels_strings", ()), attribute(node, "classlabels_ints", ())
+    labels = np.array(list(texts or numbers), object if texts else np.int64)
+    transform = attribute(node, "post_transform", "NONE")
+    if transform not in ("NONE", "SOFTMAX", "LOGISTIC"):
+        raise Blocked(
+            f"post_transform={transform!r}; NONE, SOFTMAX and LOGISTIC are supported", "apply it after the model"
+        )
+    if len(attribute(node, "intercepts", labels)) != labels.size:
+        raise Blocked("one score for two classes", "export the model with a score for each class")
+    made = value_name(scores) or lowering.spare_name(f"{node_name(node)}.scores")
+    raw = _linear(lowering, node, made if transform == "NONE" else lowering.spare_name(f"{made}.raw"), labels.size)
+    rows, columns = raw.shape
+    if label.uses() or label.is_graph_output():
+        _add_label(lowering, node, raw, labels)
+    if transform == "LOGISTIC":
+        program = Program()
+        program.apply("sigmoid", program.source(raw))
+        add_program(lowering, node, program, made, raw.shape)
+    elif transform == "SOFTMAX":
+        step = SoftmaxStep(
+            name=lowering.spare_name(f"{node_name(node)}.softmax"),
+            nodes=[node_name(node)],
+            sources=[raw],
+            output=made,
+            shape=(rows, columns),
+            columns=columns,
+            kernel=softmax.softmax.__name__,
+        )
+        lowering.add(step, [node], "a row a partition: maximum, exponential with running sum, scaling")
+
+
+def _add_label(lowering: Lowering, node: ir.Node, scores: Operand, labels: Array) -> None:
+    """The index of the largest score, and on the host its label."""
+    label = value_name(node.outputs[0])
+    step = ArgmaxStep(
+        name=lowering.spare_name(f"{node_name(node)}.argmax"),
+        nodes=[node_name(node)],
+        sources=[scores],
+        output=lowering.spare_name(f"{label}.index"),
+        shape=(scores.shape[0], 1),
+        dtype="uint32",
+        columns=scores.shape[1],
+        kernel=argmax.argmax.__name__,
+        last=False,
+    )
+    lowering.add(step, [node], "the vector engine's search")
+    look_up = partial(_labelled, labels=labels)
+    lowering.host.append(HostNode(node_name(node), operator_name(node), (step.output,), label, look_up))
+
+
+@host_function
+def _labelled(indices: Array, labels: Array) -> Array:
+    return labels[indices.reshape(-1)]
+
+
+# -- labels, on the host ------------------------------------------------------------------------------
+
+_KINDS = ("int64s", "strings", "floats", "tensor")
+
+
+def _listed(node: ir.Node, what: str) -> Array | None:
+    """``keys_*`` or ``values_*`` of a LabelEncoder, whichever type they have."""
+    for kind in _KINDS:
+        if f"{what}_{kind}" in node.attributes:
+            given = attribute(node, f"{what}_{kind}", ())
+            array = given.numpy() if kind == "tensor" else np.array(given, object if kind == "strings" else None)
+            if array.dtype.kind in "SO":
+                array = np.array([t.decode() if isinstance(t, bytes) else t for t in array.reshape(-1)], object)
+            return array.astype({"int64s": np.int64, "floats": np.float32}.get(kind, array.dtype)).reshape(-1)
+    return None
+
+
+def _default(node: ir.Node, values: Array) -> Any:
+    """What a LabelEncoder gives for a key that it does not have."""
+    if "default_tensor" in node.attributes:
+        given = attribute(node, "default_tensor", None).numpy().reshape(-1)[0]
+        return given.decode() if isinstance(given, bytes) else given
+    if values.dtype == object:
+        return attribute(node, "default_string", "_Unused")
+    if values.dtype.kind == "f":
+        return attribute(node, "default_float", -0.0)
+    return attribute(node, "default_int64", -1)
+
+
+@lowers("LabelEncoder", domain=_ML)
+def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
+    """Labels for other labels: of a final label or index, or of an input, on the host."""
+    source = node.inputs[0]
+    known = lowering.on_host(source) or (source is not None and lowering.is_input(source))
+    if not known and lowering.constant(source) is None:
+        raise Blocked(
+            "labels of computed numbers", "only final indices, labels, constants and inputs of the model are looked up"
+        )
+    keys, values = _listed(node, "keys"), _listed(node, "values")
+    if keys is None or values is None or keys.size != values.size:
+        raise Blocked("its keys and values are not two lists of one length")
+    encode = partial(_encoded, table=dict(zip(map(_key, keys), values, strict=True)), default=_default(node, values))
+    lowering.to_host(node, partial(encode, dtype=values.dtype), "looks labels up on the host")
+
+
+def _key(value: Any) -> Any:
+    """A key that finds NaN, too."""
+    return None if isinstance(value, (float, np.floating)) and np.isnan(value) else value
+
+
+@host_function
+def _encoded(labels: Array, table: dict[Any, Any], default: Any, dtype: np.dtype[Any]) -> Array:
+    found = [table.get(_key(label), default) for label in labels.reshape(-1)]
+    return np.array(found, dtype).reshape(labels.shape)
+
+
+@lowers("ZipMap", domain=_ML)
+def lower_zip_map(lowering: Lowering, node: ir.Node) -> None:
+    """A dict of label and score for each row: an output of the model that is a list."""
+    made = node.outputs[0]
+    if made.uses() or not made.is_graph_output():
+        raise Blocked("its dicts are read by other nodes", "export the model with options={'zipmap': False}")
+    labels = attribute(node, "classlabels_strings", ()) or attribute(node, "classlabels_int64s", ())
+    scores = lowering.operand(node.inputs[0])
+    if not labels or prod(scores.shape[1:]) != len(labels):
+        raise Blocked(f"{len(labels)} labels for rows of {prod(scores.shape[1:])} scores")
+    zipped = partial(_zipped, labels=tuple(labels))
+    lowering.host.append(HostNode(node_name(node), operator_name(node), (scores.value,), value_name(made), zipped))
+    lowering.mark_list(made)
+    lowering.report(node, "host", "gives each row as a dict")
+
+
+@host_function
+def _zipped(scores: Array, labels: tuple[Any, ...]) -> Any:
+    rows = scores.astype(np.float32).reshape(-1, len(labels)).tolist()
+    return [dict(zip(labels, row, strict=True)) for row in rows]

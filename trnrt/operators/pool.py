@@ -1,0 +1,288 @@
+"""Pooling over images and rows: MaxPool, AveragePool, LpPool, and all of them over whole images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import onnx_ir as ir
+
+from trnrt.importer.folding.spatial import Span, pool_spans
+from trnrt.kernels import pool2d
+from trnrt.operators.elementwise import Program, add_compute, add_program
+from trnrt.operators.windows import Window, read_pair
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.plan import Layout
+from trnrt.planner.steps import Call, Operand, Step, Tensors
+
+Pair = tuple[int, int]
+
+# Before this opset onnxruntime divides by all of a window if padding counts, and ceil_mode is 0; else not by what is
+# beyond the padding, as windows are that are larger than their image.
+_CUT_SINCE = 19
+
+
+@dataclass(kw_only=True)
+class PoolStep(Step):
+    """The maxima of windows over images of ``image`` (rows, columns); ``size`` is the result's.
+
+    A row of pixels (N, C, W) is an image of one row, in HBM; so is any other rank's whole.
+    """
+
+    window: Window
+    image: Pair
+    size: Pair
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        source = self.sources[0]
+        same = shapes.shape(source.value) == source.shape == (*source.shape[:2], *self.image)
+        return (Layout.CHANNELS, Layout.HBM) if same else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.CHANNELS, Layout.HBM) if len(self.shape) == 4 else (Layout.HBM,)
+
+    def part(self, images: int) -> PoolStep | None:
+        if len(self.shape) != 4 or len(self.sources[0].shape) != 4:
+            return None
+        return replace(self, shape=(images, *self.shape[1:]), sources=[self.sources[0].part(images)])
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return (*self.shape[:2], *(self.size if position is None else self.image))
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """A band of the source, sums and results: each no larger than the images with their padding."""
+        window = self.window
+        seen = [
+            max(image, (size - 1) * stride + (taps - 1) * dilation + 1)
+            for image, size, stride, taps, dilation in zip(
+                self.image, self.size, window.stride, window.kernel, window.dilation, strict=True
+            )
+        ]
+        return 3 * min(pool2d.BAND_BYTES, self.shape[0] * prod(seen) * 4)
+
+    def call(self, tensors: Tensors) -> Call:
+        window = self.window
+        return Call(
+            module="pool2d",
+            kernel="max_pool2d",
+            args=(),
+            options={
+                "channels": self.shape[1],
+                "kernel": window.kernel,
+                "stride": window.stride,
+                "pads": window.pads,
+                "dilation": window.dilation,
+            },
+        )
+
+
+@dataclass(kw_only=True)
+class AveragePoolStep(PoolStep):
+    """The averages of windows; ``ends`` is the padding (bottom, right)."""
+
+    ends: Pair
+    count_include_pad: bool
+
+    def call(self, tensors: Tensors) -> Call:
+        call = super().call(tensors)
+        pads = {"pads": (*self.window.pads, *self.ends), "count_include_pad": self.count_include_pad}
+        return Call("pool2d", "avg_pool2d", (), call.options | pads)
+
+
+def read_pool(lowering: Lowering, node: ir.Node) -> Window:
+    """The window of a pooling node; blocks what the kernels do not do."""
+    shape = _source_shape(lowering, node)
+    dimensions = len(shape) - 2
+    if dimensions not in (1, 2):
+        what = "over volumes (3-D)" if dimensions == 3 else f"over {dimensions} dimensions"
+        raise Blocked(f"{node.op_type} {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
+    if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+        raise Blocked("the output Indices", "export the model without return_indices")
+    kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
+    if len(kernel) != dimensions:
+        raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected")
+    for name in ("strides", "dilations"):
+        read_pair(node, name, dimensions)
+    return _window(node, shape[2:])[0]
+
+
+def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
+    """The window of a pooling node over images of ``sizes``, and the padding (bottom, right)."""
+    spans = pool_spans(node, sizes)
+    if spans is None:
+        raise Blocked(f"kernel_shape, strides, dilations and pads don't fit {len(sizes)} dimensions")
+    if len(sizes) == 1:
+        spans = [Span(0, 0, 1), *spans]
+    taps = attribute(node, "kernel_shape", ())
+    kernel = (int(taps[0]), int(taps[1])) if len(taps) == 2 else (1, int(taps[0]))
+    strides, dilations = (read_pair(node, name, len(sizes)) for name in ("strides", "dilations"))
+    rows, columns = spans
+    return Window(kernel, strides, dilations, (rows.before, columns.before)), (rows.after, columns.after)
+
+
+def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
+    """Whether all windows of a pooling node count alike, if they are averages: none ends where nothing counts."""
+    if node.op_type != "AveragePool":
+        return True
+    window, _ = _window(node, _source_shape(lowering, node)[2:])
+    ends, needed = _ends(lowering, node, window), _needed(lowering, node, window)
+    if attribute(node, "count_include_pad", 0):
+        return needed[0] <= max(0, ends[0]) and needed[1] <= max(0, ends[1])
+    return max(window.pads) <= 0 and needed == (0, 0)
+
+
+def _source_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
+    """The shape of what a node pools."""
+    source = node.inputs[0]
+    if source is None:
+        raise Blocked("the input is left out")
+    shape = lowering.shape(source)
+    if len(shape) < 2:
+        raise Blocked(f"{node.op_type} of a tensor of {len(shape)} dimensions; images (N, C, H, W) are expected")
+    return shape
+
+
+@lowers("MaxPool")
+def lower_max_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The maxima of sliding windows."""
+    _add_pool(lowering, node, read_pool(lowering, node))
+
+
+@lowers("AveragePool")
+def lower_average_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The averages of sliding windows, with or without the padding."""
+    window = read_pool(lowering, node)
+    _add_average(lowering, node, window, _ends(lowering, node, window), bool(attribute(node, "count_include_pad", 0)))
+
+
+@lowers("GlobalMaxPool")
+def lower_global_max_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The maximum of each channel."""
+    _add_pool(lowering, node, _whole(lowering, node))
+
+
+@lowers("GlobalAveragePool")
+def lower_global_average_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The average of each channel."""
+    _add_average(lowering, node, _whole(lowering, node), (0, 0), True)
+
+
+@lowers("LpPool")
+def lower_lp_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The p-norms of sliding windows."""
+    _add_norms(lowering, node, read_pool(lowering, node))
+
+
+@lowers("GlobalLpPool")
+def lower_global_lp_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The p-norm of each channel."""
+    _add_norms(lowering, node, _whole(lowering, node))
+
+
+def _whole(lowering: Lowering, node: ir.Node) -> Window:
+    """The window that is all of an image, of any rank."""
+    shape = _source_shape(lowering, node)
+    return Window(_pixels(shape), (1, 1), (1, 1), (0, 0))
+
+
+def _pixels(shape: tuple[int, ...]) -> Pair:
+    """(rows, columns) of images (N, C, ...) of any rank: what is not two dimensions is one row."""
+    return (shape[2], shape[3]) if len(shape) == 4 else (1, prod(shape[2:]))
+
+
+def _ends(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
+    """The padding (bottom, right) that counts in averages, if padding does."""
+    whole = lowering.opset < _CUT_SINCE and not attribute(node, "ceil_mode", 0)
+    if attribute(node, "count_include_pad", 0) and whole:
+        return _needed(lowering, node, window)
+    return _window(node, _source_shape(lowering, node)[2:])[1]
+
+
+def _needed(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
+    """The padding (bottom, right) that the last windows see."""
+    image, result = _pixels(_source_shape(lowering, node)), _pixels(lowering.shape(node.outputs[0]))
+    ends = [
+        (result[d] - 1) * window.stride[d] + (window.kernel[d] - 1) * window.dilation[d] + 1 - image[d] - window.pads[d]
+        for d in (0, 1)
+    ]
+    return max(0, ends[0]), max(0, ends[1])
+
+
+def _add_pool(lowering: Lowering, node: ir.Node, window: Window) -> None:
+    """A step of maxima, of whole numbers as well."""
+    source, shape = lowering.operand(node.inputs[0], short_integers=True), lowering.shape(node.outputs[0])
+    step = PoolStep(
+        name=node_name(node),
+        nodes=[node_name(node)],
+        sources=[source],
+        output=value_name(node.outputs[0]),
+        shape=shape,
+        window=window,
+        image=_pixels(source.shape),
+        size=_pixels(shape),
+    )
+    lowering.add(step, [node], "window maxima on the vector engine")
+    if node.outputs[0].dtype in INTEGERS:
+        lowering.mark_whole_numbers(node.outputs[0])
+
+
+def _add_average(lowering: Lowering, node: ir.Node, window: Window, ends: Pair, count_include_pad: bool) -> None:
+    """A step of averages; negative padding at the end leaves pixels out."""
+    view = lowering.view_of(node.inputs[0])
+    for axis, end in zip((-2, -1), ends, strict=True):
+        if end < 0:
+            place = len(view.shape) + axis
+            view = view.slice(place, 0, view.shape[place] + end)
+    ends = max(0, ends[0]), max(0, ends[1])
+    step = _average(lowering, node, lowering.operand_of(view), window, ends, count_include_pad)
+    step.name, step.output = node_name(node), value_name(node.outputs[0])
+    lowering.add(step, [node], "window sums on the vector engine, divided by how many elements count")
+
+
+def _average(
+    lowering: Lowering, node: ir.Node, source: Operand, window: Window, ends: Pair, count_include_pad: bool
+) -> AveragePoolStep:
+    shape = lowering.shape(node.outputs[0])
+    return AveragePoolStep(
+        name="",
+        nodes=[node_name(node)],
+        sources=[source],
+        output="",
+        shape=shape,
+        window=window,
+        image=_pixels(source.shape),
+        size=_pixels(shape),
+        ends=ends,
+        count_include_pad=count_include_pad,
+    )
+
+
+def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
+    """Steps of powers, of their averages with all padding counted, and of the root of as many times that.
+
+    What is between them is float32: float16 holds no cube above 40 or below 0.002.
+    """
+    p = int(attribute(node, "p", 2))
+    if p < 1:
+        raise Blocked(f"p={p}; norms of 1 and more are supported")
+    source, made = lowering.operand(node.inputs[0]), value_name(node.outputs[0])
+    before = Program()
+    value = before.source(source)
+    if p == 2:
+        before.apply("square", value)
+    else:
+        magnitude = before.apply("abs", value)
+        if p > 1:
+            before.apply("power", magnitude, float(p))
+    powers = add_program(lowering, node, before, lowering.spare_name(f"{made}.powers"), source.shape, dtype="float32")
+    averages = _average(lowering, node, powers, window, _needed(lowering, node, window), True)
+    averages.output, averages.dtype = lowering.spare_name(f"{made}.averages"), "float32"
+    averages.name = lowering.spare_name(f"{averages.output}.step")
+    lowering.add(averages, [node], "window sums on the vector engine")
+    after = Program()
+    total = after.apply("multiply", after.source(Operand(averages.output, averages.shape)), float(prod(window.kernel)))
+    if p == 2:
+        after.apply("sqrt", total)
+    elif p > 1:
+        after.apply("power", total, 1.0 / p)
+    add_compute(lowering, node, after, "norms of windows: powers, sums and roots")

@@ -1,0 +1,247 @@
+"""Reductions: sums, means, products, norms, maxima and minima over any dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import onnx_ir as ir
+
+from trnrt.operators.elementwise import Program, Register, add_compute, add_program
+from trnrt.operators.movement import integers
+from trnrt.operators.pool import AveragePoolStep, PoolStep
+from trnrt.operators.windows import Window
+from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, lowers, node_name, value_name
+from trnrt.planner.steps import Call, Operand, Step, Tensors
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """``after(factor * op-reduction of before(x))``, as the kernel names them. ``is_mean``: divided by the count."""
+
+    op: str
+    before: str = "none"
+    after: str = "none"
+    is_mean: bool = False
+
+
+REDUCTIONS = {
+    "ReduceSum": Reduction("add"),
+    "ReduceMean": Reduction("add", is_mean=True),
+    "ReduceProd": Reduction("multiply"),
+    "ReduceMax": Reduction("maximum"),
+    "ReduceMin": Reduction("minimum"),
+    "ReduceL1": Reduction("add", before="abs"),
+    "ReduceL2": Reduction("add", before="square", after="sqrt"),
+    "ReduceSumSquare": Reduction("add", before="square"),
+    "ReduceLogSum": Reduction("add", after="log"),
+}
+
+
+@dataclass(kw_only=True)
+class ReduceStep(Step):
+    """A reduction of the middle one of three dimensions, ``groups``."""
+
+    groups: tuple[int, int, int]
+    reduction: Reduction
+    factor: float
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return (self.groups[0], self.groups[2]) if position is None else self.groups
+
+    def call(self, tensors: Tensors) -> Call:
+        chosen = {"before": self.reduction.before, "factor": self.factor, "after": self.reduction.after}
+        options = {key: value for key, value in chosen.items() if value not in ("none", 1.0)}
+        return Call("reduce", "reduce", (self.reduction.op,), options)
+
+
+def add_reduce(
+    lowering: Lowering, node: ir.Node, source: Operand, axes: Shape, reduction: Reduction, output: str, shape: Shape
+) -> Operand:
+    """Append the steps that reduce ``source`` over ``axes`` into the tensor ``output``: one a run of neighbouring axes.
+
+    What is between them is float32.
+    """
+    runs = merged_runs(filled(source.shape), axes)
+    factor = 1.0 / prod(source.shape[a] for a in axes) if reduction.is_mean else 1.0
+    before = reduction.before
+    while True:
+        k = max(k for k, (is_reduced, _) in enumerate(runs) if is_reduced)
+        sizes = [size for _, size in runs]
+        groups = (prod(sizes[:k]), sizes[k], prod(sizes[k + 1 :]))
+        is_last = sum(is_reduced for is_reduced, _ in runs) == 1
+        made = output if is_last else lowering.spare_name(f"{output}.part")
+        step = ReduceStep(
+            name=node_name(node) if made == value_name(node.outputs[0]) else lowering.spare_name(f"{made}.step"),
+            nodes=[node_name(node)],
+            sources=[source],
+            output=made,
+            shape=shape if is_last else (groups[0] * groups[2],),
+            dtype="" if is_last else "float32",
+            groups=groups,
+            reduction=Reduction(reduction.op, before, reduction.after if is_last else "none"),
+            factor=factor if is_last else 1.0,
+        )
+        lowering.add(step, [node], "groups on the partitions, reduced by the vector engine")
+        if is_last:
+            return Operand(output, shape)
+        source, before = Operand(made, step.shape), "none"
+        runs = merged_runs(tuple(sizes[:k] + sizes[k + 1 :]), tuple(j for j in range(k) if runs[j][0]))
+
+
+def merged_runs(shape: Shape, axes: Shape) -> list[tuple[bool, int]]:
+    """(whether it is reduced, its size) of each run of dimensions that are reduced, or not, together."""
+    runs: list[tuple[bool, int]] = []
+    for d, size in enumerate(shape):
+        if size == 1:
+            continue
+        if runs and runs[-1][0] == (d in axes):
+            runs[-1] = (runs[-1][0], runs[-1][1] * size)
+        else:
+            runs.append((d in axes, size))
+    return runs if any(is_reduced for is_reduced, _ in runs) else [*runs, (True, 1)]
+
+
+def readable(
+    lowering: Lowering, value: ir.Value | None, axes: Shape, *, integers: bool = False
+) -> tuple[Operand, Shape]:
+    """A tensor to be reduced over ``axes``, and these axes, in the order in which it is stored if that leaves the
+    result in order: a Transpose before a reduction then moves nothing."""
+    view = lowering.view_of(value, short_integers=integers)
+    order = view.order
+    if order is not None:
+        kept = [order[d] for d, size in enumerate(view.shape) if d not in axes and size > 1]
+        if kept == sorted(kept):
+            stored = tuple(view.shape[order.index(d)] for d in range(len(order)))
+            return Operand(view.root, stored), tuple(sorted(order[a] for a in axes))
+    return lowering.operand_of(view), axes
+
+
+def reduced_axes(lowering: Lowering, node: ir.Node, rank: int) -> Shape:
+    """The axes of a reduction, not negative; none where it says that nothing is reduced."""
+    axes = integers(lowering, node, 1, "axes")
+    if axes is None:
+        axes = attribute(node, "axes", None)
+    if not axes:
+        return () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank))
+    return checked_axes(axes, rank)
+
+
+def filled(shape: Shape) -> Shape:
+    """A shape that has elements; blocks one that has none."""
+    if 0 in shape:
+        raise Blocked(f"a tensor of shape {shape}, which has no elements", "export the model for larger inputs")
+    return shape
+
+
+def checked_axes(axes: Shape, rank: int) -> Shape:
+    """Axes, not negative, sorted, each once; blocks those that a tensor does not have."""
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise Blocked(f"axis {axis} of a tensor of {rank} dimensions")
+    return tuple(sorted({axis % rank for axis in axes}))
+
+
+@lowers(*REDUCTIONS)
+def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
+    """A reduction over any axes; before opset 18 (ReduceSum: 13) they are an attribute."""
+    made, reduction = node.outputs[0], REDUCTIONS[node.op_type]
+    exact = node.op_type in ("ReduceMax", "ReduceMin")
+    rank = len(_source_shape(lowering, node))
+    axes = reduced_axes(lowering, node, rank)
+    if not axes and rank:
+        _apply_elementwise(lowering, node, reduction)
+        return
+    source, stored_axes = readable(lowering, node.inputs[0], axes, integers=exact)
+    filled(source.shape)
+    if stored_axes == (2, 3) and len(source.shape) == 4 and node.op_type in ("ReduceMean", "ReduceMax"):
+        _pool_images(lowering, node, source)
+        return
+    add_reduce(lowering, node, source, stored_axes, reduction, value_name(made), lowering.shape(made))
+    if made.dtype in INTEGERS:
+        lowering.mark_whole_numbers(made)
+
+
+def _pool_images(lowering: Lowering, node: ir.Node, source: Operand) -> None:
+    """The mean or the maximum of each channel, by the pooling kernels: they read images that are on chip."""
+    made, shape = node.outputs[0], (*source.shape[:2], 1, 1)
+    is_same = lowering.shape(made) == shape
+    fields: dict[str, Any] = {
+        "name": node_name(node),
+        "nodes": [node_name(node)],
+        "sources": [source],
+        "output": value_name(made) if is_same else lowering.spare_name(f"{value_name(made)}.pooled"),
+        "shape": shape,
+        "window": Window((source.shape[2], source.shape[3]), (1, 1), (1, 1), (0, 0)),
+        "image": source.shape[2:],
+        "size": (1, 1),
+    }
+    is_mean = node.op_type == "ReduceMean"
+    step = AveragePoolStep(**fields, ends=(0, 0), count_include_pad=True) if is_mean else PoolStep(**fields)
+    lowering.add(step, [node], "a window that is all of the image, on the vector engine")
+    if not is_same:
+        view = View.whole(step.output, shape).reshape(lowering.shape(made))
+        assert view is not None
+        lowering.stored_as(made, view)
+    if made.dtype in INTEGERS:
+        lowering.mark_whole_numbers(made)
+
+
+def _source_shape(lowering: Lowering, node: ir.Node) -> Shape:
+    source = node.inputs[0]
+    if source is None:
+        raise Blocked("the input is left out")
+    return lowering.shape(source)
+
+
+def _apply_elementwise(lowering: Lowering, node: ir.Node, reduction: Reduction) -> None:
+    """noop_with_empty_axes=1: what a reduction does to each element, with nothing reduced."""
+    names = [name for name in (reduction.before, reduction.after) if name != "none"]
+    if not names:
+        source = node.inputs[0]
+        assert source is not None
+        lowering.view(node, source, "no axes: nothing is reduced")
+        return
+    program = Program()
+    value = program.source(lowering.operand(node.inputs[0]))
+    for name in names:
+        value = program.apply(name, value)
+    add_compute(lowering, node, program)
+
+
+@lowers("ReduceLogSumExp")
+def lower_log_sum_exp(lowering: Lowering, node: ir.Node) -> None:
+    """The logarithm of the sum of exponentials, relative to the largest element so that none overflows."""
+    made = node.outputs[0]
+    shape = _source_shape(lowering, node)
+    axes = reduced_axes(lowering, node, len(shape))
+    if not axes and shape:
+        _apply_elementwise(lowering, node, Reduction("add"))
+        return
+    source = lowering.operand(node.inputs[0])
+    one = tuple(1 if d in axes else size for d, size in enumerate(shape))
+    name = lowering.spare_name(f"{value_name(made)}.max")
+    largest = add_reduce(lowering, node, source, axes, Reduction("maximum"), name, one)
+    relative = Program()
+    base = _finite(relative, largest)
+    relative.apply("exp", relative.apply("subtract", relative.source(source), base))
+    terms = add_program(lowering, node, relative, lowering.spare_name(f"{value_name(made)}.terms"), shape)
+    name = lowering.spare_name(f"{value_name(made)}.log")
+    logarithm = add_reduce(lowering, node, terms, axes, Reduction("add", after="log"), name, one)
+    total = Program()
+    total.apply(
+        "add",
+        total.source(Operand(logarithm.value, lowering.shape(made))),
+        _finite(total, Operand(largest.value, lowering.shape(made))),
+    )
+    add_compute(lowering, node, total)
+
+
+def _finite(program: Program, operand: Operand) -> Register:
+    """The operand, 0 where it is infinite: what is relative to infinity would be no number."""
+    value = program.source(operand)
+    return program.apply("where", program.apply("is_inf", value), 0.0, value)

@@ -1,0 +1,74 @@
+"""Neighbouring element-wise steps become one: each element then moves to SBUF and back once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trnrt.operators.elementwise import ComputeStep, collapse_broadcast
+from trnrt.planner.lowering.walk import Lowering
+from trnrt.planner.steps import Step
+
+# Of one program: more tiles at once would leave little of SBUF for each.
+MOST_SOURCES = 6
+MOST_OPERATIONS = 24
+
+
+def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
+    """Compute what only one element-wise step reads in that step, if it is of the same shape.
+
+    ``leaving`` are the values that leave the device, which stay as they are.
+    """
+    readers: dict[str, list[int]] = {}
+    for index, step in enumerate(lowering.steps):
+        for value in {source.value for source in step.sources}:
+            readers.setdefault(value, []).append(index)
+    gone: set[int] = set()
+    for index, step in enumerate(lowering.steps):
+        follower = readers.get(step.output, [])
+        if step.output in leaving or len(follower) != 1 or _kept_apart(lowering, lowering.steps[follower[0]]):
+            continue
+        merged = _merged(step, lowering.steps[follower[0]])
+        if merged is None:
+            continue
+        for source in step.sources:
+            readers[source.value] = sorted({follower[0], *readers[source.value]} - {index})
+        lowering.steps[follower[0]] = merged
+        gone.add(index)
+        for name in merged.nodes:
+            why = "element by element, in one pass with its neighbours"
+            lowering.reports[name] = replace(lowering.reports[name], step=merged.name, reason=why)
+    lowering.steps = [step for index, step in enumerate(lowering.steps) if index not in gone]
+
+
+def _kept_apart(lowering: Lowering, reader: Step) -> bool:
+    """Whether the node of ``reader`` that reads what an earlier step makes is to be in no step with it.
+
+    That is the last one: what was merged into ``reader`` before comes earlier, and reads nothing of that step.
+    """
+    return bool(reader.nodes) and reader.nodes[-1] in lowering.no_fuse
+
+
+def _merged(first: object, second: object) -> ComputeStep | None:
+    """Both as one step, or None where that can't be."""
+    if not isinstance(first, ComputeStep) or not isinstance(second, ComputeStep) or first.shape != second.shape:
+        return None
+    if any(source.value == first.output and source.shape != first.shape for source in second.sources):
+        return None
+    operations = len(first.program.operations) + len(second.program.operations)
+    if len(second.program.sources) > MOST_SOURCES + 1 or operations > MOST_OPERATIONS:
+        return None
+    program = second.program.absorb(first.program, first.output)
+    if len(program.sources) > MOST_SOURCES or len(program.operations) > MOST_OPERATIONS:
+        return None
+    if collapse_broadcast([source.shape for source in program.sources], second.shape) is None:
+        return None
+    return ComputeStep(
+        name=first.name,
+        nodes=[*first.nodes, *second.nodes],
+        sources=program.operands,
+        output=second.output,
+        shape=second.shape,
+        dtype=second.dtype,
+        title=[*first.title, *second.title],
+        program=program,
+    )

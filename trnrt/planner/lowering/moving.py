@@ -1,0 +1,191 @@
+"""Steps that only move elements: a tensor is put together from access patterns on others, or one is transposed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from trnrt.planner.lowering.blocked import Blocked
+from trnrt.planner.lowering.views import View, merge_dims
+from trnrt.planner.lowering.weights import PARTITIONS
+from trnrt.planner.plan import Layout
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
+
+# DMA transfers of one step beyond which it is refused: each takes about 2 us.
+MOST_PARTS = 16384
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements of source number ``source`` that go to a region of the result: both are access patterns."""
+
+    source: int
+    taken: View
+    put: View
+
+
+# Channels of images: (source, its first channel, from one to the next, the same of the result, how many).
+Run = tuple[int, int, int, int, int, int]
+# Runs of one step beyond which its tensors go to HBM: each is a transfer, or a few.
+MOST_RUNS = 64
+
+
+@dataclass(kw_only=True)
+class MoveStep(Step):
+    """A tensor that is put together from ``parts`` of others, over ``fill`` where that is a number.
+
+    Where whole channels of images are moved, the tensors may be in SBUF.
+    """
+
+    parts: list[Part]
+    fill: float | None = None
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        stored = shapes.shape(self.sources[position].value)
+        same = len(stored) == 4 and (stored[0], stored[2:]) == (self.shape[0], self.shape[2:])
+        return (Layout.CHANNELS, Layout.HBM) if same and self.runs() else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.CHANNELS, Layout.HBM) if self.runs() else (Layout.HBM,)
+
+    def runs(self) -> list[Run]:
+        """The channels that each part moves; none where parts are something else, or are too many."""
+        if len(self.shape) != 4 or self.fill is not None:
+            return []
+        runs: list[Run] = []
+        for part in self.parts:
+            found = channel_runs(part, self.shape)
+            if not found or len(runs) + len(found) > MOST_RUNS:
+                return []
+            runs += found
+        return runs
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return self.shape if position is None else self.sources[position].shape or (1,)
+
+    def _in_sbuf(self, tensors: Tensors) -> bool:
+        """Whether any of the tensors is in SBUF."""
+        values = [self.output, *(source.value for source in self.sources)]
+        return any(tensors.layout(value) is not Layout.HBM for value in values)
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        """Channels go from where they are to where they belong, some by products with matrices that select them: one
+        for each run and block of its source, and what it is made from."""
+        if not self._in_sbuf(tensors):
+            return WORKING_BYTES
+        matrix = min(self.shape[1], PARTITIONS) * 4
+        return (2 * len(self.runs()) + 2) * matrix if tensors.layout(self.output) is not Layout.HBM else 0
+
+    def call(self, tensors: Tensors) -> Call:
+        names = tuple(SourceName(k) for k in range(len(self.sources)))
+        if self._in_sbuf(tensors):
+            return Call("channels", "move_channels", (names, tuple(self.runs())))
+        parts = tuple(_rendered(part) for part in self.parts)
+        options = {} if self.fill is None else {"fill": self.fill}
+        return Call("movement", "move", (names, parts), options)
+
+
+def _rendered(part: Part) -> tuple[Any, ...]:
+    """(source, its offset and strides, the result's offset and strides, shape) over as few dimensions as possible."""
+    shape, (taken, put) = merge_dims(part.taken.shape, (part.taken.strides, part.put.strides))
+    if not shape:
+        shape, taken, put = (1,), (1,), (1,)
+    return part.source, part.taken.offset, taken, part.put.offset, put, shape
+
+
+def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
+    """A part as channels that are moved to a result of shape ``images`` (N, C, H, W); empty where it is not that.
+
+    The part's dimensions are N, any number that are channels, and H and W last. Both tensors must be whole
+    images of whole channels: that the strides are theirs does not say so where there is one image, channel or pixel.
+    """
+    taken, put = part.taken, part.put
+    pixels = prod(images[2:])
+    if len(taken.shape) < 4 or (taken.shape[0], taken.shape[-2:]) != (images[0], images[2:]) or taken.size == 0:
+        return []
+    sides = (taken, taken.size // images[0]), (put, put.size // images[0])
+    for view, image in sides:
+        wanted = (image, images[3], 1)
+        steps = (view.strides[0], *view.strides[-2:])
+        sizes = (images[0], *images[2:])
+        if view.offset % pixels or view.size % (images[0] * pixels):
+            return []
+        if any(n > 1 and a != b for n, a, b in zip(sizes, steps, wanted, strict=True)):
+            return []
+        if any(n > 1 and (s <= 0 or s % pixels) for n, s in zip(view.shape[1:-2], view.strides[1:-2], strict=True)):
+            return []
+    dims = [
+        (n, a // pixels, b // pixels)
+        for n, a, b in zip(taken.shape[1:-2], taken.strides[1:-2], put.strides[1:-2], strict=True)
+        if n > 1
+    ]
+    dims.sort()
+    count, step, put_step = dims.pop() if dims else (1, 1, 1)
+    runs = []
+    for index in product(*(range(n) for n, _, _ in dims)):
+        first = taken.offset // pixels + sum(i * a for i, (_, a, _) in zip(index, dims, strict=True))
+        start = put.offset // pixels + sum(i * b for i, (_, _, b) in zip(index, dims, strict=True))
+        runs.append((part.source, first, step, start, put_step, count))
+    return runs
+
+
+@dataclass(kw_only=True)
+class TransposeStep(Step):
+    """``source.transpose(order)`` over the collapsed dimensions ``collapsed``."""
+
+    order: tuple[int, ...]
+    collapsed: tuple[int, ...]
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        shape = self.collapsed if position == 0 else tuple(self.collapsed[d] for d in self.order)
+        return (1, *shape) if self.order == (1, 0) else shape
+
+    def call(self, tensors: Tensors) -> Call:
+        if self.order in ((1, 0), (0, 2, 1)):
+            return Call("transpose", "transpose_matrices", ())
+        return Call("transpose", "permute_dims", (self.order,))
+
+
+def copy_step(name: str, view: View) -> tuple[Step, str]:
+    """The step that makes the tensor ``name`` of the elements of ``view``, and why: a transpose, or any movement."""
+    order = view.order
+    if order is not None:
+        collapsed, small = _collapse(view)
+        if len(collapsed) <= 5:
+            source = Operand(view.root, (view.size,))
+            step = TransposeStep(
+                name=name, nodes=[], sources=[source], output=name, shape=view.shape, order=small, collapsed=collapsed
+            )
+            return step, "another order of elements, by the tensor engine (matrices) or DMA"
+    moved = move_step(name, name, view.shape, [(view, View.whole(name, view.shape))])
+    return moved, "elements moved by DMA: the next kernel reads them dense"
+
+
+def _collapse(view: View) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A permutation as (sizes of the stored dimensions, order), over as few of them as possible."""
+    sizes, (strides,) = merge_dims(view.shape, (view.strides,))
+    by_source = sorted(range(len(sizes)), key=lambda d: -strides[d])
+    return tuple(sizes[d] for d in by_source), tuple(by_source.index(d) for d in range(len(sizes)))
+
+
+def move_step(
+    name: str, output: str, shape: tuple[int, ...], parts: list[tuple[View, View]], fill: float | None = None
+) -> MoveStep:
+    """The step of ``parts`` (what is taken, where it is put), each stored tensor being one source; empty ones count
+    nothing."""
+    parts = [(taken, put) for taken, put in parts if prod(taken.shape)]
+    roots = list(dict.fromkeys(taken.root for taken, _ in parts))
+    if len(parts) > MOST_PARTS:
+        raise Blocked(f"{len(parts)} separate transfers; a step makes {MOST_PARTS} at most")
+    sizes = {taken.root: taken.size for taken, _ in parts}
+    return MoveStep(
+        name=name,
+        nodes=[],
+        sources=[Operand(root, (sizes[root],)) for root in roots],
+        output=output,
+        shape=shape,
+        parts=[Part(roots.index(taken.root), taken, put) for taken, put in parts],
+        fill=fill,
+    )

@@ -1,0 +1,69 @@
+"""Row numbers: indices that an input of the model holds. The host prepares them, and the device looks rows up."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.errors import InputError
+from trnrt.importer.rows.indexing import MOVING
+from trnrt.planner.lowering.host import host_function
+from trnrt.planner.plan import Array
+
+
+def index_nodes(graph: ir.Graph) -> set[str]:
+    """Names of the nodes that only move numbers of the model's inputs to where they are indices of a Gather.
+
+    They may be floats until a Cast makes integers of them.
+    """
+    moving: set[ir.Node] = set()
+    for node in reversed(list(graph)):
+        uses = [use for value in node.outputs for use in value.uses()]
+        kinds = "iu" if node.op_type == "Cast" else "iuf"
+        if node.op_type in MOVING and uses and all(_kind(value) in kinds for value in node.outputs):
+            as_index = [_is_index(reader, at) or (reader in moving and at == 0) for reader, at in uses]
+            if all(as_index) and not any(value.is_graph_output() for value in node.outputs):
+                moving.add(node)
+    known = {value for value in graph.inputs if _kind(value) in "iuf"}
+    names = set()
+    for node in graph:
+        if node in moving and node.inputs[0] in known:
+            known |= set(node.outputs)
+            names.add(node.name or "")
+    return names
+
+
+def _kind(value: ir.Value) -> str:
+    """numpy's letter for it; "?" for what numpy has none for, such as bfloat16."""
+    if value.dtype is None or value.dtype.is_string():
+        return "?"
+    return value.dtype.numpy().kind.replace("V", "?")
+
+
+def _is_index(reader: ir.Node, position: int) -> bool:
+    return reader.op_type == "Gather" and position == 1
+
+
+@host_function
+def row_numbers(
+    values: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, size: int, what: str, reader: str
+) -> Array:
+    """The elements of ``values`` that a view reads, as int32 (R, 1), counted from the front; floats are cut off.
+
+    ``size``: how many rows there are; InputError for a number that is none of them, naming the input ``what`` and the
+    node ``reader``.
+    """
+    places = np.full(shape, offset, np.int64)
+    for axis, stride in enumerate(strides):
+        steps = np.arange(shape[axis], dtype=np.int64) * stride
+        places += steps.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    found = values.reshape(-1)[places.reshape(-1)]
+    with np.errstate(invalid="ignore"):  # NaN and infinity become the least integer, which is no row
+        numbers = found.astype(np.int64)
+    wrong = found[(numbers < -size) | (numbers >= size)]
+    if wrong.size:
+        raise InputError(
+            f"input {what} holds {wrong[0]}, and {reader} looks up one of {size} rows by it",
+            hint=f"numbers from 0 to {size - 1} are taken, and from {-size} to -1, which count from the end",
+        )
+    return (numbers % size).astype(np.int32).reshape(-1, 1)

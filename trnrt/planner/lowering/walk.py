@@ -1,0 +1,406 @@
+"""Graph to steps: each ONNX node is lowered by the function that is registered for its operator.
+
+A lowering function makes a step (absorbing the nodes that its kernel computes as well), declares a view, or hands a
+boundary node to the host; what it can't do it blocks, with the reason and a way out. Adding an operator is one
+function here, its kernel if none fits, and one table of test cases.
+
+A value of the graph is a view of a stored tensor (see ``views``): what only moves elements costs nothing until a kernel
+wants them dense, and then one copy, whatever came together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.errors import Blocker
+from trnrt.planner.choices import ASKED
+from trnrt.planner.lowering.blocked import Blocked as Blocked
+from trnrt.planner.lowering.blocked import NotStatic
+from trnrt.planner.lowering.moving import copy_step
+from trnrt.planner.lowering.refusals import FALLBACK, refusal
+from trnrt.planner.lowering.row_numbers import index_nodes
+from trnrt.planner.lowering.views import View
+from trnrt.planner.naming import printable
+from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
+from trnrt.planner.steps import Operand, Step
+
+Lower = Callable[["Lowering", ir.Node], None]
+_REGISTRY: dict[tuple[str, str], Lower] = {}
+
+FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+# What the session's dtype holds: truth as 0 and 1, and in float32 the whole numbers of two bytes.
+_TRUTH = {ir.DataType.BOOL}
+_SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
+# Integers that the core made itself (a cast) are whole numbers in the session's dtype.
+INTEGERS = _SHORT_INTEGERS | {ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64}
+
+
+def lowers(*operators: str, domain: str = "") -> Callable[[Lower], Lower]:
+    """Register the decorated function for one or more operators; a second claim on a name raises."""
+
+    def register(function: Lower) -> Lower:
+        for operator in operators:
+            if (domain, operator) in _REGISTRY:
+                raise ValueError(f"{operator} has two lowering functions")
+            _REGISTRY[domain, operator] = function
+        return function
+
+    return register
+
+
+def supported_operators() -> list[tuple[str, str]]:
+    """(domain, operator) of everything that can be lowered."""
+    return sorted(_REGISTRY)
+
+
+class Lowering:
+    """The walk over one graph: its steps, views, host nodes and blockers, in order.
+
+    ``dtype`` is the session's. ``tensors`` are constants of the model that steps read like computed tensors.
+    ``no_fuse`` are nodes that are computed in no step with what comes before them; ``prepared`` are weights of products
+    that another lowering of the same graph has laid out.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        dtype: str = "float32",
+        no_fuse: Collection[str] = (),
+        prepared: dict[tuple[str, int], Array] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.no_fuse = no_fuse
+        self.dtype = dtype
+        self.opset = graph.opset_imports.get("", 0)
+        self.steps: list[Step] = []
+        self.host: list[HostNode] = []
+        self.before: list[HostNode] = []
+        self.prepared_inputs: list[DeviceTensor] = []
+        self.blockers: list[Blocker] = []
+        self.reports: dict[str, NodeReport] = {}
+        self.constants: dict[str, Array] = {}
+        self.tensors: dict[str, Array] = {}
+        self.prepared = {} if prepared is None else prepared
+        self.notes: list[str] = []
+        self._inputs = {value_name(value) for value in graph.inputs}
+        self._names = {v.name for v in _values(graph)} | {node.name for node in graph}
+        self._views: dict[str, View] = {}
+        self._absorbed: set[str] = set()
+        self._on_host: set[str] = set()
+        self._whole_numbers: set[str] = set()
+        self._lists: set[str] = set()
+        self._copies: dict[View, str] = {}
+        self._index_nodes = index_nodes(graph)
+        self._moves_indices = False
+
+    def walk(self) -> None:
+        """Lower every node."""
+        for node in self.graph:
+            if node.name in self._absorbed:
+                continue
+            lower = _REGISTRY.get((node.domain, node.op_type))
+            done = len(self.steps)
+            self._moves_indices = node.name in self._index_nodes
+            try:
+                if lower is None:
+                    raise refusal(node)
+                if any(_is_static(value) and 0 in (value.shape or ()) for value in node.outputs):
+                    raise Blocked("its output has no elements", "export the model for shapes that leave something")
+                lower(self, node)
+            except Blocked as blocked:
+                self._undo(done)
+                self._block(node, blocked)
+
+    def _undo(self, done: int) -> None:
+        """Take back the steps from number ``done`` on, which a node that is blocked after all has made."""
+        gone = {step.output for step in self.steps[done:]}
+        del self.steps[done:]
+        self._copies = {view: name for view, name in self._copies.items() if name not in gone}
+
+    def _block(self, node: ir.Node, blocked: Blocked) -> None:
+        name, op = node_name(node), operator_name(node)
+        to_blame = not isinstance(blocked, NotStatic) or all(_is_static(v) for v in node.inputs if v is not None)
+        if to_blame:
+            self.blockers.append(Blocker(name, op, blocked.reason, blocked.hint))
+        self.reports[name] = NodeReport(name, op, None, None, "blocked", blocked.reason)
+
+    # What lowering functions ask.
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """The value of a constant, or None where it is computed."""
+        if value is None or value.const_value is None:
+            return None
+        array = value.const_value.numpy()
+        if value.dtype is ir.DataType.STRING:
+            texts = [text.decode("utf-8", "replace") for text in array.reshape(-1)]
+            return np.array(texts, dtype=object).reshape(array.shape)
+        return array
+
+    def shape(self, value: ir.Value) -> tuple[int, ...]:
+        """The static shape of a value; blocks the node where there is none."""
+        if value.shape is None or not _is_static(value):
+            raise NotStatic(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
+        return tuple(int(d) for d in value.shape if isinstance(d, int))
+
+    def operand(self, value: ir.Value | None, *, short_integers: bool = False) -> Operand:
+        """A tensor of the device as a step reads it: dense, in its ONNX shape; a constant becomes a weight.
+
+        A view that is not dense is copied first, once for all its readers. With ``short_integers`` integers are taken
+        that the session's dtype holds exactly, those of one and two bytes and whole numbers that a cast made: to be
+        moved, compared or chosen from. Arithmetic would round them where ONNX cuts them off, or wraps around.
+        """
+        return self.operand_of(self.view_of(value, short_integers=short_integers))
+
+    def operand_of(self, view: View) -> Operand:
+        """A view as a dense tensor: the stored one itself where it is that, else a copy of its elements."""
+        if view.is_whole:
+            return Operand(view.root, view.shape)
+        pattern = replace(view, nodes=())
+        if pattern not in self._copies:
+            name = self.spare_name(f"{view.nodes[-1] if view.nodes else view.root}.copy")
+            step, why = copy_step(name, view)
+            nodes = [node for node in self.graph if node_name(node) in view.nodes]
+            step.nodes = [node_name(node) for node in nodes]
+            self.add(step, nodes, why, place="dma")
+            self._copies[pattern] = name
+        return Operand(self._copies[pattern], view.shape)
+
+    def view_of(self, value: ir.Value | None, *, short_integers: bool = False) -> View:
+        """A tensor of the device as an access pattern on a stored one. Blocks what the device does not hold."""
+        if value is None:
+            raise Blocked("an input that the kernel needs is left out")
+        self.shape(value)
+        self._check_dtype(value, short_integers)
+        if self.on_host(value):
+            raise Blocked(f"{value.name!r} is made on the host from a final index; no arithmetic can follow it")
+        return self._view(value)
+
+    def constant_operand(self, name: str, array: Array) -> Operand:
+        """A constant that is computed when the plan is made, as a tensor that steps can read."""
+        name = self.spare_name(name)
+        self.tensors[name] = np.ascontiguousarray(array, np.float32).reshape(array.shape or (1,))
+        return Operand(name, array.shape)
+
+    def _check_dtype(self, value: ir.Value, short_integers: bool) -> None:
+        kind = value.dtype
+        if self._moves_indices:
+            return  # nothing but access patterns comes of them, which the host follows
+        short = short_integers and kind in _SHORT_INTEGERS and self.dtype == "float32"
+        whole = short_integers and kind in INTEGERS and self.root(value) in self._whole_numbers
+        if kind in FLOATS | _TRUTH or short or whole:
+            return
+        name = kind.name.lower() if kind is not None else "unknown"
+        hint = "the NeuronCore computes in float32, bfloat16 and float16"
+        if kind is ir.DataType.DOUBLE:
+            hint += ": convert the model to float32"
+        raise Blocked(f"arithmetic on {name} tensors", hint)
+
+    def _view(self, value: ir.Value) -> View:
+        name = value_name(value)
+        if name in self._views:
+            return self._views[name]
+        constant = self.constant(value)
+        if constant is not None and name not in self.tensors:
+            self.tensors[name] = np.ascontiguousarray(constant, np.float32).reshape(constant.shape or (1,))
+        return View.whole(name, self.shape(value))
+
+    @property
+    def moves_indices(self) -> bool:
+        """Whether the node only brings numbers of an input to where they are indices: see ``numbers``."""
+        return self._moves_indices
+
+    def index_view(self, value: ir.Value) -> View:
+        """Integers of an input of the model as an access pattern on it; no step may read them through it."""
+        return self._view(value)
+
+    def prepare(self, tensor: DeviceTensor, node: HostNode) -> None:
+        """Have the host make ``tensor`` of inputs of the model, and give it to the device as one."""
+        self.before.append(node)
+        self.prepared_inputs.append(tensor)
+
+    def root(self, value: ir.Value) -> str:
+        """The stored value that ``value`` is a view of (itself, mostly)."""
+        name = value_name(value)
+        return self._views[name].root if name in self._views else name
+
+    def is_input(self, value: ir.Value) -> bool:
+        """Whether a value is an input of the model, or a view of one."""
+        return self.root(value) in self._inputs
+
+    def is_there(self, value: ir.Value) -> bool:
+        """Whether a value is an input, or stored by a step that was made already, or a view of such a one."""
+        root = self.root(value)
+        return root in self._inputs or any(step.output == root for step in self.steps)
+
+    def on_host(self, value: ir.Value | None) -> bool:
+        """Whether a value is computed on the host (a final index or label)."""
+        return value is not None and value.name in self._on_host
+
+    def sole_consumer(self, value: ir.Value) -> tuple[ir.Node | None, str]:
+        """The only node that reads ``value``, or None and the reason why there is no such node."""
+        readers = list(dict.fromkeys(node for node, _ in value.uses()))
+        if value.is_graph_output():
+            return None, f"{value.name!r} is an output of the model"
+        if len(readers) != 1:
+            return None, f"{value.name!r} is read by {len(readers)} nodes"
+        if node_name(readers[0]) in self.no_fuse:
+            return None, ASKED
+        return readers[0], ""
+
+    # What lowering functions do.
+
+    def add(self, step: Step, nodes: list[ir.Node], why: str, place: str = "core") -> None:
+        """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
+        if self._moves_indices:
+            raise Blocked("indices that are more than moved on their way from an input", FALLBACK)
+        self.steps.append(step)
+        step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]
+        for position, node in enumerate(nodes):
+            fused = place == "core" and position > 0
+            reason = f"fused into {step.name}: computed as its result leaves the engine" if fused else why
+            self.report(node, place, reason, step=step.name)
+            self._absorbed.add(node_name(node))
+
+    def view(self, node: ir.Node, source: ir.Value, why: str) -> None:
+        """Declare the node's first output to be ``source`` in another shape."""
+        made, shape = node.outputs[0], self.shape(node.outputs[0])
+        if self.on_host(source):
+            self._on_host.add(value_name(made))
+        view = self._view(source)
+        other = view.reshape(shape)
+        if other is None:  # the elements of a view that is not dense, in another order of dimensions
+            whole = self.operand_of(view)
+            other = View.whole(whole.value, shape)
+        self.view_as(node, made, other, why)
+
+    def view_as(self, node: ir.Node, made: ir.Value, view: View, why: str) -> None:
+        """Declare an output of the node to be a view."""
+        assert view.shape == self.shape(made), (view.shape, made)
+        self._views[value_name(made)] = view.through(node_name(node))
+        self.report(node, "view", why)
+
+    def stored_as(self, made: ir.Value, view: View) -> None:
+        """Say that a step has stored an output in the order that ``view`` reads."""
+        assert view.shape == self.shape(made), (view.shape, made)
+        self._views[value_name(made)] = view
+
+    def settle_outputs(self) -> None:
+        """Copy outputs of the model that are views which the host can't read: it only gives elements another shape."""
+        for value in self.graph.outputs:
+            view = self._views.get(value_name(value))
+            if view is not None and not view.is_whole and not self.on_host(value):
+                try:
+                    copy = self.operand_of(view)
+                except Blocked as blocked:
+                    producer = value.producer()
+                    assert producer is not None
+                    self._block(producer, blocked)
+                    continue
+                self._views[value_name(value)] = View.whole(copy.value, view.shape)
+
+    def to_host(self, node: ir.Node, compute: Callable[..., Array], why: str) -> None:
+        """Run a boundary node on the host."""
+        for value in node.inputs:
+            constant = self.constant(value)
+            if value is not None and constant is not None:
+                self.constants[value_name(value)] = constant
+        inputs = tuple(self.root(value) for value in node.inputs if value is not None)
+        output = value_name(node.outputs[0])
+        self.host.append(HostNode(node_name(node), operator_name(node), inputs, output, compute))
+        self._on_host.add(output)
+        self.report(node, "host", why)
+
+    def spare_name(self, wanted: str) -> str:
+        """A name for a step or value of ours: ``wanted``, or like it where the model uses that."""
+        while wanted in self._names:
+            wanted += "_"
+        self._names.add(wanted)
+        return wanted
+
+    def mark_whole_numbers(self, value: ir.Value) -> None:
+        """Say that a value of an integer type is held as whole numbers in the session's dtype."""
+        self._whole_numbers.add(value_name(value))
+
+    def mark_index(self, value: ir.Value) -> None:
+        """Say that a device result is an index, with which only boundary nodes may go on."""
+        self._on_host.add(value_name(value))
+
+    def mark_list(self, value: ir.Value) -> None:
+        """Say that an output of the model is a list that the host makes, and no tensor."""
+        self._lists.add(value_name(value))
+
+    def is_list(self, value: ir.Value) -> bool:
+        """Whether an output of the model is a list that the host makes."""
+        return value_name(value) in self._lists
+
+    def held(self, stored: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Stored tensor -> the value of the graph that it is, and which of its dimensions stands where.
+
+        A value may be stored in another order of dimensions; a tensor that is no value has an empty name.
+        """
+        found: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(stored, ("", ()))
+        found |= _in_order(self.graph, set(stored))
+        patterns = {replace(view, nodes=()): value for value, view in self._views.items()}
+        for view, value in patterns.items():
+            copy = self._copies.get(view)
+            if copy in found and not found[copy][0]:
+                found[copy] = (value, tuple(range(len(view.shape))))
+            order = view.order
+            if order is not None and view.root in found and not found[view.root][0]:
+                found[view.root] = (value, tuple(order.index(d) for d in range(len(order))))
+        return found
+
+    def report(self, node: ir.Node, place: str, reason: str, step: str | None = None) -> None:
+        """Say what became of a node."""
+        self.reports[node_name(node)] = NodeReport(node_name(node), operator_name(node), step, None, place, reason)
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+
+
+def _in_order(graph: ir.Graph, stored: set[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The values of the graph that are stored under their own names, with their dimensions in order."""
+    made = [value for node in graph for value in node.outputs if value.name in stored]
+    return {value_name(v): (value_name(v), tuple(range(len(v.shape or ())))) for v in made}
+
+
+def _is_static(value: ir.Value) -> bool:
+    return value.dtype is not None and value.shape is not None and all(isinstance(d, int) for d in value.shape)
+
+
+def value_name(value: ir.Value) -> str:
+    """A value's name; the importer gives every value one."""
+    assert value.name is not None
+    return value.name
+
+
+def node_name(node: ir.Node) -> str:
+    """A node's name; the importer gives every node one."""
+    assert node.name is not None
+    return node.name
+
+
+def operator_name(node: ir.Node) -> str:
+    """The operator, with its domain where that is not ONNX's own; both may be anything where ONNX knows neither."""
+    return printable(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """An attribute's value as plain Python, or ``default`` where the node has none."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    value = found.value
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def rows_and_columns(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """A shape as a matrix whose columns are the dimensions from ``axis`` on."""
+    return prod(shape[:axis]), prod(shape[axis:])

@@ -1,0 +1,141 @@
+"""Which nodes run together: the graph in levels that are the device's and the CPU's in turn.
+
+Even levels are the device's, odd ones the CPU's. A node stands on the lowest level of its kind that no input of it is
+above, so that values only go up, and each level is one part: there are no cycles, and no more parts than the longest
+chain of changes between device and CPU has. Then what nobody reads before a later level moves up to it: its results
+need not leave the memory they are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from trnrt.planner.lowering.walk import node_name
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def read_values(node: ir.Node) -> Iterator[ir.Value]:
+    """The values of its graph that a node reads, those included that its subgraphs read from outside themselves."""
+    yield from (value for value in node.inputs if value is not None)
+    inner = list(_subgraphs(node))
+    within = {id(value) for graph in inner for value in _made(graph)}
+    for graph in inner:
+        read = [value for other in graph for value in other.inputs if value is not None]
+        yield from (value for value in [*read, *graph.outputs] if id(value) not in within)
+
+
+def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """All graphs inside a node, nested ones too."""
+    for attribute in node.attributes.values():
+        if attribute.type in _GRAPHS:
+            graphs = [attribute.as_graph()] if attribute.type is ir.AttributeType.GRAPH else attribute.as_graphs()
+            for graph in graphs:
+                yield graph
+                for inner in graph:
+                    yield from _subgraphs(inner)
+
+
+def _made(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+class Flow:
+    """Who reads what in a graph: the nodes in order, the values that each reads, and the nodes that read each."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.nodes = list(graph)
+        self.reads = {node: tuple(dict.fromkeys(read_values(node))) for node in self.nodes}
+        self.readers: dict[ir.Value, list[ir.Node]] = {}
+        for node, values in self.reads.items():
+            for value in values:
+                self.readers.setdefault(value, []).append(node)
+        self.outputs = set(graph.outputs)
+
+    def inputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+        """What the nodes read and don't make, constants left out."""
+        made = {value for node in nodes for value in node.outputs}
+        read = dict.fromkeys(value for node in nodes for value in self.reads[node])
+        return [value for value in read if value not in made and value.const_value is None]
+
+    def read_outside(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+        """What the nodes make and others read."""
+        inside = set(nodes)
+        made = (value for node in nodes for value in node.outputs)
+        return [value for value in made if not inside.issuperset(self.readers.get(value, ()))]
+
+    def outputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+        """What the nodes make, and others or the graph's caller read."""
+        outside = set(self.read_outside(nodes))
+        made = (value for node in nodes for value in node.outputs if value.name)
+        return [value for value in made if value in outside or value in self.outputs]
+
+
+def grouped(flow: Flow, on_cpu: Callable[[str], bool]) -> list[tuple[bool, list[ir.Node]]]:
+    """The parts in order as (whether on the CPU, nodes in the graph's order); two neighbours are never of one kind."""
+    levels = _levels(flow, on_cpu)
+    _move_up(flow, levels)
+    order = {node: number for number, node in enumerate(flow.nodes)}
+    parts: list[tuple[bool, list[ir.Node]]] = []
+    for level, found in sorted(_by_level(flow.nodes, levels).items()):
+        if parts and parts[-1][0] == bool(level % 2):
+            parts[-1] = (parts[-1][0], sorted([*parts[-1][1], *found], key=order.__getitem__))
+        else:
+            parts.append((bool(level % 2), found))
+    return parts
+
+
+def _by_level(nodes: Sequence[ir.Node], levels: dict[ir.Node, int]) -> dict[int, list[ir.Node]]:
+    found: dict[int, list[ir.Node]] = {}
+    for node in nodes:
+        found.setdefault(levels[node], []).append(node)
+    return found
+
+
+def _levels(flow: Flow, on_cpu: Callable[[str], bool]) -> dict[ir.Node, int]:
+    levels: dict[ir.Node, int] = {}
+    for node in flow.nodes:
+        producers = (value.producer() for value in flow.reads[node])
+        lowest = max((levels[producer] for producer in producers if producer is not None), default=0)
+        levels[node] = lowest + (lowest % 2 != on_cpu(node_name(node)))
+    return levels
+
+
+def _move_up(flow: Flow, levels: dict[ir.Node, int]) -> None:
+    """Move each group of connected nodes of a level up to the first level where something else reads of it."""
+    readers = {node: [r for value in node.outputs for r in flow.readers.get(value, ())] for node in flow.nodes}
+    for level, nodes in sorted(_by_level(flow.nodes, levels).items(), reverse=True):
+        for group in _connected(nodes, readers):
+            beyond = [levels[reader] for node in group for reader in readers[node] if reader not in group]
+            if beyond:
+                # A reader of the other kind stands at an odd distance: the level below it is of this kind.
+                first = min(other - (other - level) % 2 for other in beyond)
+                levels.update(dict.fromkeys(group, first))
+
+
+def _connected(nodes: Sequence[ir.Node], readers: dict[ir.Node, list[ir.Node]]) -> list[set[ir.Node]]:
+    """The nodes in groups, within which they read of each other."""
+    neighbours: dict[ir.Node, set[ir.Node]] = {node: set() for node in nodes}
+    for node in nodes:
+        for reader in readers[node]:
+            if reader in neighbours:
+                neighbours[node].add(reader)
+                neighbours[reader].add(node)
+    groups: list[set[ir.Node]] = []
+    left = dict.fromkeys(nodes)
+    while left:
+        group, found = set(), [next(iter(left))]
+        while found:
+            node = found.pop()
+            if node not in group:
+                group.add(node)
+                left.pop(node, None)
+                found += neighbours[node]
+        groups.append(group)
+    return groups

@@ -1,0 +1,351 @@
+"""A model as parts: plans for the device, and what onnxruntime runs on the CPU between them (``--fallback``).
+
+Without fallback there is one part, the plan of the whole model. With it, the nodes that can't be lowered become parts
+for the CPU. What can be lowered is told by lowering: first the whole graph, then each part of it as a graph of its own,
+until all parts for the device can be planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from math import prod
+from operator import or_
+from typing import Any
+
+import onnx_ir as ir
+
+from trnrt.errors import Blocker, UnsupportedModelError
+from trnrt.importer import GraphView, ImportedModel
+from trnrt.planner.choices import DEFAULT, Choices, check_choices
+from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
+from trnrt.planner.making import node_reports, plan_view, rows_of
+from trnrt.planner.parts.crossing import Crossing, host_link, told
+from trnrt.planner.parts.cutting import cut, serialized, type_open_values
+from trnrt.planner.parts.levels import Flow, grouped
+from trnrt.planner.placing.passes import fewer_rows
+from trnrt.planner.plan import Array, NodeReport, Plan
+
+FALLBACKS = ("onnxruntime",)
+
+MOST_PARTS = 1000
+"""Parts of a model: each is a kernel module to trace, or a session of onnxruntime."""
+
+_ROUNDS = 8
+"""After so many tries a part that can't be planned goes to the CPU whole."""
+
+_ONLY_MOVES = "only moves elements, next to nodes on the CPU: not worth a round trip"
+
+
+@dataclass(frozen=True)
+class DevicePart:
+    """A part with a plan; ``inputs`` and ``outputs`` are names of the model's values, in the model's dtypes."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class CpuPart:
+    """A part that onnxruntime runs: ``model`` is what it loads, ``nodes`` say why, ``crossing`` what it costs."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[NodeReport, ...]
+    crossing: Crossing
+    model: bytes = field(repr=False)
+
+
+Part = DevicePart | CpuPart
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A model for given input shapes: its parts in the order in which they run.
+
+    ``outputs`` are the model's, ``constants`` those of them that depend on no input. ``nodes`` has a report for every
+    node of the file. ``blockers`` say why there is not one plan, where there is not.
+    """
+
+    name: str
+    target: str
+    dtype: str
+    batch: int | None
+    parts: tuple[Part, ...]
+    outputs: tuple[str, ...]
+    constants: dict[str, Array]
+    nodes: tuple[NodeReport, ...]
+    notes: tuple[str, ...]
+    blockers: tuple[Blocker, ...] = ()
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of the parts for the device."""
+        return tuple(part.plan for part in self.parts if isinstance(part, DevicePart))
+
+    @property
+    def cpu_parts(self) -> tuple[CpuPart, ...]:
+        """The parts for the CPU."""
+        return tuple(part for part in self.parts if isinstance(part, CpuPart))
+
+    @property
+    def choices(self) -> Choices:
+        """What was asked for, and what was found, for all parts."""
+        return reduce(or_, (plan.choices for plan in self.plans), DEFAULT)
+
+    @property
+    def crossings_us(self) -> float:
+        """What all round trips cost."""
+        return sum(part.crossing.predicted_us for part in self.cpu_parts)
+
+
+def make_partition(
+    model: ImportedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Array] | None = None,
+    *,
+    target: str,
+    dtype: str,
+    fallback: bool,
+    choices: Choices = DEFAULT,
+    effort: int = 0,
+) -> Partition:
+    """The parts of a model for concrete input shapes: one, its plan, if all of it can be lowered.
+
+    ``values`` are those of the inputs that are the model's parameters.
+
+    Raises UnsupportedModelError with every blocking node where there is no ``fallback``, InputError where the shapes do
+    not fit the model, OptionError where the ``choices`` name what is not there.
+    """
+    options: Any = {"target": target, "dtype": dtype, "choices": choices, "effort": effort}
+    partition = _partitioned(model, shapes, values, fallback=fallback, **options)
+    check_choices(choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
+    return partition
+
+
+def _partitioned(
+    model: ImportedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Array] | None,
+    *,
+    target: str,
+    dtype: str,
+    fallback: bool,
+    choices: Choices,
+    effort: int,
+) -> Partition:
+    """``make_partition``, whatever names the ``choices`` have."""
+    view, batch = model.bind(shapes, values), rows_of(model, shapes)
+    try:
+        fewer = fewer_rows(model, shapes, values, view)
+        options: Any = {"target": target, "dtype": dtype, "choices": choices, "effort": effort}
+        plan = plan_view(model, view, fewer, batch=batch, **options)
+    except UnsupportedModelError as error:
+        if not fallback:
+            raise
+        _check_outputs(model)
+        return _Partitioner(model, view, target, dtype, error.blockers, choices, effort).partition(batch)
+    outputs = tuple(output.name for output in plan.outputs)
+    part = DevicePart(plan.name, tuple(info.name for info in model.inputs), outputs, plan)
+    return Partition(model.name, target, dtype, batch, (part,), outputs, {}, plan.nodes, plan.notes)
+
+
+def _check_outputs(model: ImportedModel) -> None:
+    """Outputs that are neither tensors nor lists have no place in what trnrt returns, whatever makes them."""
+    strange = [info for info in model.outputs if info.dtype.endswith(")") and not info.dtype.startswith("seq(")]
+    if strange:
+        hint = "export the model without it"
+        blockers = [Blocker(i.name, "output", f"it is a {i.dtype}, not a tensor", hint) for i in strange]
+        raise UnsupportedModelError(model.name, blockers)
+
+
+class _Partitioner:
+    """Finds out which nodes go to the CPU, and why; ``blocked`` is node name -> reason."""
+
+    def __init__(
+        self,
+        model: ImportedModel,
+        view: GraphView,
+        target: str,
+        dtype: str,
+        blockers: Sequence[Blocker],
+        choices: Choices = DEFAULT,
+        effort: int = 0,
+    ) -> None:
+        self.choices, self.effort = choices, effort
+        self.blockers = tuple(replace(b, hint=_beside_fallback(b.hint)) for b in blockers)
+        self.model = model
+        self.view = view
+        self.graph = view.model.graph
+        self.target = target
+        self.dtype = dtype
+        self.flow = Flow(self.graph)
+        lowering = Lowering(self.graph, dtype, choices.no_fuse)
+        lowering.walk()
+        reports = lowering.reports.values()
+        self.blocked = {report.name: report.reason for report in reports if report.place == "blocked"}
+        self._block_open({report.name for report in reports if report.place == "host"})
+        type_open_values(view.model)
+
+    def _block_open(self, lists: set[str]) -> None:
+        """Whatever their operator: nodes with values that are empty, or whose shape depends on the data.
+
+        ``lists`` are boundary nodes, which may make what has no shape.
+        """
+        for node, read in self.flow.reads.items():
+            if node_name(node) in lists:
+                continue
+            for value in [*read, *(value for value in node.outputs if value.name)]:
+                if not _is_static(value):
+                    self.blocked.setdefault(node_name(node), f"the shape of {value_name(value)!r} depends on the data")
+                elif 0 in (value.shape or ()):
+                    self.blocked.setdefault(node_name(node), f"{value_name(value)!r} is empty")
+
+    def partition(self, batch: int | None) -> Partition:
+        """Plan the parts, and sort out what they can't do, until all can be planned."""
+        rounds = 0
+        while True:
+            rounds += 1
+            groups = grouped(self.flow, self.blocked.__contains__)
+            if len(groups) > MOST_PARTS:
+                raise UnsupportedModelError(self.model.name, [*self.blockers, self._too_many(len(groups))])
+            plans = [
+                None if on_cpu else self._plan(k, nodes, batch, rounds) for k, (on_cpu, nodes) in enumerate(groups, 1)
+            ]
+            if all(on_cpu or plan is not None for (on_cpu, _), plan in zip(groups, plans, strict=True)):
+                return self._assembled(groups, plans, batch)
+
+    def _plan(self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int) -> DevicePart | None:
+        """The plan of a part; None where nodes of it have to go to the CPU, which are noted."""
+        inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
+        part = cut(self.view.model, self._part_name(number), inputs, outputs)
+        try:
+            plan = plan_view(
+                part,
+                GraphView(part.model, ()),
+                batch=batch,
+                target=self.target,
+                dtype=self.dtype,
+                choices=self.choices,
+                effort=self.effort,
+            )
+        except UnsupportedModelError as error:
+            reasons = {blocker.node: blocker.reason for blocker in error.blockers}
+            found = {name: reasons[name] for name in map(node_name, nodes) if name in reasons}
+            if not found or rounds > _ROUNDS:
+                why = "; ".join(dict.fromkeys(reasons.values()))
+                found = {node_name(node): reasons.get(node_name(node), why) for node in nodes}
+            self.blocked |= found
+            return None
+        if not any(report.place == "core" for report in plan.nodes):
+            self.blocked |= {node_name(node): _ONLY_MOVES for node in nodes}
+            return None
+        return DevicePart(part.name, _names(inputs), _names(outputs), self._as_part(plan))
+
+    def _as_part(self, plan: Plan) -> Plan:
+        """The plan of a part, whose outputs need not be the model's."""
+        crossing = {output.name for output in plan.outputs} - {value.name for value in self.graph.outputs}
+        steps = (replace(s, reason="another part reads it") if s.output in crossing else s for s in plan.steps)
+        return replace(plan, steps=tuple(steps))
+
+    def _too_many(self, count: int) -> Blocker:
+        why = f"it would be cut into {count} parts, each a program of its own; up to {MOST_PARTS} are made"
+        return Blocker(self.model.name, "the model", why, "run the whole model with onnxruntime")
+
+    def _part_name(self, number: int) -> str:
+        return f"{self.model.name}_part{number}"
+
+    def _assembled(
+        self, groups: list[tuple[bool, list[ir.Node]]], plans: Sequence[DevicePart | None], batch: int | None
+    ) -> Partition:
+        parts: list[Part] = []
+        for k, ((_, nodes), plan) in enumerate(zip(groups, plans, strict=True)):
+            before = groups[k - 1][1] if k else []
+            after = groups[k + 1][1] if k + 1 < len(groups) else []
+            parts.append(plan or self._cpu_part(k + 1, nodes, self._crossing(before, after)))
+        outputs = list(self.graph.outputs)
+        lowering = Lowering(self.graph, self.dtype)
+        constants = {value_name(v): a for v in outputs if (a := lowering.constant(v)) is not None}
+        reports = {report.name: report for part in parts for report in _reports(part)}
+        notes = [note for part in parts if isinstance(part, DevicePart) for note in part.plan.notes]
+        return Partition(
+            name=self.model.name,
+            target=self.target,
+            dtype=self.dtype,
+            batch=batch,
+            parts=tuple(parts),
+            outputs=_names(outputs),
+            constants=constants,
+            nodes=node_reports(self.model, self.view.notes, reports),
+            notes=(*self.view.notes, *notes),
+            blockers=self.blockers,
+        )
+
+    def _cpu_part(self, number: int, nodes: list[ir.Node], crossing: Crossing) -> CpuPart:
+        inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
+        part = cut(self.view.model, self._part_name(number), inputs, outputs)
+        reports = tuple(
+            NodeReport(node_name(node), operator_name(node), None, None, "cpu", self.blocked[node_name(node)])
+            for node in nodes
+        )
+        return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, serialized(part))
+
+    def _crossing(self, before: list[ir.Node], after: list[ir.Node]) -> Crossing:
+        """What the device part before a CPU part hands over, and what the one after it takes.
+
+        The model's own inputs and outputs cross without fallback, too: they are not counted.
+        """
+        down = self.flow.read_outside(before)
+        up = [value for value in self.flow.inputs_of(after) if value.producer() is not None]
+        sizes = [_bytes(value) for value in down], [_bytes(value) for value in up]
+        to_host, to_device = (sum(size or 0 for size in way) for way in sizes)
+        loose = any(size is None for way in sizes for size in way)
+        return Crossing.over(host_link(self.target), to_host, to_device, open_shapes=loose)
+
+
+def fallback_notes(partition: Partition) -> list[str]:
+    """What runs on the CPU, each node with its reason and the cost of its round trip; nothing where nothing does."""
+    notes = []
+    for part in partition.cpu_parts:
+        cost = crossing_text(part.crossing)
+        notes += [
+            f"{node.op} {node.name!r} runs on the CPU: {node.reason}; {cost} ({part.name})" for node in part.nodes
+        ]
+    return [*notes, told(partition.target)] if notes else []
+
+
+def crossing_text(crossing: Crossing) -> str:
+    """A round trip in words."""
+    if not crossing.to_host and not crossing.to_device:
+        return "no round trip: the device takes nothing of it and gives nothing to it"
+    loose = ", values of open size not counted" if crossing.open_shapes else ""
+    sizes = f"{crossing.to_host:,} bytes to the CPU, {crossing.to_device:,} back{loose}"
+    return f"round trip {crossing.predicted_us:,.1f} us, {sizes}"
+
+
+def _beside_fallback(hint: str) -> str:
+    """A way out without the advice that is taken already."""
+    return "; ".join(part for part in hint.split("; ") if "--fallback" not in part)
+
+
+def _reports(part: Part) -> Sequence[NodeReport]:
+    return part.plan.nodes if isinstance(part, DevicePart) else part.nodes
+
+
+def _names(values: Sequence[ir.Value]) -> tuple[str, ...]:
+    return tuple(value_name(value) for value in values)
+
+
+def _is_static(value: ir.Value) -> bool:
+    return value.dtype is not None and value.shape is not None and all(isinstance(d, int) for d in value.shape)
+
+
+def _bytes(value: ir.Value) -> int | None:
+    """Bytes of a value; None where only the run tells: of open shapes and of strings."""
+    if not _is_static(value) or value.dtype in (None, ir.DataType.STRING) or value.shape is None:
+        return None
+    return int(prod(d for d in value.shape if isinstance(d, int)) * value.dtype.itemsize)

@@ -1,0 +1,1 @@
+"""Where each tensor lives, when weights are loaded, and how a batch is divided."""

@@ -1,0 +1,111 @@
+"""Passes: a batch that is taken some rows at a time, by the whole plan for these in a loop of the kernel module.
+
+A batch that does not fit SBUF takes longer than its halves one after the other where what must be loaded and stored
+again costs more than working on more rows at once saves. Whether it does, the timing model says (``fitting.py``); here
+is when it may be done: where no row depends on another, and the graph for fewer rows is that for the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.errors import TrnrtError
+from trnrt.importer import GraphView, ImportedModel
+from trnrt.importer.rows.batching import mixing
+from trnrt.planner.lowering.walk import Lowering
+from trnrt.planner.plan import Array, DeviceTensor
+from trnrt.planner.steps import Step
+
+Fewer = Callable[[int], GraphView | None]
+AT_ONCE = 16
+"""Up to so many rows a batch is planned as a whole: looking at its parts, too, would make that take longer."""
+# Their second input is a shape, in which the batch may stand.
+_SHAPED = {"Reshape", "Expand"}
+
+
+def most_fewer(batch: int) -> int:
+    """The largest number of rows below ``batch`` (2 or more) that it can be taken in: a half, if it is even."""
+    return next(batch // size for size in range(2, batch + 1) if batch % size == 0)
+
+
+def fewer_rows(
+    model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array] | None, view: GraphView
+) -> Fewer:
+    """What gives the graph for fewer rows than ``view``, which is that for ``shapes``: None where it is another one, or
+    where rows depend on each other."""
+    data = [name for name in shapes if name not in model.parameters]
+    counts = {shapes[name][:1] for name in data}
+
+    @cache
+    def independent() -> bool:
+        (count,) = counts
+        return mixing(view.model.graph, data, *count) is None
+
+    @cache
+    def fewer(rows: int) -> GraphView | None:
+        if not isinstance(model.batch, str) or len(counts) != 1 or () in counts or not independent():
+            return None
+        try:
+            part = model.bind({name: (rows, *s[1:]) if name in data else s for name, s in shapes.items()}, values)
+        except TrnrtError:
+            return None
+        return part if part.unresolved == () and _alike(view.model.graph, part.model.graph) else None
+
+    return fewer
+
+
+def _alike(whole: ir.Graph, part: ir.Graph) -> bool:
+    """Whether two graphs differ in the shapes of what they compute, and in nothing else."""
+    nodes = list(whole), list(part)
+    return len(nodes[0]) == len(nodes[1]) and all(map(_same_node, *nodes))
+
+
+def _same_node(one: ir.Node, other: ir.Node) -> bool:
+    if (one.name, one.domain, one.op_type) != (other.name, other.domain, other.op_type):
+        return False
+    if [value.name for value in one.outputs] != [value.name for value in other.outputs]:
+        return False
+    attributes = [{a.name: a.value for a in node.attributes.values()} for node in (one, other)]
+    if attributes[0] != attributes[1] or len(one.inputs) != len(other.inputs):
+        return False
+    inputs = list(enumerate(zip(one.inputs, other.inputs, strict=True)))
+    return all((k == 1 and one.op_type in _SHAPED) or _same_value(*pair) for k, pair in inputs)
+
+
+def _same_value(one: ir.Value | None, other: ir.Value | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    constants = one.const_value, other.const_value
+    if constants[0] is None or constants[1] is None:
+        return constants[0] is constants[1] and one.name == other.name
+    return constants[0] is constants[1] or np.array_equal(constants[0].numpy(), constants[1].numpy())
+
+
+def same_steps(whole: Lowering, part: Lowering, batch: int, rows: int) -> bool:
+    """Whether ``part`` is ``whole`` for fewer rows: the rows come first in each tensor, and nothing else is other."""
+
+    def of_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (rows, *shape[1:]) if shape[:1] == (batch,) else ()
+
+    def same_step(one: Step, other: Step) -> bool:
+        sources = zip(one.sources, other.sources, strict=True)
+        return (one.name, one.output, of_rows(one.shape)) == (other.name, other.output, other.shape) and all(
+            mine.value == its.value
+            and (mine.shape if mine.value in whole.tensors else of_rows(mine.shape)) == its.shape
+            for mine, its in sources
+        )
+
+    if [len(step.sources) for step in whole.steps] != [len(step.sources) for step in part.steps]:
+        return False
+    return all(map(same_step, whole.steps, part.steps))
+
+
+def same_crossing(whole: list[DeviceTensor], part: list[DeviceTensor], batch: int, rows: int) -> bool:
+    """Whether tensors that cross the boundary are the same for fewer rows."""
+    return [(t.name, t.dtype, (batch, *t.shape[1:])) for t in part] == [(t.name, t.dtype, t.shape) for t in whole] and {
+        tensor.shape[:1] for tensor in part
+    } == {(rows,)}

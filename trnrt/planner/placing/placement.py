@@ -1,0 +1,181 @@
+"""Where each tensor lives: in SBUF, in a layout that its producer writes and all its readers read, or in HBM.
+
+Every kernel can read and write HBM, so moving a tensor there is always possible; it is done to what does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from trnrt.nki.machine.targets import Target
+from trnrt.planner.choices import ASKED
+from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
+from trnrt.planner.placing.prefetching import Rooms
+from trnrt.planner.placing.sweeps import Sweep
+from trnrt.planner.plan import Layout
+from trnrt.planner.steps import Step
+
+
+@dataclass
+class Placed:
+    """The layout and the stored shape of every tensor, and why it lives there.
+
+    ``within`` are the values that nothing but the ``sweep`` touches: so many of their images are there at a time.
+    ``spilled`` are those that are in HBM for want of room.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    layouts: dict[str, Layout]
+    reasons: dict[str, str]
+    inputs: frozenset[str] = frozenset()
+    sweep: Sweep | None = None
+    within: frozenset[str] = frozenset()
+    spilled: list[str] = field(default_factory=list)
+
+    def layout(self, value: str) -> Layout:
+        """Where ``value`` lives."""
+        return self.layouts[value]
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """The shape ``value`` is stored in, of the whole batch."""
+        return self.shapes[value]
+
+    def held_shape(self, value: str) -> tuple[int, ...]:
+        """The shape of what is there of ``value`` at a time."""
+        shape = self.shapes[value]
+        return (self.sweep.images, *shape[1:]) if self.sweep is not None and value in self.within else shape
+
+    def largest_in_sbuf(self) -> str | None:
+        """The tensor that takes most of SBUF, if any is there."""
+        held = {value for value, layout in self.layouts.items() if layout is not Layout.HBM}
+        return max(held, key=lambda value: (_partition_bytes(value, self, 1), value), default=None)
+
+    def to_hbm(self, value: str, reason: str) -> None:
+        """Move a tensor to HBM, which every kernel can read and write."""
+        self.layouts[value], self.reasons[value] = Layout.HBM, reason
+
+
+def tile_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The SBUF tile that holds a tensor of ``shape`` in ``layout``."""
+    if layout is Layout.CHANNELS:
+        images, channels, height, width = shape
+        return min(channels, PARTITIONS), blocks_of(channels), images, height, width
+    across, along = (shape[1], shape[0]) if layout is Layout.FEATURES else shape
+    return min(across, PARTITIONS), blocks_of(across), along
+
+
+def place(
+    steps: list[Step],
+    inputs: dict[str, tuple[int, ...]],
+    outputs: set[str],
+    target: Target,
+    itemsize: int,
+    in_hbm: Mapping[str, str],
+    sweep: Sweep | None = None,
+) -> Placed:
+    """Decide the layout of each tensor.
+
+    ``inputs`` are the graph inputs with their shapes, ``outputs`` the values that leave the device: both in HBM, as are
+    the values ``in_hbm``, each for its reason. The steps of the ``sweep`` take some images at a time.
+    """
+    shapes = dict(inputs) | {step.output: step.shape for step in steps}
+    placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
+    placed.inputs = frozenset(inputs)
+    placed.sweep = sweep
+    placed.within = sweep.inside(steps, frozenset(outputs)) if sweep is not None else frozenset()
+    for step in steps:
+        if step.output in in_hbm and step.output not in outputs:
+            placed.to_hbm(step.output, in_hbm[step.output])
+            if in_hbm[step.output] != ASKED:
+                placed.spilled.append(step.output)
+        else:
+            _choose(step, steps, outputs, placed)
+    while True:
+        _agree(steps, placed)
+        rooms = rooms_of(steps, placed, target, itemsize)
+        full = next((index for index, room in enumerate(rooms.own) if room < 0), None)
+        alive = {} if full is None else _alive(steps, placed, itemsize)[full]
+        if full is None or not alive:
+            return placed
+        held = sum(alive.values()) + rooms.own[full]
+        why = f"does not fit the {held} bytes a partition that SBUF has for tensors while step {steps[full].name} runs"
+        placed.spilled.append(max(alive, key=lambda value: alive[value]))
+        placed.to_hbm(placed.spilled[-1], why)
+
+
+def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
+    """Bytes a partition that a step's kernel takes beside the tensors between steps."""
+    return step.working_bytes(placed, held=held)
+
+
+def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
+    """What SBUF has left at each step, beside the tensors that live there and the tiles of the step's kernel."""
+    alive = [sum(sizes.values()) for sizes in _alive(steps, placed, itemsize)]
+    usable, sweep = target.sbuf_usable_bytes, placed.sweep
+    parts = steps if sweep is None else sweep.parts(steps)
+    held, own = (
+        [usable - taken - working_bytes(step, placed, held=has) for step, taken in zip(parts, alive, strict=True)]
+        for has in (True, False)
+    )
+    opening = {k for k, step in enumerate(steps) if any(s.value in placed.inputs for s in step.sources)}
+    return Rooms(held, own, frozenset(opening), usable, loop=(sweep.first, sweep.end) if sweep else (0, 0))
+
+
+def _choose(step: Step, steps: list[Step], outputs: set[str], placed: Placed) -> None:
+    """The first layout that the step writes and every reader reads."""
+    value = step.output
+    if value in outputs:
+        placed.to_hbm(value, "an output of the model")
+        return
+    accepted = [
+        reader.reads(position, placed)
+        for reader in steps
+        for position, source in enumerate(reader.sources)
+        if source.value == value
+    ]
+    offered = (placed.layout(step.sources[0].value),) if step.same_layout() else step.writes()
+    for layout in offered:
+        if layout is not Layout.HBM and all(layout in layouts for layouts in accepted):
+            placed.layouts[value], placed.reasons[value] = layout, "stays on chip: its readers take it as it is"
+            return
+    placed.to_hbm(value, "no layout in SBUF suits its producer and all its readers")
+
+
+def _agree(steps: list[Step], placed: Placed) -> None:
+    """Where a step wants source and result in one layout and they differ, both go to HBM."""
+    changed = True
+    while changed:
+        changed = False
+        for step in steps:
+            values = [source.value for source in step.sources] + [step.output]
+            if step.same_layout() and len({placed.layout(v) for v in values}) > 1:
+                for value in values:
+                    if placed.layout(value) is not Layout.HBM:
+                        placed.to_hbm(value, f"step {step.name} wants source and result in one memory")
+                        changed = True
+
+
+def _alive(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, int]]:
+    """The tensors that are in SBUF at each step, with their bytes a partition."""
+    spans: dict[str, tuple[int, int]] = {}
+    for index, step in enumerate(steps):
+        for value in [step.output, *(source.value for source in step.sources)]:
+            if placed.layout(value) is not Layout.HBM:
+                spans[value] = (spans.get(value, (index, index))[0], index)
+    sweep = placed.sweep
+    for value, (first, last) in spans.items():
+        if sweep is not None and value not in placed.within:
+            # What others make for a sweep, or read of it, is there from its first images to its last.
+            spans[value] = (sweep.first if first in sweep else first, sweep.end - 1 if last in sweep else last)
+    alive: list[dict[str, int]] = [{} for _ in steps]
+    for value, (first, last) in spans.items():
+        size = _partition_bytes(value, placed, itemsize)
+        for index in range(first, last + 1):
+            alive[index][value] = size
+    return alive
+
+
+def _partition_bytes(value: str, placed: Placed, itemsize: int) -> int:
+    return prod(tile_shape(placed.layout(value), placed.held_shape(value))[1:]) * itemsize

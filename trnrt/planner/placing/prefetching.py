@@ -1,0 +1,237 @@
+"""Which weights are brought to SBUF ahead of their steps, in which transfers, and how early.
+
+A step's weights are held in SBUF while it runs if they find room beside the tensors that live there and the tiles of
+the step's kernel. Those of steps that follow each other share transfers of some kilobytes a partition. They are brought
+in the order of their use, each as early as there is room: DMA then seldom stands still while an engine computes, and an
+engine seldom waits for its weights. All biases come first, in one transfer, with the first weights where these are
+little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from trnrt.planner.lowering.weights import PARTITIONS
+from trnrt.planner.plan import Array
+from trnrt.planner.steps import Call
+
+# Bytes a partition that are brought in together, and of one transfer: 2 KiB are advised at least, and from 4 KiB on the
+# bandwidth no longer grows (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer.
+GROUP_BYTES = 8 * 1024
+PIECE_BYTES = 8 * 1024
+# Bytes of a bias's element, and bytes a partition up to which the biases bring the first weights of float32 with them.
+BIAS_BYTES = 4
+OPENING_BYTES = 1024
+# Below this share of SBUF a module is not tried for room: no model of the tests has failed to find places there. It is
+# no proof; what finds none is refused when it is compiled.
+_LOOSE = 0.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """The weight, or bias, ``key`` of step number ``step``: columns ``first``... of its transfer, in ``shape``."""
+
+    step: int
+    key: str
+    first: int
+    shape: tuple[int, ...]
+    bias: bool = False
+
+
+@dataclass
+class Transfer:
+    """Weights that are brought to SBUF together, before step number ``before``."""
+
+    parts: list[Part] = field(default_factory=list)
+    columns: int = 0
+    before: int = 0
+
+    @property
+    def first(self) -> int:
+        """The first step that reads from it."""
+        return self.parts[0].step
+
+    @property
+    def last(self) -> int:
+        """The last step that reads from it."""
+        return self.parts[-1].step
+
+    def append(self, step: int, key: str, array: Array, *, bias: bool = False) -> None:
+        """Put an array (P, ...) behind the others."""
+        self.parts.append(Part(step, key, self.columns, array.shape, bias))
+        self.columns += prod(array.shape[1:])
+
+    def joined(self, calls: Sequence[Call]) -> Array:
+        """The arrays side by side, as HBM (P, columns) holds them."""
+        held = [(calls[part.step].biases if part.bias else calls[part.step].weights)[part.key] for part in self.parts]
+        rows = max(array.shape[0] for array in held)
+        flat = [array.reshape(array.shape[0], -1) for array in held]
+        if len(flat) == 1:
+            return flat[0]
+        joined = np.zeros((rows, self.columns), flat[0].dtype)
+        for part, array in zip(self.parts, flat, strict=True):
+            joined[: array.shape[0], part.first : part.first + array.shape[1]] = array
+        return joined
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """Bytes a partition that are free for weights at each step: if its own are among them, and if it loads its own.
+
+    ``opening`` are the steps that load inputs of the model, ``loop`` the first step and the end of those that are run
+    over and over: nothing is brought in between them.
+    """
+
+    held: Sequence[int]
+    own: Sequence[int]
+    opening: frozenset[int] = frozenset()
+    usable: int = 0
+    share: float = 1.0
+    loop: tuple[int, int] = (0, 0)
+
+    @property
+    def left_alone(self) -> int:
+        """Bytes a partition that the gaps between tiles may take."""
+        return int(self.usable * (1 - self.share))
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The steps from ``first`` to ``last``, the whole loop if they begin or end in it."""
+        start, end = self.loop
+        return start if start <= first < end else first, end - 1 if start <= last < end else last
+
+    def shared(self, share: float) -> Rooms:
+        """The same of a part of SBUF: the rest is left to the gaps between tiles, which come and go."""
+        less = int(self.usable * (1 - share))
+        held, own = ([room - less for room in rooms] for rooms in (self.held, self.own))
+        return replace(self, held=held, own=own, share=share)
+
+
+@dataclass(frozen=True)
+class Prefetched:
+    """The transfers of weights, in order, and before them the one of biases, which may have weights, too; whether all
+    tiles find room, wherever they lie."""
+
+    weights: tuple[Transfer, ...] = ()
+    biases: Transfer | None = None
+    loosely: bool = True
+
+    def part(self, step: int, key: str, *, bias: bool) -> tuple[Transfer, Part] | None:
+        """Where a weight or bias is, if it is brought in ahead."""
+        for transfer in ([self.biases] if self.biases else []) + list(self.weights):
+            for part in transfer.parts:
+                if (part.step, part.key, part.bias) == (step, key, bias):
+                    return transfer, part
+        return None
+
+
+def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetched:
+    """Choose what is held, group it, and bring each group in as early as there is room."""
+    if not calls:
+        return Prefetched()
+    biases = Transfer()
+    for step, call in enumerate(calls):
+        for key in call.held:
+            if key in call.biases:
+                biases.append(step, key, call.biases[key], bias=True)
+    taken = biases.columns * BIAS_BYTES
+    if not rooms.share or not biases.parts or min(rooms.own) + rooms.left_alone < taken:
+        return Prefetched(loosely=rooms.usable - min(rooms.own) - rooms.left_alone < _LOOSE * rooms.usable)
+    if itemsize == BIAS_BYTES:
+        held = _held(calls, [room - taken for room in rooms.held], rooms, itemsize)
+        _open_with(biases, calls, held, min(OPENING_BYTES, min(rooms.own) + rooms.left_alone))
+        taken = biases.columns * BIAS_BYTES
+    held = _held(calls, [max(0, room - taken) for room in rooms.held], rooms, itemsize)
+    free = [max(0, (rooms.held if keys else rooms.own)[step] - taken) for step, keys in enumerate(held)]
+    opened = {(part.step, part.key) for part in biases.parts if not part.bias}
+    held = [[key for key in keys if (step, key) not in opened] for step, keys in enumerate(held)]
+    transfers = _grouped(calls, held, free, rooms, itemsize)
+    used = _bring_early(transfers, free, rooms, itemsize)
+    fullest = max(rooms.share * rooms.usable - room + more for room, more in zip(free, used, strict=True))
+    return Prefetched(tuple(transfers), biases, fullest < _LOOSE * rooms.usable)
+
+
+def _open_with(opening: Transfer, calls: Sequence[Call], held: Sequence[list[str]], most: int) -> None:
+    """Put the first weights behind the biases, as far as they take little together.
+
+    A transfer takes 1 to 2 us however small it is, and what the first product needs should not wait for two.
+    """
+    for step, keys in enumerate(held):
+        if calls[step].weights and not keys:
+            return  # loads its own, which come first
+        for key in keys:
+            array = calls[step].weights[key]
+            if opening.columns * BIAS_BYTES + _bytes(array, BIAS_BYTES) > most:
+                return
+            opening.append(step, key, array)
+
+
+def _held(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[list[str]]:
+    """Of each step, the weights for which there is room while it runs. Those of a loop are there together."""
+    start, end = rooms.loop
+    left = min(free[start:end], default=0)
+    held: list[list[str]] = []
+    for step, call in enumerate(calls):
+        keys = [key for key in call.held if key in call.weights]
+        size = sum(_bytes(call.weights[key], itemsize) for key in keys)
+        held.append(keys if size <= (left if start <= step < end else free[step]) else [])
+        left -= size if held[-1] and start <= step < end else 0
+    return held
+
+
+def _grouped(
+    calls: Sequence[Call], held: Sequence[list[str]], free: Sequence[int], rooms: Rooms, itemsize: int
+) -> list[Transfer]:
+    """Weights in the order of their steps, put together up to GROUP_BYTES."""
+    transfers: list[Transfer] = []
+    for step, keys in enumerate(held):
+        for key in keys:
+            array = calls[step].weights[key]
+            last = transfers[-1] if transfers else None
+            if last is not None and _fits(last, step, _bytes(array, itemsize), free, rooms, itemsize):
+                last.append(step, key, array)
+            else:
+                transfers.append(Transfer())
+                transfers[-1].append(step, key, array)
+    return transfers
+
+
+def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], rooms: Rooms, itemsize: int) -> bool:
+    """Whether a weight of ``step`` can come with a transfer, and find room from its first step on."""
+    total = transfer.columns * itemsize + more
+    first, last = rooms.span(transfer.first, step)
+    # The first product of the model waits for the first transfer: it has nothing that can come later.
+    return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[first : last + 1]) // 2
+
+
+def _bring_early(transfers: Sequence[Transfer], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[int]:
+    """Set before which step each transfer is asked for: the first from which on there is room, in order.
+
+    Loads are carried out one after the other: what a later step needs comes behind the inputs of the model.
+    Bytes a partition that they take at each step.
+    """
+    used = [0] * len(free)
+    earliest = 0
+    for transfer in transfers:
+        size = transfer.columns * itemsize
+        start, last = rooms.span(transfer.first, transfer.last)
+        while start > earliest and start - 1 not in rooms.opening and used[start - 1] + size <= free[start - 1]:
+            start -= 1
+        if rooms.loop[0] < start < rooms.loop[1]:
+            start = rooms.loop[1]
+        transfer.before = earliest = start
+        for step in range(start, last + 1):
+            used[step] += size
+    return used
+
+
+def _bytes(array: Array, itemsize: int) -> int:
+    return prod(array.shape[1:]) * itemsize
+
+
+def rows_of(transfer: Transfer) -> int:
+    """The partitions that a transfer fills."""
+    return min(PARTITIONS, max(part.shape[0] for part in transfer.parts))

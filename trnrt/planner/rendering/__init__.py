@@ -1,0 +1,1 @@
+"""Plan to kernel module: the Python source that both backends run."""

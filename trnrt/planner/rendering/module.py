@@ -1,0 +1,376 @@
+"""Plan to kernel module: the Python file that both backends compile, and that a person can read, edit and run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from math import isfinite, prod
+from typing import Any
+
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.planner.choices import ASKED
+from trnrt.planner.naming import Names, printable
+from trnrt.planner.placing.placement import Placed, tile_shape
+from trnrt.planner.placing.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of
+from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
+from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
+
+# Names that the module itself uses.
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range"}
+# Modules of kernels that start with products, and the transposes of zeros that fill the time until small loads are
+# there: more would hold up the first product.
+_PRODUCTS = ("conv.conv2d", "conv.stacking", "linear")
+_WARMING = "warm_up(6)"
+_LINE_LIMIT = 120
+
+
+@dataclass
+class KernelModule:
+    """The rendered text, its entry function, and its weight arguments in order (biases keep float32).
+
+    ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors;
+    ``loosely``: its tiles are sure to find room; ``parts``: the weights that share an argument, by name; ``loading``:
+    who loads the weights of each step, and why; ``views``: the names of the parts of tensors that a sweep is at.
+    """
+
+    source: str
+    entry: str
+    weights: dict[str, Array]
+    biases: set[str]
+    lines: list[tuple[int, int]]
+    calls: list[Call]
+    kernels: list[str]
+    identifiers: dict[str, str]
+    loosely: bool
+    parts: dict[str, WeightPart]
+    loading: list[tuple[str, str]]
+    views: dict[str, str]
+
+    def cast_weights(self, dtype: str) -> dict[str, Array]:
+        """Weights in the session's dtype, rounded once here; biases in float32."""
+        held = as_dtype(dtype).numpy
+        return {n: a if n in self.biases else a.astype(held, copy=False) for n, a in self.weights.items()}
+
+
+@dataclass
+class _Writer:
+    """The function's body while it is written. The first body line stands at ``first_line`` of the file."""
+
+    placed: Placed
+    dtype: str
+    names: Names
+    results: dict[str, DeviceTensor]
+    prefetched: Prefetched
+    itemsize: int
+    warms_up: bool
+    body: list[str] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    weights: dict[str, Array] = field(default_factory=dict)
+    biases: set[str] = field(default_factory=set)
+    tiles: dict[int, str] = field(default_factory=dict)  # of each transfer, by its id
+    arguments: dict[int, str] = field(default_factory=dict)
+    parts: dict[str, WeightPart] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)  # of what a sweep takes some images of
+    rows: dict[str, str] = field(default_factory=dict)  # of what a pass takes some rows of
+    outer: str = ""  # the indent outside of sweeps
+    indent: str = ""
+
+    def passes(self, inputs: list[DeviceTensor], times: int) -> None:
+        """Begin the loop of a plan that is for some rows at a time: it takes its part of what crosses the boundary."""
+        if times == 1:
+            return
+        crossing = {tensor.name: tensor for tensor in [*inputs, *self.results.values()]}
+        for tensor in self.results.values():
+            shape = (times * tensor.shape[0], *tensor.shape[1:])
+            name = self.names.of(tensor.name)
+            self.body += ["", f"{name} = nl.ndarray({shape}, dtype=nl.{tensor.dtype}, buffer=nl.shared_hbm)"]
+        rows = next(iter(crossing.values())).shape[0]
+        self.body += ["", f"for row in range(0, {times * rows}, {rows}):"]
+        self.outer = self.indent = "    "
+        for value in crossing:
+            self.rows[value] = self.names.of(value, "rows")
+            self.body.append(f"{self.indent}{self.rows[value]} = {self.names.of(value)}[row : row + {rows}]")
+
+    def transfers(self, calls: list[Call], number: int) -> None:
+        """Ask for what is brought in before step ``number``."""
+        if self.prefetched.biases is not None and number == 0:
+            bare = all(part.bias for part in self.prefetched.biases.parts)
+            if not bare and self.warms_up and calls[0].module in _PRODUCTS:
+                self.body += ["", f"{self.outer}{_WARMING}"]
+            self._transfer(self.prefetched.biases, calls, *(("biases", "all") if bare else ("weights", "first")))
+        for k, transfer in enumerate(self.prefetched.weights):
+            if transfer.before == number:
+                self._transfer(transfer, calls, "weights", f"{k}")
+
+    def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
+        name, tile = self.names.of(what, part), self.names.of(what, f"{part}_sb")
+        is_bias = transfer is self.prefetched.biases
+        self.weights[name] = transfer.joined(calls)
+        if is_bias:
+            self.biases.add(name)
+        self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
+        piece = PIECE_BYTES // (4 if is_bias else self.itemsize)
+        self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
+        self.body.append(f"{self.outer}{tile} = prefetch({name}, {piece})")
+
+    def sweep(self, steps: list[Step], number: int) -> None:
+        """Begin the loop of a sweep before its first step, and end it before the step that follows."""
+        sweep = self.placed.sweep
+        if sweep is not None and number == sweep.first:
+            swept = steps[sweep.first : sweep.end]
+            for step in swept:
+                if step.output not in self.placed.within and step.output not in self.rows:
+                    self.body += ["", self._allocation(step)]
+            images = self.placed.shape(swept[0].output)[0]
+            self.body += ["", f"{self.outer}for first in range(0, {images}, {sweep.images}):"]
+            self.indent = self.outer + "    "
+            made = {step.output for step in swept}
+            for value in dict.fromkeys(source.value for step in swept for source in step.sources):
+                if value not in made:
+                    self.body.append(self._view(value))
+        elif sweep is not None and number == sweep.end:
+            self.indent = self.outer
+
+    def _view(self, value: str) -> str:
+        """Name the images of a tensor that a sweep is at."""
+        assert self.placed.sweep is not None
+        whole, view = self.identifier(value), self.names.of(value, "part")
+        self.views[value] = view
+        before = "" if self.placed.layout(value) is Layout.HBM else ":, :, "
+        return f"{self.indent}{view} = {whole}[{before}first : first + {self.placed.sweep.images}]"
+
+    def step(self, number: int, step: Step, call: Call) -> None:
+        """A comment, the result's memory, and the call."""
+        title = printable(" + ".join(step.title))
+        shapes = ", ".join(str(source.shape) for source in step.sources)
+        where = _where(self.placed.layout(step.output))
+        self.body += ["", f"{self.indent}# {title}   {shapes} -> {step.shape}, {where}"]
+        if self._in_sweep and step.output not in self.placed.within:
+            self.body.append(self._view(step.output))
+        elif step.output not in self.rows:
+            self.body.append(self._allocation(step))
+        first = len(self.body)
+        self.body += [self.indent + line for line in self._call(number, step, call)]
+        self.spans.append((first, len(self.body) - 1))
+
+    def _allocation(self, step: Step) -> str:
+        layout, shape = self.placed.layout(step.output), self.placed.held_shape(step.output)
+        name = self.names.of(step.output)
+        dtype = f"nl.{step.dtype or self.dtype}"
+        if layout is not Layout.HBM:
+            tile = tile_shape(layout, shape)
+            return f"{self.indent}{name} = nl.ndarray({tile}, dtype={dtype}, buffer=nl.sbuf)"
+        memory = "shared_hbm" if step.output in self.results else "private_hbm"
+        return f"{self.indent}{name} = nl.ndarray({shape}, dtype={dtype}, buffer=nl.{memory})"
+
+    def _call(self, number: int, step: Step, call: Call) -> list[str]:
+        names = {key: self._weight(number, step, key, array) for key, array in call.weights.items()}
+        for key, array in call.biases.items():
+            names[key] = self._weight(number, step, key, array, bias=True)
+        sources = [self._source(step, position, source) for position, source in enumerate(step.sources)]
+
+        def argument(value: Any) -> str:
+            if isinstance(value, WeightName):
+                return names[value.key]
+            if isinstance(value, SourceName):
+                return sources[value.position]
+            return _tuple([argument(v) for v in value]) if isinstance(value, tuple) else _literal(value)
+
+        args = [self._destination(step), *([] if _names_sources(call.args) else sources)]
+        args += [argument(value) for value in call.args]
+        args += [f"{option}={argument(value)}" for option, value in call.options.items()]
+        line = f"{call.kernel}({', '.join(args)})"
+        if len(self.indent) + len(line) + 4 <= _LINE_LIMIT:
+            return [line]
+        return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
+
+    def _weight(self, number: int, step: Step, key: str, array: Array, *, bias: bool = False) -> str:
+        """How a call names a weight: as an argument of the module, or as its part of what was brought in ahead."""
+        found = self.prefetched.part(number, key, bias=bias)
+        name = self.names.of(step.name, key)
+        if found is not None:
+            self.parts[name] = WeightPart(self.arguments[id(found[0])], found[1].first, found[1].shape)
+            return _part_of(self.tiles[id(found[0])], *found)
+        self.weights[name] = array
+        if bias:
+            self.biases.add(name)
+        return name
+
+    def _destination(self, step: Step) -> str:
+        name = self._name(step.output)
+        if self.placed.layout(step.output) is not Layout.HBM:
+            return name
+        return _reshaped(name, step.shape, step.hbm_view(None))
+
+    def _name(self, value: str) -> str:
+        return self.views[value] if self._in_part(value) else self.identifier(value)
+
+    def identifier(self, value: str) -> str:
+        """What a value is called outside of sweeps."""
+        return self.rows.get(value) or self.names.of(value)
+
+    @property
+    def _in_sweep(self) -> bool:
+        return self.indent != self.outer
+
+    def _in_part(self, value: str) -> bool:
+        """Whether a sweep is at a part of the value."""
+        return self._in_sweep and value in self.views
+
+    def _source(self, step: Step, position: int, source: Operand) -> str:
+        name, shape = self._name(source.value), self.placed.held_shape(source.value)
+        layout = self.placed.layout(source.value)
+        if self._in_part(source.value):
+            shape = source.shape
+        if layout is Layout.HBM:
+            return _reshaped(name, shape, step.hbm_view(position))
+        return step.on_chip_view(name, layout, shape)
+
+
+def _literal(value: Any) -> str:
+    """A compile-time value as source text; nothing but numbers, words of ours and tuples of them gets here."""
+    if isinstance(value, float) and not isfinite(value):
+        return f'float("{value}")'
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _part_of(tile: str, transfer: Transfer, part: Part) -> str:
+    """The view of a transfer's tile that is one of its weights."""
+    rows, columns = part.shape[0], prod(part.shape[1:])
+    whole = columns == transfer.columns and rows == rows_of(transfer)
+    view = tile if whole else f"{tile}[0:{rows}, {part.first}:{part.first + columns}]"
+    return view if len(part.shape) == 2 else f"{view}.reshape({part.shape})"
+
+
+def _names_sources(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, SourceName) or (isinstance(a, tuple) and _names_sources(a)) for a in args)
+
+
+def _reshaped(name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    assert prod(stored) == prod(wanted), (name, stored, wanted)
+    return name if stored == wanted else f"{name}.reshape({wanted})"
+
+
+def _where(layout: Layout) -> str:
+    return "HBM" if layout is Layout.HBM else f"SBUF {layout.value}"
+
+
+@dataclass
+class Draft:
+    """What a module is rendered from, but for the weights that are brought in ahead.
+
+    ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
+    ``heading`` are lines for the docstring; names are escaped when it is rendered. ``own_weights`` are the steps that
+    load their weights themselves. ``warms_up``: the tensor engine's clock rises with its work. ``times``: how often the
+    whole is done over, each time for the next rows of the batch; all else is of one time.
+    """
+
+    name: str
+    steps: list[Step]
+    inputs: list[DeviceTensor]
+    constants: dict[str, Array]
+    results: list[DeviceTensor]
+    placed: Placed
+    dtype: str
+    heading: list[str]
+    own_weights: Collection[str] = ()
+    warms_up: bool = False
+    times: int = 1
+    parts: list[Step] = field(init=False)
+    calls: list[Call] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the weights, once for all renderings."""
+        sweep = self.placed.sweep
+        self.parts = self.steps if sweep is None else sweep.parts(self.steps)
+        self.calls = [_call(step, self.placed, self.own_weights) for step in self.parts]
+
+
+def render(draft: Draft, rooms: Rooms) -> KernelModule:
+    """The module of a plan; ``rooms`` is what SBUF has left for weights."""
+    steps, calls, itemsize = draft.parts, draft.calls, as_dtype(draft.dtype).itemsize
+    prefetched = plan_prefetch(calls, rooms, itemsize)
+    kernels = {call.kernel for call in calls}
+    entry = Names(_OWN_NAMES | kernels).of(draft.name)
+    names = Names(_OWN_NAMES | kernels | {entry})
+    parameters = [names.of(tensor.name) for tensor in draft.inputs]
+    weights = {names.of(constant): array for constant, array in draft.constants.items()}
+    results = {result.name: result for result in draft.results}
+    writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, draft.warms_up, weights=weights)
+    writer.passes(draft.inputs, draft.times)
+    for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
+        writer.transfers(calls, number)
+        writer.sweep(steps, number)
+        writer.step(number, step, call)
+    imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
+    imports |= {("warm_up", "warm_up")} if writer.outer + _WARMING in writer.body else set()
+    head = _head(entry, imports, parameters + list(writer.weights), draft.heading)
+    returned = _tuple([names.of(result) for result in results])
+    body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]
+    stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
+    return KernelModule(
+        source="\n".join([*head, *body]) + "\n",
+        entry=entry,
+        weights=writer.weights,
+        biases=writer.biases,
+        lines=[(first + len(head), last + len(head)) for first, last in writer.spans],
+        calls=calls,
+        kernels=[call.kernel for call in calls],
+        identifiers={value: writer.identifier(value) for value in stored},
+        loosely=prefetched.loosely,
+        parts=writer.parts,
+        loading=[
+            _loading(number, step.name in draft.own_weights, call, prefetched)
+            for number, (step, call) in enumerate(zip(steps, calls, strict=True))
+        ],
+        views=writer.views,
+    )
+
+
+def _call(step: Step, placed: Placed, own_weights: Collection[str]) -> Call:
+    """The step's call; if it is to load its own weights, only its biases can come with others."""
+    call = step.call(placed)
+    return replace(call, held=tuple(k for k in call.held if k in call.biases)) if step.name in own_weights else call
+
+
+def _loading(number: int, asked: bool, call: Call, prefetched: Prefetched) -> tuple[str, str]:
+    """Who loads a step's weights, and why: see ``StepReport``."""
+    if not call.weights:
+        return "none", ""
+    if any(prefetched.part(number, key, bias=False) for key in call.weights):
+        return "prefetched", "brought to SBUF ahead of the step"
+    if asked:
+        return "own", ASKED
+    if not call.weights.keys() & set(call.held):
+        return "own", "the kernel arranges them itself as it loads them"
+    return "own", "they find no room in SBUF beside the tensors and tiles that are there while the step runs"
+
+
+def _tuple(names: list[str]) -> str:
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def _head(entry: str, used: set[tuple[str, str]], parameters: list[str], heading: list[str]) -> list[str]:
+    imports: dict[str, set[str]] = {}
+    for module, kernel in used:
+        imports.setdefault(module, set()).add(kernel)
+    signature = f"def {entry}({', '.join(parameters)}):"
+    if len(signature) > _LINE_LIMIT:
+        signature = "\n".join([f"def {entry}(", *(f"    {p}," for p in parameters), "):"])
+    return [
+        '"""' + printable(heading[0], 100).replace('"', "'"),
+        "",
+        *(printable(line, 110).replace('"', "'") for line in heading[1:]),
+        '"""',
+        "",
+        *(
+            f"from trnrt.kernels.{module} import {', '.join(sorted(kernels))}"
+            for module, kernels in sorted(imports.items())
+        ),
+        "from trnrt.nki import nki, nl",
+        "",
+        "",
+        "@nki.jit",
+        *signature.split("\n"),
+    ]

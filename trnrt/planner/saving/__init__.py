@@ -1,0 +1,1 @@
+"""Plans as documents: for the cache, and for people to edit."""

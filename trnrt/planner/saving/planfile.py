@@ -1,0 +1,258 @@
+"""A plan as a small document that a person edits, and what an edited one asks of the planner.
+
+Nothing of such a file is executed or looked up but in the model: its names only choose among what is planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trnrt.errors import OptionError
+from trnrt.planner.choices import DEFAULT, Choices, unknown
+from trnrt.planner.naming import printable
+from trnrt.planner.parts.partition import Partition
+from trnrt.planner.plan import StepReport
+
+SCHEMA_VERSION = 1
+MOST_STEPS = 20_000
+MOST_OPTIONS = 16
+MOST_ROWS = 4096
+"""Rows that a file may be for: planning takes memory and time with them."""
+
+_PLACES = ("sbuf", "hbm")
+_LOADING = ("prefetched", "own", "none")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A step of the file; None where it leaves the choice to the planner. Options that are left out are defaults."""
+
+    step: str
+    nodes: tuple[str, ...]
+    place: str | None
+    weights: str | None
+    options: tuple[tuple[str, int | str], ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """What was read: for which model and device it is, and its steps."""
+
+    model: str
+    target: str
+    dtype: str
+    batch: int | None
+    entries: tuple[Entry, ...]
+
+
+def plan_document(partition: Partition) -> dict[str, Any]:
+    """The plan as JSON: of all parts on the device together."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": partition.name,
+        "target": partition.target,
+        "dtype": partition.dtype,
+        "batch": partition.batch,
+        "steps": [
+            {
+                "step": step.name,
+                "kernel": step.kernel,
+                "nodes": list(step.nodes),
+                "output": step.output,
+                "place": step.place,
+                "why": step.reason,
+                "weights": step.weights,
+                "options": dict(step.options),
+            }
+            for step in _steps(partition)
+        ],
+    }
+
+
+def parse_plan(content: bytes) -> PlanFile:
+    """The file that ``content`` is. ValueError, with what is wrong, for anything else."""
+    try:
+        document = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")
+    if type(document.get("schema_version")) is not int or document["schema_version"] != SCHEMA_VERSION:
+        found = printable(str(document.get("schema_version")), 60)
+        raise ValueError(f"it has schema_version {found}; this trnrt reads {SCHEMA_VERSION}")
+    model, target, dtype = (_text(document, key, "the plan") for key in ("model", "target", "dtype"))
+    batch = document.get("batch")
+    if batch is not None and (type(batch) is not int or not 1 <= batch <= MOST_ROWS):
+        raise ValueError(f"batch is {printable(str(batch), 60)}; it is null, or 1 to {MOST_ROWS} rows")
+    steps = document.get("steps")
+    if not isinstance(steps, list) or len(steps) > MOST_STEPS:
+        raise ValueError(f"steps is no list of up to {MOST_STEPS:,} steps")
+    return PlanFile(model, target, dtype, batch, tuple(_entry(k, step) for k, step in enumerate(steps, 1)))
+
+
+def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Choices, list[str]]:
+    """What a file asks for that the planner does not do by itself; and what else comes of it, in words.
+
+    ``plan`` makes the parts with given choices. OptionError for what can't be, which names the step and the reason.
+    """
+    default = plan(DEFAULT)
+    _check_nodes(file, _steps(default))
+    apart = Choices(no_fuse=frozenset(_starts(file, _steps(default))))
+    split = default if apart == DEFAULT else plan(apart)
+    pairs = list(_pairs(file, split, default))
+    for entry, step in pairs:
+        _check_loading(entry, step)
+    choices = Choices(
+        apart.no_fuse,
+        frozenset(step.output for entry, step in pairs if (entry.place, step.place) == ("hbm", "sbuf")),
+        frozenset(step.name for entry, step in pairs if (entry.weights, step.weights) == ("own", "prefetched")),
+        frozenset((step.name, option, value) for entry, step in pairs for option, value in entry.options),
+    )
+    made = split if choices == apart else plan(choices)
+    return choices, list(_differences(file, made, default))
+
+
+def _entry(number: int, step: Any) -> Entry:
+    what = f"step number {number}"
+    if not isinstance(step, dict):
+        raise ValueError(f"{what} is no object")
+    name = _text(step, "step", what)
+    nodes = step.get("nodes")
+    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
+        raise ValueError(f"{what}, '{printable(name)}', has no list of nodes")
+    place, weights = (_word(step, key, words) for key, words in (("place", _PLACES), ("weights", _LOADING)))
+    return Entry(name, tuple(nodes), place, weights, _options(step, name))
+
+
+def _options(step: dict[str, Any], name: str) -> tuple[tuple[str, int | str], ...]:
+    options = step.get("options", {})
+    if not isinstance(options, dict) or len(options) > MOST_OPTIONS:
+        raise ValueError(f"options of step '{printable(name)}' is no object of up to {MOST_OPTIONS}")
+    if not all(isinstance(value, (int, str)) and not isinstance(value, bool) for value in options.values()):
+        raise ValueError(f"options of step '{printable(name)}' are not all whole numbers or words")
+    return tuple(sorted(options.items()))
+
+
+def _text(document: dict[str, Any], key: str, what: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} of {what} is no text")
+    return value
+
+
+def _word(step: dict[str, Any], key: str, words: Sequence[str]) -> str | None:
+    value = step.get(key)
+    if value is not None and value not in words:
+        raise ValueError(f"{key} of step '{printable(str(step['step']))}' is not {' or '.join(words)}")
+    return value if isinstance(value, str) else None
+
+
+def _check_nodes(file: PlanFile, steps: Sequence[StepReport]) -> None:
+    """Every node that steps compute is in the file, and no other."""
+    known = list(dict.fromkeys(node for step in steps for node in step.nodes))
+    named = {node for entry in file.entries for node in entry.nodes}
+    for node in sorted(named.difference(known)):
+        raise unknown("--plan", "node in a step", node, known)
+    for step in steps:
+        lost = [printable(node) for node in step.nodes if node not in named]
+        if lost:
+            raise OptionError(
+                f"--plan: the file has no step for node '{lost[0]}', which step '{printable(step.name)}' computes",
+                hint="a step can be split, not left out; --save-plan writes a whole plan",
+            )
+
+
+def _starts(file: PlanFile, steps: Sequence[StepReport]) -> Iterator[str]:
+    """The nodes that start a later part of a step which the file splits."""
+    homes: dict[str, list[int]] = {}
+    for number, entry in enumerate(file.entries):
+        for node in dict.fromkeys(entry.nodes):
+            homes.setdefault(node, []).append(number)
+    for step in steps:
+        parts: dict[int, list[str]] = {}
+        for node in step.nodes:
+            for number in homes[node]:
+                parts.setdefault(number, []).append(node)
+        if all(len(part) < len(step.nodes) for part in parts.values()):
+            yield from {part[0] for part in parts.values()} - {step.nodes[0]}
+
+
+def _pairs(file: PlanFile, made: Partition, default: Partition) -> Iterator[tuple[Entry, StepReport]]:
+    """Each step of the file with that of the plan which computes its nodes. OptionError where there is none."""
+    left: dict[tuple[str, ...], list[StepReport]] = {}
+    for step in _steps(made):
+        left.setdefault(tuple(sorted(step.nodes)), []).append(step)
+    by_default = {(step.name, step.nodes) for step in _steps(default)}
+    for entry in file.entries:
+        same = left.get(tuple(sorted(entry.nodes)), [])
+        found = next((step for step in same if step.name == entry.step), same[0] if same else None)
+        if found is not None:
+            same.remove(found)
+            yield entry, found
+        elif (entry.step, entry.nodes) not in by_default:
+            raise _not_so(entry, made)
+
+
+def _not_so(entry: Entry, made: Partition) -> OptionError:
+    """The error for a step that can't be made of these nodes."""
+    if not entry.nodes:
+        return OptionError(f"--plan: step '{printable(entry.step)}' has no nodes", hint="leave it out")
+    homes = {node: step for step in _steps(made) for node in step.nodes}
+    first = homes[entry.nodes[0]]
+    other = next((node for node in entry.nodes if homes[node].name != first.name), None)
+    wrong = f"--plan: step '{printable(entry.step)}' can't be {_listed(entry.nodes)}"
+    if other is None:
+        return OptionError(
+            f"{wrong}: the planner computes them in step '{printable(first.name)}', which is {_listed(first.nodes)}",
+            hint="each node once; a step can be split before a node that reads what the nodes before it make",
+        )
+    reason = next(report.reason for report in made.nodes if report.name == other)
+    return OptionError(
+        f"{wrong}: '{printable(other)}' is computed in step '{printable(homes[other].name)}' ({reason})",
+        hint="nodes can be split from a step; they can't be joined to one that the planner does not fuse them into",
+    )
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
+    return ", ".join(f"'{printable(node, 60)}'" for node in nodes[:8]) + more
+
+
+def _check_loading(entry: Entry, step: StepReport) -> None:
+    """OptionError where a file tells weights of a step that has none, or none of one that has."""
+    if entry.weights is not None and (entry.weights == "none") != (step.weights == "none"):
+        has = "none" if step.weights == "none" else step.weights
+        raise OptionError(
+            f"--plan: step '{printable(entry.step)}' has weights \"{entry.weights}\", and in the plan {has}",
+            hint="leave weights out of the step, or say what the plan says",
+        )
+
+
+def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterator[str]:
+    """What a plan does not do that the file says: in words where the file says what the default plan does too.
+
+    OptionError where somebody wrote it.
+    """
+    before = {(step.name, step.nodes): step for step in _steps(default)}
+    for entry, step in _pairs(file, made, default):
+        old = before.get((entry.step, entry.nodes))
+        told = (
+            ("place", entry.place, step.place, old and old.place, step.reason),
+            ("weights", entry.weights, step.weights, old and old.weights, step.weights_reason),
+        )
+        for key, wanted, got, unasked, reason in told:
+            if wanted is None or wanted == got:
+                continue
+            if wanted != unasked:
+                raise OptionError(
+                    f"--plan: {key} \"{wanted}\" can't be for step '{printable(entry.step)}': {reason}",
+                    hint=f'write "{got}", or change what is in the way',
+                )
+            yield f'step \'{printable(entry.step)}\': {key} "{got}", not "{wanted}": {reason}'
+
+
+def _steps(partition: Partition) -> list[StepReport]:
+    return [step for plan in partition.plans for step in plan.steps]

@@ -1,0 +1,1 @@
+"""What the planner tries out and times before it decides."""

@@ -1,0 +1,241 @@
+"""Where tensors live, and the kernel module: tried until its tiles find room, and timed where there is a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from trnrt.errors import KernelMemoryError
+from trnrt.nki import Spec
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.targets import get_target
+from trnrt.nki.profiling import in_order_us
+from trnrt.planner.choices import ASKED, Choices
+from trnrt.planner.placing.placement import Placed, place, rooms_of
+from trnrt.planner.placing.sweeps import Sweep, possible, sizes
+from trnrt.planner.plan import Array, DeviceTensor
+from trnrt.planner.rendering.module import Draft, KernelModule, render
+from trnrt.planner.searching.trial import traced
+from trnrt.planner.steps import Step
+
+# Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small.
+_SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
+# Once so many instructions were traced to time sweeps, no other is tried. It is no time, so that a plan is the same
+# anywhere.
+MOST_TRACED = 160_000
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a module is made from: see ``Draft``; ``batch`` is None where the model has none.
+
+    ``fewer`` gives the same for the largest part of the batch that it can be taken in, None where there is no such.
+    """
+
+    name: str
+    steps: list[Step]
+    inputs: list[DeviceTensor]
+    constants: dict[str, Array]
+    results: list[DeviceTensor]
+    target: str
+    dtype: str
+    heading: list[str]
+    batch: int | None
+    choices: Choices
+    fewer: Callable[[], Material | None] = lambda: None
+
+    def tune(self) -> None:
+        """Give the steps' kernels the options that were chosen."""
+        for step in self.steps:
+            step.tune(self.choices.tuned(step.name))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Where tensors live, and a module whose tiles find room; its program, if it was traced to see that, and how often
+    it was until they did. ``share`` is the part of SBUF's room that was left to weights; ``traced`` counts the
+    instructions that were traced to choose it.
+
+    ``rows``: the batch that it is for, None where there is none. It may be a part of what was asked for, which is then
+    taken in so many passes over the module.
+    """
+
+    placed: Placed
+    module: KernelModule
+    share: float
+    rows: int | None
+    program: Program | None = None
+    tries: int = 0
+    traced: int = 0
+
+
+def fit(material: Material) -> Fitted:
+    """The module that the timing model likes best of those that find room.
+
+    Where a batch does not fit, that may be one for fewer rows, in so many passes. Once it is, no more rows than these
+    are tried at a time.
+    """
+    batch = material.batch or 1
+    fitted = None if batch > 1 and _placed(material, None).spilled else _plain(material)
+    if fitted is not None and (batch == 1 or not fitted.placed.spilled):
+        return fitted
+    fewer = material.fewer()
+    part = None if fewer is None else fit(fewer)
+    if fewer is not None and part is not None and part.rows != fewer.batch:
+        return part
+    fitted = fitted or _plain(material)
+    sweeping = _Sweeping(material, fitted, 0 if part is None else part.traced)
+    limits = possible(material.steps, fitted.placed.spilled)
+    if limits is not None:
+        sweeping.search(*limits, list(sizes(batch)))
+    if fewer is not None and part is not None and sweeping.beaten(fewer, part):
+        return part
+    return replace(sweeping.best, traced=sweeping.traced)
+
+
+def _plain(material: Material) -> Fitted:
+    """The module without a sweep."""
+    fitted = _fit(material, None)
+    assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
+    return fitted
+
+
+def repeated(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
+    """The module that takes a batch in so many passes over the one that was fitted for a ``part`` of its rows.
+
+    ``heading`` is that of the whole. It is not traced: what one pass leaves in SBUF the next does not need.
+    """
+    draft = replace(_draft(part, fitted.placed), times=times, heading=heading)
+    hardware, itemsize = get_target(part.target), as_dtype(part.dtype).itemsize
+    rooms = rooms_of(part.steps, fitted.placed, hardware, itemsize)
+    return replace(fitted, module=render(draft, rooms.shared(fitted.share)), program=None)
+
+
+def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
+    """The module with this sweep, traced; None where it finds no room."""
+    fitted = _fit(material, sweep)
+    if fitted is None or fitted.program is not None:
+        return fitted
+    return replace(fitted, program=_traced(material, fitted.module), tries=fitted.tries + 1)
+
+
+class _Sweeping:
+    """The search for the best sweep: its beginning, then its end, then its number of images, each while it helps."""
+
+    def __init__(self, material: Material, plain: Fitted, traced: int) -> None:
+        self._material = material
+        self._left = MOST_TRACED - traced
+        self._cost = 0  # instructions of the plan without a sweep
+        self.best, self._least = plain, self._timed(plain)
+        self._sweep: Sweep | None = None
+
+    @property
+    def traced(self) -> int:
+        """The instructions that have been traced, those for parts of the batch among them."""
+        return MOST_TRACED - self._left
+
+    def search(self, firsts: range, ends: range, counts: list[int]) -> None:
+        """Look for the best among sweeps that begin at one of ``firsts`` and end at one of ``ends``."""
+        for first in firsts:
+            if not self._try(Sweep(first, ends[0], counts[0])) and self._sweep is not None:
+                break
+        if self._sweep is None:
+            return
+        for end in ends[1:]:
+            if not self._try(Sweep(self._sweep.first, end, counts[0])):
+                break
+        for images in counts[1:]:
+            if not self._try(Sweep(self._sweep.first, self._sweep.end, images)):
+                break
+
+    def beaten(self, part: Material, fitted: Fitted) -> bool:
+        """Whether passes over the module for a part of the batch take no longer than the best."""
+        assert self._material.batch is not None and part.batch is not None
+        passes = repeated(part, fitted, self._material.batch // part.batch, part.heading)
+        try:
+            return self._timed(passes) <= self._least
+        except KernelMemoryError:
+            return False
+
+    def _try(self, sweep: Sweep) -> bool:
+        """Whether a sweep is the best so far; not, once what may be traced is used up."""
+        if self._left <= 0:
+            return False
+        fitted = _fit(self._material, sweep)
+        if fitted is None:  # it was traced with each share, and found no room with any
+            self._left -= len(_SHARES) * self._cost
+            return False
+        time = self._timed(fitted)
+        if time >= self._least:
+            return False
+        self.best, self._least, self._sweep = fitted, time, sweep
+        return True
+
+    def _timed(self, fitted: Fitted) -> float:
+        """The predicted latency, microseconds."""
+        program = fitted.program or _traced(self._material, fitted.module)
+        self._cost = self._cost or len(program.instructions)
+        self._left -= max(1, fitted.tries) * len(program.instructions)
+        return in_order_us(program)
+
+
+def _traced(material: Material, module: KernelModule) -> Program:
+    weights = module.weights.items()
+    specs = [Spec(array.shape, array.dtype if name in module.biases else material.dtype) for name, array in weights]
+    return traced(module.source, module.entry, material.inputs, specs, material.target)
+
+
+def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
+    """The module with as many weights brought in ahead as find room; None where a sweep does not.
+
+    Tensors that are too large for the gaps between other tiles go to HBM, one after the other.
+    """
+    hardware, itemsize = get_target(material.target), as_dtype(material.dtype).itemsize
+    in_hbm: dict[str, str] = {}
+    tries = 0
+    while True:
+        placed = _placed(material, sweep, in_hbm)
+        draft = _draft(material, placed)
+        rooms = rooms_of(material.steps, placed, hardware, itemsize)
+        largest = placed.largest_in_sbuf()
+        for share in _SHARES:
+            module = render(draft, rooms.shared(share))
+            if module.loosely or (not share and largest is None):
+                return Fitted(placed, module, share, material.batch, tries=tries)
+            tries += 1
+            try:
+                return Fitted(placed, module, share, material.batch, _traced(material, module), tries)
+            except KernelMemoryError:
+                continue
+        if sweep is not None:
+            return None
+        assert largest is not None, "kernels find room alone"
+        in_hbm[largest] = "the gaps between other tiles in SBUF are too small for it"
+
+
+def _placed(material: Material, sweep: Sweep | None, too_large: Mapping[str, str] = MappingProxyType({})) -> Placed:
+    """Where tensors live, as far as their sizes tell; ``too_large`` are found to be, each with the reason."""
+    constants = {name: array.shape for name, array in material.constants.items()}
+    shapes = {tensor.name: tensor.shape for tensor in material.inputs} | constants
+    leaving = {tensor.name for tensor in material.results}
+    in_hbm = dict.fromkeys(material.choices.in_hbm, ASKED) | dict(too_large)
+    material.tune()
+    hardware, itemsize = get_target(material.target), as_dtype(material.dtype).itemsize
+    return place(material.steps, shapes, leaving, hardware, itemsize, in_hbm, sweep)
+
+
+def _draft(material: Material, placed: Placed) -> Draft:
+    return Draft(
+        material.name,
+        material.steps,
+        material.inputs,
+        material.constants,
+        material.results,
+        placed,
+        material.dtype,
+        material.heading,
+        material.choices.own_weights,
+        get_target(material.target).timing.tensor.ramp_window_ns > 0,
+    )

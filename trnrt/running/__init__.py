@@ -1,0 +1,1 @@
+"""A plan at work: its parts in turn, its buckets, its predicted profile."""

@@ -1,0 +1,123 @@
+"""A partition, loaded: its parts run one after the other, and values are let go when nobody reads them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trnrt.backends import Array, Backend, LoadedKernel
+from trnrt.backends.onnxruntime import CpuKernel
+from trnrt.cache import KernelCache
+from trnrt.errors import BackendError
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.planner.naming import printable
+from trnrt.planner.parts.partition import DevicePart, Part, Partition
+from trnrt.planner.plan import Plan, PlanOutput
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
+
+
+@dataclass(frozen=True)
+class LoadedPlan:
+    """A plan on a backend, with its weights; ``path`` is its kernel module."""
+
+    plan: Plan
+    kernel: LoadedKernel
+    path: Path
+
+    @cached_property
+    def predicted(self) -> Range | None:
+        """What one run costs on the device; None where the backend has no program that could be timed."""
+        from trnrt.backends.simulator import SimulatedKernel
+        from trnrt.nki.machine.timing import predict
+
+        program = self.kernel.program if isinstance(self.kernel, SimulatedKernel) else None
+        return None if program is None else predict(program).benchmark
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        """The plan's outputs, in the model's own dtypes."""
+        plan = self.plan
+        values = dict(values) | prepared(plan, values)
+        for tensor in plan.inputs:
+            # Where what onnxruntime made is not what the file says of it.
+            if (given := values[tensor.name].shape or (1,)) != tensor.shape:
+                told = f"{printable(tensor.name)!r} has the shape {given}, and {plan.name} was made for {tensor.shape}"
+                raise BackendError(f"{told}: the model's file states a wrong shape", hint="export the model again")
+        with np.errstate(all="ignore"):
+            inputs = [values[tensor.name].astype(as_dtype(tensor.dtype).numpy) for tensor in plan.inputs]
+        results = self.kernel.run(inputs)
+        known: dict[str, Array] = values | plan.constants
+        known |= {tensor.name: array for tensor, array in zip(plan.results, results, strict=True)}
+        for node in plan.host:
+            known[node.output] = node.compute(*(known[name] for name in node.inputs))
+        return {o.name: as_output(known[o.source], o) for o in plan.outputs}
+
+
+def prepared(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
+    """The kernel's inputs that the host makes of the model's."""
+    return {node.output: node.compute(*(values[name] for name in node.inputs)) for node in plan.before}
+
+
+def as_output(value: Any, output: PlanOutput) -> Any:
+    """An output as the model has it; a list is what it should be already."""
+    if output.is_list:
+        return value
+    with np.errstate(invalid="ignore"):  # NaN as an integer is what the machine makes of it
+        return value.astype(output.dtype, copy=False).reshape(output.shape)
+
+
+def add_known_ranges(predicted: Sequence[Range | None], fixed_us: float = 0.0) -> Range | None:
+    """What these take one after the other; None where there is none, or one of them is not known."""
+    from trnrt.nki.machine.timing import add_ranges
+
+    known = [one for one in predicted if one is not None]
+    return add_ranges(known, fixed_us) if known and len(known) == len(predicted) else None
+
+
+class LoadedPartition:
+    """All parts of a model for given input shapes."""
+
+    def __init__(self, partition: Partition, backend: Backend, cache: KernelCache) -> None:
+        self.partition = partition
+        self.parts = [(part, self._load(part, backend, cache)) for part in partition.parts]
+        self._last_reader = {name: k for k, part in enumerate(partition.parts) for name in part.inputs}
+
+    @property
+    def plans(self) -> list[LoadedPlan]:
+        """The parts on the device."""
+        return [loaded for _, loaded in self.parts if isinstance(loaded, LoadedPlan)]
+
+    @property
+    def predicted(self) -> Range | None:
+        """What one run costs: the parts on the device, and the round trips between them; not the CPU's own time.
+
+        None where nothing runs on the device, or the backend has no program that could be timed.
+        """
+        return add_known_ranges([plan.predicted for plan in self.plans], self.partition.crossings_us)
+
+    def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The model's outputs by name."""
+        values: dict[str, Any] = dict(arrays) | self.partition.constants
+        kept = set(self.partition.outputs)
+        for k, (part, loaded) in enumerate(self.parts):
+            values |= loaded.run({name: values[name] for name in part.inputs})
+            for name in [name for name in values if self._last_reader.get(name, -1) <= k and name not in kept]:
+                del values[name]
+        return {name: values[name] for name in self.partition.outputs}
+
+    def close(self) -> None:
+        """Unload the parts on the device."""
+        for plan in self.plans:
+            plan.kernel.close()
+
+    def _load(self, part: Part, backend: Backend, cache: KernelCache) -> LoadedPlan | CpuKernel:
+        if not isinstance(part, DevicePart):
+            return CpuKernel(part)
+        path, source, _ = cache.kernel(part.plan.name, part.plan.source)
+        return LoadedPlan(part.plan, backend.load(part.plan, path, source), path)
