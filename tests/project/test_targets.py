@@ -368,11 +368,11 @@ def names_in(path: Path) -> Iterator[str]:
 
 
 def test_no_code_decides_by_a_targets_name() -> None:
-    """Benchmarks name the targets that were measured; they are no part of this."""
+    """The fit of the timing model names the targets that were measured; it is no part of this."""
     files = [path for room in ("trnrt", "kernels", "serve") for path in (ROOT / room).rglob("*.py")]
     found = {
         str(path.relative_to(ROOT)): names
         for path in files
-        if "bench" not in path.relative_to(ROOT).parts and (names := set(names_in(path)))
+        if "calibration" not in path.relative_to(ROOT).parts and (names := set(names_in(path)))
     }
     assert len(files) > 200 and found == DEFAULTS

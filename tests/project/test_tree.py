@@ -60,7 +60,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.nki",
         "trnrt.operators",
         "trnrt.planner",
-        "trnrt.running.partition",
+        "trnrt.running",
         "trnrt.session",
     ),
     "trnrt.running": (
