@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from trnrt.report.text import counted
+from trnrt.report.text import count_text
 
 if TYPE_CHECKING:
     from benchmarks.comparing import Verdict
@@ -36,4 +36,4 @@ def bars_text(verdicts: Sequence[Verdict | None], what: str) -> str:
     """How many rows are held to a bar, and how many of them miss it."""
     held = [one for one in verdicts if one is not None]
     missed = held.count("missed")
-    return f"{counted(len(held), what)} with a bar, {f'{missed} missed' if missed else 'all reached'}"
+    return f"{count_text(len(held), what)} with a bar, {f'{missed} missed' if missed else 'all reached'}"

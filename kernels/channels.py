@@ -59,7 +59,10 @@ def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple
         done = 0
         while done < whole.count:
             start, end = whole.first + done * step, whole.put + done * put_step
-            size = min(whole.count - done, min(_left(given[whole.source], start, step), _left(to, end, put_step)))
+            size = min(
+                whole.count - done,
+                min(_channels_left(given[whole.source], start, step), _channels_left(to, end, put_step)),
+            )
             block = 0 if is_hbm_tensor(dst) else end // nl.tile_size.pmax
             blocks[block].append(Run(whole.source, start, step, end, put_step, size))
             done = done + size
@@ -100,7 +103,7 @@ def _by_channel(tensor: nl.NkiTensor, images: int, pixels: int) -> nl.NkiTensor:
     return tensor.reshape((images, size // (images * pixels), pixels)).permute((1, 0, 2))
 
 
-def _left(tensor: nl.NkiTensor, first: int, step: int) -> int:
+def _channels_left(tensor: nl.NkiTensor, first: int, step: int) -> int:
     """How many channels from ``first`` on, ``step`` apart, are in one block; all in HBM."""
     if is_hbm_tensor(tensor):
         return ceil_div(tensor.shape[0] - first, step)

@@ -106,7 +106,7 @@ def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
     nisa.activation(dst=by_sb, op=nl.abs, data=y)
     quotient_sb, whole_sb, rest_sb = fresh(dst.shape), fresh(dst.shape), fresh(dst.shape)
     divide(quotient_sb, size_sb, by_sb)
-    rounded(whole_sb, quotient_sb, "floor")
+    round_whole(whole_sb, quotient_sb, "floor")
     high_sb, low_sb = halves(by_sb)
     take_product(rest_sb, size_sb, whole_sb, high_sb, low_sb)
     # A quotient that was rounded up to a whole number leaves less than nothing.
@@ -139,7 +139,7 @@ def _sign_as(dst: nl.NkiTensor, rest_sb: nl.NkiTensor, y: nl.NkiTensor) -> None:
     nisa.tensor_copy(dst=dst, src=rest_sb)
 
 
-def rounded(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
+def round_whole(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
     """dst = x as a whole number: the nearest ("round", the even one of two), "floor" or "ceil". Exact."""
     size_sb, magic_sb = fresh(dst.shape), fresh(dst.shape)
     nisa.activation(dst=size_sb, op=nl.abs, data=x)

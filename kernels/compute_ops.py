@@ -24,8 +24,8 @@ Largest errors of float32 results against float64, measured on the simulator ove
 from typing import Any
 
 from trnrt.kernels.common import LOWEST
-from trnrt.kernels.compute_math import cosine, divide, logarithm, remainder, rounded, sine
-from trnrt.kernels.values import apply, as_float32, column, fresh, fused, is_number, settle, wide
+from trnrt.kernels.compute_math import cosine, divide, logarithm, remainder, round_whole, sine
+from trnrt.kernels.values import apply, apply_two, as_float32, column, fresh, is_number, settle, wide
 from trnrt.nki import nisa, nl
 
 # Operators of the vector engine, which take two values.
@@ -127,7 +127,7 @@ def _unary(dst: nl.NkiTensor, name: str, x: nl.NkiTensor) -> None:
         nisa.tensor_tensor(dst=dst, data1=x, data2=gate_sb, op=nl.multiply)
     else:
         assert name in ("floor", "ceil", "round"), f"compute: unknown operator {name} of one value"
-        rounded(dst, x, name)
+        round_whole(dst, x, name)
 
 
 def _with_numbers(dst: nl.NkiTensor, name: str, args: list[Any]) -> None:
@@ -158,15 +158,15 @@ def _leaky_relu(dst: nl.NkiTensor, x: nl.NkiTensor, alpha: float) -> None:
     else:
         below_sb = fresh(dst.shape)
         nisa.tensor_scalar(dst=below_sb, data=x, op0=nl.minimum, operand0=0.0, op1=nl.multiply, operand1=alpha)
-        fused(dst, x, nl.maximum, 0.0, nl.add, below_sb)
+        apply_two(dst, x, nl.maximum, 0.0, nl.add, below_sb)
 
 
 def _prelu(dst: nl.NkiTensor, x: nl.NkiTensor, slope: Any) -> None:
     """x where it is positive, else slope * x. An infinite slope gives NaN where x is not negative."""
     x = as_float32(wide(x, dst.shape))
     below_sb = fresh(dst.shape)
-    fused(below_sb, x, nl.minimum, 0.0, nl.multiply, slope)
-    fused(dst, x, nl.maximum, 0.0, nl.add, below_sb)
+    apply_two(below_sb, x, nl.minimum, 0.0, nl.multiply, slope)
+    apply_two(dst, x, nl.maximum, 0.0, nl.add, below_sb)
 
 
 def _elu(dst: nl.NkiTensor, x: nl.NkiTensor, alpha: float, scale: float, gamma: float) -> None:
@@ -179,11 +179,11 @@ def _elu(dst: nl.NkiTensor, x: nl.NkiTensor, alpha: float, scale: float, gamma: 
     nisa.activation(dst=half_sb, op=nl.tanh, data=half_sb)
     nisa.tensor_scalar(dst=under_sb, data=half_sb, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=1.0)
     nisa.reciprocal(dst=under_sb, data=under_sb)
-    fused(half_sb, half_sb, nl.multiply, 2.0 * alpha, nl.multiply, under_sb)
+    apply_two(half_sb, half_sb, nl.multiply, 2.0 * alpha, nl.multiply, under_sb)
     if gamma == 1.0:
-        fused(dst, x, nl.maximum, 0.0, nl.add, half_sb)
+        apply_two(dst, x, nl.maximum, 0.0, nl.add, half_sb)
     else:
-        fused(under_sb, x, nl.maximum, 0.0, nl.add, half_sb)
+        apply_two(under_sb, x, nl.maximum, 0.0, nl.add, half_sb)
         nisa.tensor_scalar(dst=dst, data=under_sb, op0=nl.multiply, operand0=gamma)
 
 

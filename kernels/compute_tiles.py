@@ -42,7 +42,7 @@ def run(dst: nl.NkiTensor, sources: list[Any], ops: tuple[tuple[Any, ...], ...])
             whole = shape == result_shape([dst])
             result = dst if last and whole else fresh(shape)
             if many == 3:
-                _scaled(result, values, ops[i], ops[i + 1], ops[i + 2])
+                _scale_shift(result, values, ops[i], ops[i + 1], ops[i + 2])
             elif many == 2:
                 _both(result, values, ops[i], ops[i + 1])
             else:
@@ -71,7 +71,7 @@ def _other(values: list[Any], second: tuple[Any, ...]) -> Any:
     return other if is_number(other) else values[other]
 
 
-def _scaled(
+def _scale_shift(
     dst: nl.NkiTensor, values: list[Any], first: tuple[Any, ...], second: tuple[Any, ...], third: tuple[Any, ...]
 ) -> None:
     """dst = a function of a tile times a column plus a column, on the scalar engine."""
@@ -154,7 +154,7 @@ def tiles_at_once(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
     return most
 
 
-def merged(shape: tuple[int, ...], srcs: list[nl.NkiTensor]) -> tuple[list[int], list[list[bool]]]:
+def merge_dims(shape: tuple[int, ...], srcs: list[nl.NkiTensor]) -> tuple[list[int], list[list[bool]]]:
     """The dimensions of a tensor, neighbours made one where every source has both or repeats along both.
 
     Gives their sizes, and for each whether each source has it; 1s in front make them four.

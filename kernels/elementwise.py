@@ -9,7 +9,7 @@ from trnrt.kernels.compute_tiles import (
     compute_gated,
     compute_piece,
     compute_tile,
-    merged,
+    merge_dims,
     pieces,
     strides_of,
 )
@@ -56,7 +56,7 @@ def _compute_hbm(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[t
     for src in srcs:
         tensors.append(src)
     tensors.append(dst)
-    sizes, flags = merged(dst.shape, tensors)
+    sizes, flags = merge_dims(dst.shape, tensors)
     strides = []
     kept: list[Any] = []
     for i in range(len(tensors)):

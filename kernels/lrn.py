@@ -32,7 +32,7 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
     numpy: src / (bias + alpha / size * sum(src[:, c - (size - 1) // 2 : c + size // 2 + 1]**2, axis=1)) ** beta
     """
     assert size >= 1, f"lrn: size is {size}; it must be at least 1"
-    dst, src = _flattened(dst), _flattened(src)
+    dst, src = _flatten_pixels(dst), _flatten_pixels(src)
     images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
     positions = src.shape[-1]
     bands_sb = _bands(channels, size)
@@ -52,7 +52,7 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
                 squares_sb.append(square_sb)
             for block in range(len(x_sb)):
                 y_sb = _result(dst, block, x_sb[block].shape, part)
-                window = _seen(channels, size, block)
+                window = _seen_blocks(channels, size, block)
                 for q0 in range(0, y_sb.shape[1], nl.tile_size.psum_bank_fmax):
                     q1 = min(y_sb.shape[1], q0 + nl.tile_size.psum_bank_fmax)
                     sum_psum = _window_sums(squares_sb, bands_sb, window, block, q0, q1)
@@ -61,7 +61,7 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
                     _store(dst, y_sb, block, part)
 
 
-def _flattened(tensor: nl.NkiTensor) -> nl.NkiTensor:
+def _flatten_pixels(tensor: nl.NkiTensor) -> nl.NkiTensor:
     """Images with their rows and columns as one dimension of positions."""
     if is_hbm_tensor(tensor):
         return tensor
@@ -69,7 +69,7 @@ def _flattened(tensor: nl.NkiTensor) -> nl.NkiTensor:
     return tensor.reshape((parts, blocks, images, height * width))
 
 
-def _seen(channels: int, size: int, block: int) -> tuple[int, int]:
+def _seen_blocks(channels: int, size: int, block: int) -> tuple[int, int]:
     """The first and the last block of channels that the windows of ``block`` see."""
     first = max(0, block * nl.tile_size.pmax - (size - 1) // 2)
     last = min(channels - 1, block * nl.tile_size.pmax + block_rows(channels, block) - 1 + size // 2)

@@ -75,7 +75,7 @@ def move(
                 f"move: destination stride 0 over {part.shape[i]} elements, part {given}"
             )
         dims = dimensions(part.strides, part.put_strides, part.shape)
-        dims, outer = staged(dims, max(item_bytes(dst.dtype), item_bytes(src.dtype)))
+        dims, outer = stage_dims(dims, max(item_bytes(dst.dtype), item_bytes(src.dtype)))
         if outer > 0:
             _stage(dst, src, part.put_offset, part.offset, dims[0:outer], dims[outer:])
         else:
@@ -140,7 +140,7 @@ def run_of(access: list[list[int]]) -> int:
     return access[last][1] if last >= 0 and access[last][0] == 1 else 1
 
 
-def staged(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
+def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
     """The dimensions of the way through SBUF, and how many of them, from the first on, become partitions; as they are,
     and 0, where that is not faster.
 
@@ -159,8 +159,8 @@ def staged(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
         at = at + 1
     if at < len(dims) - 1:
         # Rows that are turned: pieces of the source's or of the destination's.
-        ways.append(divided(dims, at, at, size))
-        ways.append(divided(dims, len(dims) - 1, at, size))
+        ways.append(divide_dim(dims, at, at, size))
+        ways.append(divide_dim(dims, len(dims) - 1, at, size))
     for way in ways:
         for outer in range(1, len(way)):
             cost = staged_ns(way, outer, size)
@@ -184,7 +184,7 @@ def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
     return SPREAD_NS * packets * share + COPY_NS * stored * ceil_div(rows, nl.tile_size.pmax)
 
 
-def divided(dims: list[Dimension], split: int, at: int, size: int) -> list[Dimension]:
+def divide_dim(dims: list[Dimension], split: int, at: int, size: int) -> list[Dimension]:
     """Dimension ``split`` in two, pieces of it and, at ``at``, their number.
 
     size: bytes of an element

@@ -28,7 +28,7 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
     """
     _check(dst, src, scale, bias)
     rows, columns = src.shape
-    kept_sb = (_kept(scale, rows, columns), _kept(bias, rows, columns))
+    kept_sb = (_load_kept(scale, rows, columns), _load_kept(bias, rows, columns))
     for r0 in range(0, rows, nl.tile_size.pmax):
         r1 = min(rows, r0 + nl.tile_size.pmax)
         shift_sb, d_sb, moments_sb = _measure(src[r0:r1])
@@ -86,7 +86,7 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
     """
     _check(dst, src, scale, None)
     rows, columns = src.shape
-    kept_sb = _kept(scale, rows, columns)
+    kept_sb = _load_kept(scale, rows, columns)
     for r0 in range(0, rows, nl.tile_size.pmax):
         r1 = min(rows, r0 + nl.tile_size.pmax)
         x_sb, rate_sb = _measure_squares(src[r0:r1], eps)
@@ -213,7 +213,7 @@ def _is_per_row(coefficient: nl.NkiTensor, rows: int) -> bool:
     return coefficient.shape[0] == rows and coefficient.shape[1] == 1
 
 
-def _kept(coefficient: Coefficients, rows: int, columns: int) -> Coefficients:
+def _load_kept(coefficient: Coefficients, rows: int, columns: int) -> Coefficients:
     """One number a column, on all partitions, if rows are no longer than CHUNK."""
     if coefficient is None or _is_per_row(coefficient, rows) or columns > CHUNK:
         return None

@@ -121,8 +121,8 @@ def avg_pool2d(
         _whole_images(dst, src, channels, nl.add)
         return
     tile = _tile_of(dst, kernel, stride, dilation)
-    rows = _counted(src.shape[-2], (pads[0], pads[2]), count_include_pad)
-    columns = _counted(src.shape[-1], (pads[1], pads[3]), count_include_pad)
+    rows = _counted_range(src.shape[-2], (pads[0], pads[2]), count_include_pad)
+    columns = _counted_range(src.shape[-1], (pads[1], pads[3]), count_include_pad)
     for block in range(ceil_div(channels, nl.tile_size.pmax)):
         parts = block_rows(channels, block)
         for place in _places(dst, tile):
@@ -240,7 +240,7 @@ def _pool_tile(
                 nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=part_sb, op=op)
 
 
-def _counted(size: int, pads: Pair, count_include_pad: bool) -> Pair:
+def _counted_range(size: int, pads: Pair, count_include_pad: bool) -> Pair:
     """(first, end) of the rows or columns that count in an average."""
     return (-pads[0], size + pads[1]) if count_include_pad else (0, size)
 

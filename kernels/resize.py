@@ -46,8 +46,8 @@ def resize(dst: nl.NkiTensor, src: nl.NkiTensor, rows: nl.NkiTensor, columns: nl
     together = columns.shape[0] // width
     assert rows.shape == (height, dst.shape[2]), f"resize: rows are {rows.shape}, images {src.shape} and {dst.shape}"
     assert columns.shape == (together * width, together * dst.shape[3]), f"resize: columns are {columns.shape}"
-    rows_sb = _held(rows, rows.shape[1])
-    columns_sb = _held(columns, columns.shape[1])
+    rows_sb = _load_if_fits(rows, rows.shape[1])
+    columns_sb = _load_if_fits(columns, columns.shape[1])
     step = _channels_at_once(src, dst, together)
     bank = nl.tile_size.psum_bank_fmax
     for n in range(images):
@@ -61,7 +61,7 @@ def resize(dst: nl.NkiTensor, src: nl.NkiTensor, rows: nl.NkiTensor, columns: nl
                 _resize_columns(dst[n, c0:c1, r0:r1], between_sb, columns, columns_sb, together)
 
 
-def _held(matrix: nl.NkiTensor, columns: int) -> Any:
+def _load_if_fits(matrix: nl.NkiTensor, columns: int) -> Any:
     """The matrix in SBUF, or None where it finds no room."""
     if ceil_div(matrix.shape[0], nl.tile_size.pmax) * columns * 4 > MATRIX_BYTES:
         return None

@@ -78,7 +78,7 @@ def apply(dst: nl.NkiTensor, x: Any, y: Any, op: Any) -> None:
         nisa.tensor_tensor(dst=dst, data1=wide(x, dst.shape), data2=wide(y, dst.shape), op=op)
 
 
-def fused(dst: nl.NkiTensor, x: nl.NkiTensor, op0: Any, number: float, op1: Any, y: Any) -> None:
+def apply_two(dst: nl.NkiTensor, x: nl.NkiTensor, op0: Any, number: float, op1: Any, y: Any) -> None:
     """dst = (x <op0> number) <op1> y."""
     data = wide(x, dst.shape)
     if is_number(y) or is_column(y):

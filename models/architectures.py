@@ -99,7 +99,7 @@ class SqueezeExcite(nn.Module):  # type: ignore[misc]
         return x * self.gate(x)
 
 
-def inverted(
+def inverted_residual(
     into: int, expanded: int, out: int, size: int, stride: int, act: Activation, squeeze: nn.Module | None
 ) -> nn.Module:
     """An inverted residual: expand, filter each channel by itself, project; a short cut where shapes allow one."""
@@ -116,7 +116,7 @@ def mobilenet_v2() -> nn.Module:
     table = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     for factor, out, repeats, first in table:
         for stride in (first, *[1] * (repeats - 1)):
-            layers.append(inverted(channels, channels * factor, out, 3, stride, nn.ReLU6, None))
+            layers.append(inverted_residual(channels, channels * factor, out, 3, stride, nn.ReLU6, None))
             channels = out
     return nn.Sequential(*layers, conv(320, 1280, 1, nn.ReLU6), *classifier(1280))
 
@@ -140,7 +140,7 @@ def mobilenet_v3_small() -> nn.Module:
     )
     for size, expanded, out, squeezed, act, stride in table:
         squeeze = SqueezeExcite(expanded, squeezed, nn.ReLU, nn.Hardsigmoid) if squeezed else None
-        layers.append(inverted(channels, expanded, out, size, stride, act, squeeze))
+        layers.append(inverted_residual(channels, expanded, out, size, stride, act, squeeze))
         channels = out
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(576, 1024), nn.Hardswish(), nn.Dropout(0.2)]
     return nn.Sequential(*layers, conv(96, 576, 1, nn.Hardswish), *head, nn.Linear(1024, CLASSES))
@@ -162,7 +162,7 @@ def efficientnet_b0() -> nn.Module:
     for factor, size, out, repeats, first in table:
         for stride in (first, *[1] * (repeats - 1)):
             squeeze = SqueezeExcite(channels * factor, channels // 4, nn.SiLU, nn.Sigmoid)
-            layers.append(inverted(channels, channels * factor, out, size, stride, nn.SiLU, squeeze))
+            layers.append(inverted_residual(channels, channels * factor, out, size, stride, nn.SiLU, squeeze))
             channels = out
     return nn.Sequential(*layers, conv(320, 1280, 1, nn.SiLU), *classifier(1280))
 

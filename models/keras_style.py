@@ -41,24 +41,24 @@ class Writer:
         result = self.node(op, [turned, *inputs[1:]], layer, **attributes)
         return self.node("Transpose", [result], layer, perm=TO_NHWC)
 
-    def drawn(self, *shape: int) -> Floats:
+    def draw(self, *shape: int) -> Floats:
         """Numbers near 1."""
         return self.random.uniform(0.8, 1.2, shape).astype(np.float32)
 
     def conv(self, x: str, layer: str, weights: tuple[int, ...], **attributes: object) -> str:
         """Conv2D without its bias."""
-        filters = self.constant(f"model/{layer}/kernel", self.drawn(*weights))
+        filters = self.constant(f"model/{layer}/kernel", self.draw(*weights))
         return self.channels_first("Conv", [x, filters], layer, kernel_shape=weights[2:], **attributes)
 
     def bias(self, x: str, layer: str, channels: int) -> str:
         """A layer's bias: an Add in NHWC, which Keras calls BiasAdd."""
-        added = self.constant(f"model/{layer}/bias", self.drawn(channels))
+        added = self.constant(f"model/{layer}/bias", self.draw(channels))
         return self.node("Add", [x, added], f"{layer}/BiasAdd")
 
     def normalize(self, x: str, layer: str, channels: int) -> str:
         """BatchNormalization, as the Mul and Add that TensorFlow folds it to."""
-        scaled = self.node("Mul", [x, self.constant(f"model/{layer}/scale", self.drawn(channels))], f"{layer}/mul")
-        return self.node("Add", [scaled, self.constant(f"model/{layer}/shift", self.drawn(channels))], f"{layer}/add")
+        scaled = self.node("Mul", [x, self.constant(f"model/{layer}/scale", self.draw(channels))], f"{layer}/mul")
+        return self.node("Add", [scaled, self.constant(f"model/{layer}/shift", self.draw(channels))], f"{layer}/add")
 
     def pad(self, x: str, layer: str, before: int, after: int) -> str:
         """ZeroPadding2D."""
@@ -89,10 +89,10 @@ def keras_style() -> onnx.ModelProto:
     narrow = write.bias(write.conv(x, "conv4b", (32, 64, 1, 1), auto_pad="VALID", strides=one), "conv4b", 32)
     x = write.node("Relu", [write.node("Concat", [wide, narrow], "concatenate", axis=3)], "relu4")
     x = write.node("ReduceMean", [x], "global_average_pooling2d", axes=[1, 2], keepdims=0)
-    x = write.node("MatMul", [x, write.constant("model/dense/kernel", write.drawn(128, CLASSES))], "dense/MatMul")
-    x = write.node("Add", [x, write.constant("model/dense/bias", write.drawn(CLASSES))], "dense/BiasAdd")
+    x = write.node("MatMul", [x, write.constant("model/dense/kernel", write.draw(128, CLASSES))], "dense/MatMul")
+    x = write.node("Add", [x, write.constant("model/dense/bias", write.draw(CLASSES))], "dense/BiasAdd")
     write.nodes.append(helper.make_node("Softmax", [x], ["dense"], name="model/dense/Softmax", axis=-1))
-    return finished(write)
+    return make_model(write)
 
 
 def limits(write: Writer) -> list[str]:
@@ -100,7 +100,7 @@ def limits(write: Writer) -> list[str]:
     return [write.constant(f"const_{limit}", np.array(limit, np.float32)) for limit in (0, 6)]
 
 
-def finished(write: Writer) -> onnx.ModelProto:
+def make_model(write: Writer) -> onnx.ModelProto:
     """The model; tf2onnx calls an unknown batch unk__ and a number."""
     image = helper.make_tensor_value_info("input_1:0", TensorProto.FLOAT, ["unk__61", SIZE, SIZE, 3])
     output = helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["unk__62", CLASSES])

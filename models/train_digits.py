@@ -73,7 +73,7 @@ def cnn() -> nn.Module:
     )
 
 
-def distorted(image: Tensor) -> Tensor:
+def distort(image: Tensor) -> Tensor:
     """Each image turned, sheared, scaled and shifted a little, at random: about what another hand would do."""
 
     def draw(limit: float) -> Tensor:
@@ -93,7 +93,7 @@ def train(net: nn.Module, data: Digits, smoothing: float) -> None:
     steps = EPOCHS * math.ceil(len(label) / BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
     for _ in range(EPOCHS):
-        seen = distorted(image)
+        seen = distort(image)
         for rows in torch.randperm(len(label)).split(BATCH_SIZE):
             loss = nn.functional.cross_entropy(net(seen[rows]), label[rows], label_smoothing=smoothing)
             optimizer.zero_grad()
@@ -123,7 +123,7 @@ def export(net: nn.Module, outputs: list[str], path: Path, *, dynamo: bool) -> N
     finish(model, path, CLASSES, image=True)
 
 
-def made_with(*, dynamo: bool) -> str:
+def exporter_text(*, dynamo: bool) -> str:
     """How, and with which versions, for the table in README.md."""
     exporter = f"`dynamo=True` (onnxscript {version('onnxscript')})" if dynamo else "`dynamo=False` (TorchScript)"
     return f"PyTorch {version('torch').split('+')[0]}, `torch.onnx.export`, {exporter}"
@@ -143,7 +143,7 @@ def main() -> None:
         for suffix, dynamo in (("", True), ("_legacy", False)):
             path = out / f"digits_{name}{suffix}.onnx"
             export(with_head(net) if "label" in outputs else net, outputs, path, dynamo=dynamo)
-            report(path, test, made_with(dynamo=dynamo))
+            report(path, test, exporter_text(dynamo=dynamo))
 
 
 if __name__ == "__main__":

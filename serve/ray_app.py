@@ -68,7 +68,7 @@ def deployment_of(model: str) -> str:
 def _replica_options(settings: ServeSettings) -> dict[str, Any]:
     return {
         "num_replicas": settings.replicas,
-        "ray_actor_options": {"num_cpus": settings.replica_cpus, "resources": needed(settings)},
+        "ray_actor_options": {"num_cpus": settings.replica_cpus, "resources": needed_resources(settings)},
         # A batch that is computed, and the next one that gathers; the rest waits in front, where it can be refused.
         "max_ongoing_requests": 2 * settings.max_batch + 2,
         "max_queued_requests": settings.max_queue,
@@ -98,7 +98,7 @@ def _front_options(settings: ServeSettings) -> dict[str, Any]:
     }
 
 
-def needed(settings: ServeSettings) -> dict[str, float]:
+def needed_resources(settings: ServeSettings) -> dict[str, float]:
     """What a replica needs beside CPUs: on Neuron the cores that the model is loaded on."""
     if settings.backend == "neuron" or on_device(settings):
         return {NEURON_CORES: settings.cores}

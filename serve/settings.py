@@ -196,7 +196,7 @@ def read_settings(flags: Mapping[str, Any]) -> ServeSettings:
     try:
         return ServeSettings(**flags)
     except ValidationError as error:
-        raise OptionError("; ".join(_told(dict(item)) for item in error.errors())) from None
+        raise OptionError("; ".join(_error_text(dict(item)) for item in error.errors())) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -231,7 +231,7 @@ def _check_file(path: Path) -> None:
         raise OptionError(f"{str(path)!r} is not TOML: {error}", hint="one setting a line: max_batch = 32") from None
 
 
-def _told(item: Mapping[str, Any]) -> str:
+def _error_text(item: Mapping[str, Any]) -> str:
     """One of pydantic's errors in the words of this program; a key's value is never shown."""
     field = str(item["loc"][0]) if item["loc"] else ""
     if not field:

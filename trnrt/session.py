@@ -89,7 +89,7 @@ class InferenceSession:
             shapes=dict(shapes or {}),
         )
         cache = PlanCache(more.get("cache_dir"), enabled=more.get("cache", True))
-        choice = choose(backend, target, more.get("device"), cache.compiled)
+        choice = choose(backend, target, more.get("device"), cache.compiled_directory)
         self.runner: Backend = choice.backend
         self.backend = choice.backend.name
         self.backend_reason = choice.reason

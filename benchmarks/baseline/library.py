@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trnrt.nki.seam import simulated
+from trnrt.nki.seam import use_simulator
 
 COMMIT = "1e68255"
 PACKAGE = f"trnrt_{COMMIT}"
@@ -87,7 +87,7 @@ class Library:
 
 def load(module: str) -> ModuleType:
     """A module of the unpacked library, such as ``modules.resnet18_trn2``, with the simulator as its NKI."""
-    with simulated():
+    with use_simulator():
         return import_module(f"{PACKAGE}.{module}")
 
 

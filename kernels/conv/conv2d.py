@@ -41,12 +41,12 @@ from trnrt.kernels.conv.packing import (
     ConvShape,
     Packing,
     band_extent,
-    beyond,
     is_packed,
     leading_packed,
     leading_tap,
     nanoseconds,
     packing,
+    padding_extent,
     products_of,
     spread,
 )
@@ -204,7 +204,7 @@ def convolve(
         return
     pack = _chosen_packing(src, outputs, shape, pooling, dst.shape[-1], (weight_bytes, band_bytes), way)
     lead = leading_packed(src, shape, pack) if is_packed(pack) else (-1, -1)
-    if pack[2] > 0 and lead[0] < 0 and beyond(src, shape) != (0, 0):
+    if pack[2] > 0 and lead[0] < 0 and padding_extent(src, shape) != (0, 0):
         rows = max(shape.extent()[0], src.shape[-2] + shape.pads[0])
         src = padded_images(src, (rows, pack[2]), shape.pads)
         shape = shape.unpadded()
@@ -236,7 +236,7 @@ def _chosen_packing(
     if way == "taps":
         return (1, 1, 0)
     whole = shape.pads[1] + src.shape[-1]
-    if beyond(src, shape)[1] > 0:
+    if padding_extent(src, shape)[1] > 0:
         whole = max(whole, shape.extent()[1])
     held_bytes = band_budgets(most_bytes[1])
     best, least = (1, 1, 0), nanoseconds(src, outputs, shape, (1, 1, 0), held_bytes) - PACK_NS
@@ -346,12 +346,12 @@ def _band_size(
 def _area(at: Steps, count: Steps, shape: ConvShape, pooling: Pooling) -> Area:
     """The rows and columns of the convolution that a band of results needs."""
     return (
-        _needed(at[1], count[1], shape.size[0], 0, pooling),
-        _needed(at[2], count[2], shape.size[1], 1, pooling),
+        _needed_range(at[1], count[1], shape.size[0], 0, pooling),
+        _needed_range(at[2], count[2], shape.size[1], 1, pooling),
     )
 
 
-def _needed(first: int, count: int, size: int, axis: int, pooling: Pooling) -> Pair:
+def _needed_range(first: int, count: int, size: int, axis: int, pooling: Pooling) -> Pair:
     """(first, end) of the convolution's rows (axis 0) or columns that exist and that so many pooled ones need."""
     stride = pooling.stride[axis]
     start = first * stride - pooling.pads[axis]

@@ -44,7 +44,7 @@ def load_image_band(
     parts = min(channels, nl.tile_size.pmax)
     tile_sb = nl.ndarray((parts, blocks, most[0], most[1], most[2]), dtype=src.dtype, buffer=nl.sbuf)
     x_sb = tile_sb[:, :, 0:n_size, 0 : end[0] - start[0], 0 : end[1] - start[1]]
-    lows, highs = _inside((end[0] - start[0], end[1] - start[1]), start, (1, 1), src)
+    lows, highs = _inner_range((end[0] - start[0], end[1] - start[1]), start, (1, 1), src)
     for block in range(blocks):
         k = block_rows(channels, block)
         fill_border(x_sb[0:k, block], lows, highs)
@@ -102,12 +102,12 @@ def seen_part(src: nl.NkiTensor, area: Area, shape: ConvShape, pack: Packing, le
         left = c0 * stride[1] - pads[1]
         return ((0, -left), (extent[0], src.shape[-1] - left))
     first = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
-    low, high = _inside(extent, first, (1, 1), src)
+    low, high = _inner_range(extent, first, (1, 1), src)
     left = src.shape[-1] - first[1] - high[1]
     return (low, (high[0], high[1] + left if left < stride[1] and first[1] + low[1] == 0 else high[1]))
 
 
-def _inside(extent: Pair, first: Pair, step: Pair, src: nl.NkiTensor) -> tuple[Pair, Pair]:
+def _inner_range(extent: Pair, first: Pair, step: Pair, src: nl.NkiTensor) -> tuple[Pair, Pair]:
     """(first row, first column) and (end row, end column) of a band that lie in the image; an empty range is (e, e)."""
     lows = (
         min(extent[0], max(0, ceil_div(-first[0], step[0]))),
@@ -156,8 +156,8 @@ def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, sh
     step = shape.stride[0] // band_row_step(shape, pack)
     # The lowest row is missing most at the first tap, the highest at the last.
     down, right = (pack[0] - 1) * dilation[0], (pack[1] - 1) * dilation[1]
-    lows, _ = _inside((rows, cols), first, (step, 1), src)
-    _, highs = _inside((rows, cols), (first[0] + down, first[1] + right), (step, 1), src)
+    lows, _ = _inner_range((rows, cols), first, (step, 1), src)
+    _, highs = _inner_range((rows, cols), (first[0] + down, first[1] + right), (step, 1), src)
     apart = spread(channels, pack)
     if apart == 1:
         fill_border(x_sb[:, 0], lows, highs)
@@ -165,7 +165,7 @@ def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, sh
         merged = is_hbm_tensor(src) and lows[0] == 0 and highs[0] == rows
         for u in range(1 if merged else pack[0]):
             start = (first[0] + u * dilation[0], first[1] + j * dilation[1])
-            low, high = _inside((rows, cols), start, (step, 1), src)
+            low, high = _inner_range((rows, cols), start, (step, 1), src)
             if low[0] >= high[0] or low[1] >= high[1]:
                 continue
             row0 = start[0] + low[0] * step

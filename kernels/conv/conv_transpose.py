@@ -125,7 +125,7 @@ def _all_bands(
         for r0 in range(0, height, most[1]):
             for c0 in range(0, width, most[2]):
                 size = (min(most[0], images - n0), min(most[1], height - r0), min(most[2], width - c0))
-                rows, cols = _seen(r0, size[1], taps, 0), _seen(c0, size[2], taps, 1)
+                rows, cols = _seen_range(r0, size[1], taps, 0), _seen_range(c0, size[2], taps, 1)
                 x_sb = _load_images(src, n0, size[0], rows, cols)
                 for o0 in range(0, outputs, part):
                     o1 = min(outputs, o0 + part)
@@ -148,7 +148,7 @@ def _load_images(src: nl.NkiTensor, n0: int, count: int, rows: Pair, cols: Pair)
     return x_sb
 
 
-def _seen(first: int, count: int, taps: Taps, axis: int) -> Pair:
+def _seen_range(first: int, count: int, taps: Taps, axis: int) -> Pair:
     """(first, end) of the input's rows (axis 0) or columns that so many results from ``first`` on see."""
     stride, start = taps.stride[axis], first + taps.pads[axis]
     low = ceil_div(start - (taps.kernel[axis] - 1) * taps.dilation[axis], stride)

@@ -151,7 +151,7 @@ def leading(length: int, shape: ConvShape, axis: int) -> int:
     return tap if tap < shape.kernel[axis] and last < length else -1
 
 
-def beyond(src: nl.NkiTensor, shape: ConvShape) -> Pair:
+def padding_extent(src: nl.NkiTensor, shape: ConvShape) -> Pair:
     """How many rows and columns of padding a convolution sees, on both sides together."""
     extent, pads = shape.extent(), shape.pads
     ends = (extent[0] - pads[0] - src.shape[-2], extent[1] - pads[1] - src.shape[-1])
@@ -173,7 +173,7 @@ def nanoseconds(src: nl.NkiTensor, outputs: int, shape: ConvShape, pack: Packing
     takes_ns = product_ns(products_of(kernel, pack) * ceil_div(channels, nl.tile_size.pmax) * columns, item)
     apart = spread(channels, pack)
     lanes = min(min(8, channels * pack[0] * pack[1]), ceil_div(8, apart)) * images
-    padded = beyond(src, shape) != (0, 0)
+    padded = padding_extent(src, shape) != (0, 0)
     if not is_packed(pack):
         pieces = height if padded and leading_tap(src, shape)[0] < 0 else 1
         return max(takes_ns, lanes * (pieces * piece + height * width * item / DMA_ENGINE))

@@ -60,7 +60,7 @@ class Runnable(Protocol):
         """The rows that so many are padded to."""
         ...
 
-    def predicted(self, rows: int) -> float | None:
+    def predicted_us(self, rows: int) -> float | None:
         """What they take on the device, microseconds."""
         ...
 
@@ -112,7 +112,7 @@ class ComputeThread:
             except Exception as caught:
                 result, error = None, caught
             except BaseException as caught:  # what a library raises to end the process ends only this
-                result, error = None, RuntimeError(_named(caught))
+                result, error = None, RuntimeError(_error_text(caught))
             _post(loop, _settle, answer, result, error)
 
         self.submit(job)
@@ -176,7 +176,7 @@ class Batcher:
         finally:
             self._arriving -= 1
             if not self._arriving:
-                self._soon()
+                self._consider_soon()
 
     async def infer(self, feeds: Feeds, rows: int, kind: object, timeout_s: float) -> Inference:
         """Queue checked inputs and wait for their outputs. Problem 429 for a full queue, 504 after the timeout."""
@@ -188,7 +188,7 @@ class Batcher:
             self._queue[number] = member
         self._metrics.pending(1)
         self._idle.clear()
-        self._soon()
+        self._consider_soon()
         timer = self._loop.call_later(timeout_s, self._expire, member.answer, timeout_s)
         try:
             inference = await member.answer
@@ -197,14 +197,14 @@ class Batcher:
             with self._lock:
                 gone = self._queue.pop(number, None) is not None
             if gone:
-                self._left(1)
-        self._metrics.answered(member.taken - member.queued, time.perf_counter() - member.queued)
+                self._leave(1)
+        self._metrics.count_answer(member.taken - member.queued, time.perf_counter() - member.queued)
         return inference
 
     def admit(self) -> None:
         """Problem 429 where the queue is full."""
         if len(self._queue) >= self._limits.queue:
-            self._all_metrics.rejected("queue")
+            self._all_metrics.count_rejection("queue")
             told = f"{len(self._queue)} requests wait for the model {self._name!r}, which is the limit"
             raise Problem(429, told, {"Retry-After": str(self.retry_after())})
 
@@ -214,16 +214,16 @@ class Batcher:
             rows = sum(member.rows for member in self._queue.values())
         return max(1, math.ceil(rows * self._row_s))
 
-    async def finished(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until nothing is queued or computed."""
         await self._idle.wait()
 
     def _expire(self, answer: asyncio.Future[Inference], timeout_s: float) -> None:
         if not answer.done():
-            self._all_metrics.rejected("timeout")
+            self._all_metrics.count_rejection("timeout")
             answer.set_exception(Problem(504, f"no answer within {timeout_s:g} s, the server's limit for a request"))
 
-    def _soon(self) -> None:
+    def _consider_soon(self) -> None:
         # Not at once: what came in with the same look at the network gets into the queue first.
         if not (self._considering or self._computing) and self._queue:
             self._considering = True
@@ -284,7 +284,7 @@ class Batcher:
             chosen, full = self._choose()
             return self._take(chosen) if full else []
 
-    def _left(self, count: int) -> None:
+    def _leave(self, count: int) -> None:
         self._metrics.pending(-count)
         if not (self._queue or self._computing):
             self._idle.set()
@@ -296,7 +296,7 @@ class Batcher:
             try:
                 answers, lost = self._answers(batch, free_since)
             except BaseException as error:  # nobody may wait for ever
-                answers = [(member, _failed(error, member.request)) for member in batch]
+                answers = [(member, _logged_problem(error, member.request)) for member in batch]
             free_since = time.perf_counter()
             batch = self._next_full() if lost is None else []
             _post(self._loop, self._deliver, answers, bool(batch), lost)
@@ -308,15 +308,15 @@ class Batcher:
         except Exception as error:
             if len(batch) == 1 or isinstance(error, DeviceError):
                 lost = error if isinstance(error, DeviceError) else None
-                return [(member, _failed(error, member.request)) for member in batch], lost
-            log("warning", "batch_failed", model=self._name, requests=len(batch), error=_named(error))
+                return [(member, _logged_problem(error, member.request)) for member in batch], lost
+            log("warning", "batch_failed", model=self._name, requests=len(batch), error=_error_text(error))
         answers: _Answers = []
         alone = [member for member in batch if not member.answer.done()]
         for position, member in enumerate(alone):
             made, lost = self._answers([member], free_since)
             answers += made
             if lost is not None:
-                return answers + [(m, _failed(lost, m.request)) for m in alone[position + 1 :]], lost
+                return answers + [(m, _logged_problem(lost, m.request)) for m in alone[position + 1 :]], lost
         return answers, None
 
     def _run(self, batch: list[_Member], free_since: float) -> list[Inference]:
@@ -327,7 +327,7 @@ class Batcher:
         outputs = self._runnable.run(merged)
         took = time.perf_counter() - start
         self._row_s = took / rows if not self._row_s else _REMEMBERED * self._row_s + (1 - _REMEMBERED) * took / rows
-        self._metrics.batch(rows, took, self._runnable.predicted(rows))
+        self._metrics.batch(rows, took, self._runnable.predicted_us(rows))
         parts = split(outputs, [member.rows for member in batch])
         bucket = self._runnable.bucket(rows)
         made = []
@@ -343,25 +343,25 @@ class Batcher:
         self._computing = computing
         self._free_since = time.perf_counter()
         if lost is not None:
-            answers = answers + self._abandoned(lost)
+            answers = answers + self._abandon_queue(lost)
         for member, answer in answers:
             if lost is not None and not member.answer.done():
-                self._all_metrics.rejected("device")
+                self._all_metrics.count_rejection("device")
             _settle(member.answer, answer, answer if isinstance(answer, Exception) else None)
         if lost is not None and self._on_lost is not None:
             self._on_lost(lost)
         if self._queue:
-            self._soon()
+            self._consider_soon()
         elif not computing:
             self._idle.set()
 
-    def _abandoned(self, lost: DeviceError) -> list[tuple[_Member, Inference | Exception]]:
+    def _abandon_queue(self, lost: DeviceError) -> list[tuple[_Member, Inference | Exception]]:
         """The same error for those in the queue: what they wait for is gone."""
         with self._lock:
             waiting = list(self._queue.values())
             self._queue.clear()
         self._metrics.pending(-len(waiting))
-        return [(member, _failed(lost, member.request)) for member in waiting]
+        return [(member, _logged_problem(lost, member.request)) for member in waiting]
 
 
 def merge(batch: Sequence[Feeds], parameters: tuple[str, ...]) -> Feeds:
@@ -370,12 +370,14 @@ def merge(batch: Sequence[Feeds], parameters: tuple[str, ...]) -> Feeds:
     if len(batch) == 1:
         return first
     return {
-        name: first[name] if name in parameters or not first[name].ndim else _joined([feeds[name] for feeds in batch])
+        name: first[name]
+        if name in parameters or not first[name].ndim
+        else _concatenate([feeds[name] for feeds in batch])
         for name in first
     }
 
 
-def _joined(parts: list[Array]) -> Array:
+def _concatenate(parts: list[Array]) -> Array:
     return np.concatenate(parts)
 
 
@@ -394,15 +396,15 @@ def split(outputs: dict[str, Array], counts: Sequence[int]) -> list[dict[str, Ar
     return parts
 
 
-def _failed(error: BaseException, request: str) -> Problem:
+def _logged_problem(error: BaseException, request: str) -> Problem:
     """What the client is told; the log has the rest, under the request's id."""
     problem = problem_of(error) if isinstance(error, TrnrtError) else Problem(500, INTERNAL)
     if problem.status >= 500:
-        log("error", "inference_failed", request_id=request, error=_named(error))
+        log("error", "inference_failed", request_id=request, error=_error_text(error))
     return problem
 
 
-def _named(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -411,7 +413,7 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | Non
     if answer.done():
         return
     if isinstance(error, StopIteration):  # a future refuses it
-        answer.set_exception(RuntimeError(_named(error)))
+        answer.set_exception(RuntimeError(_error_text(error)))
     elif error is not None:
         answer.set_exception(error)
     else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trnrt.errors import BackendError, InputError, ModelFileError
 from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
-from trnrt.validate import Noise, OutputComparison, Tolerance, compare, plain, run_onnxruntime
+from trnrt.validate import Noise, OutputComparison, Tolerance, compare, default_tolerance, run_onnxruntime
 
 Array = NDArray[Any]
 SUFFIX = ".golden.npz"
@@ -37,7 +37,7 @@ def golden_feeds(session: InferenceSession, model: Path, rows: int) -> dict[str,
     """
     path = golden_file(model)
     if path.exists():
-        return _sized(session, _read(path), rows)
+        return _resize_rows(session, _read(path), rows)
     try:
         return session.random_inputs(rows)
     except InputError as error:
@@ -76,7 +76,9 @@ def _compare(name: str, outputs: Mapping[str, Array], expected: Array, tolerance
     return compare(name, outputs[name], expected, tolerance.rtol, tolerance.atol)
 
 
-def answered(session: InferenceSession, reference: Any, feeds: dict[str, Array], noise: Noise | None = None) -> Golden:
+def make_golden(
+    session: InferenceSession, reference: Any, feeds: dict[str, Array], noise: Noise | None = None
+) -> Golden:
     """The input with onnxruntime's answer; ``reference`` is its session. BackendError where it has none.
 
     ``noise``: that of the session's model, for who has several inputs.
@@ -88,7 +90,7 @@ def answered(session: InferenceSession, reference: Any, feeds: dict[str, Array],
     expected = dict(zip([info.name for info in session.model.outputs], found, strict=True))
     rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1)
     model_noise = noise or Noise(session)
-    default = plain(session.dtype) if rows > MEASURED_ROWS else None
+    default = default_tolerance(session.dtype) if rows > MEASURED_ROWS else None
     return Golden(feeds, expected, default, cache(lambda: model_noise.tolerances(feeds, expected)))
 
 
@@ -100,7 +102,7 @@ def _read(path: Path) -> dict[str, Array]:
         raise ModelFileError(f"can't read the golden input {str(path)!r}: {error}") from None
 
 
-def _sized(session: InferenceSession, feeds: dict[str, Array], rows: int) -> dict[str, Array]:
+def _resize_rows(session: InferenceSession, feeds: dict[str, Array], rows: int) -> dict[str, Array]:
     """The same inputs with so many rows; a model without a batch takes them as they are."""
     if session.model.batch is None:
         return feeds

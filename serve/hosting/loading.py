@@ -15,7 +15,7 @@ from trnrt.planner.sizes import parse_shape
 from trnrt.running.buckets import DEFAULT_BUCKETS, cover
 from trnrt.running.rows import as_matrix, count_rows
 from trnrt.serve.hosting.devices import device_options
-from trnrt.serve.hosting.golden import Golden, answered, golden_feeds
+from trnrt.serve.hosting.golden import Golden, golden_feeds, make_golden
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
@@ -93,7 +93,7 @@ class LoadedModel:
         """The rows that so many are padded to."""
         return sum(part.bucket for part in cover(rows, self.buckets)) if self.buckets else rows
 
-    def predicted(self, rows: int) -> float | None:
+    def predicted_us(self, rows: int) -> float | None:
         """What so many rows take on the device, microseconds; None where it is not known."""
         if not self.buckets:
             return self.predictions[rows].us if rows in self.predictions else None
@@ -130,7 +130,7 @@ class LoadedModel:
 
     def _prepare(self, rows: int, reference: Any, noise: Noise) -> dict[str, Array]:
         """Compile a bucket, and compare what it gives with onnxruntime."""
-        golden = answered(self.session, reference, golden_feeds(self.session, self.path, rows), noise)
+        golden = make_golden(self.session, reference, golden_feeds(self.session, self.path, rows), noise)
         outputs = _run(self.session, golden.feeds)
         golden.check(outputs)
         if not self._prepared:

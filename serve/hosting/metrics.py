@@ -63,7 +63,7 @@ class Metrics:
         counter.inc()
         self._timers[path].observe(seconds)
 
-    def rejected(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         """A request was refused: one of REASONS."""
         self._rejected.labels(reason).inc()
 
@@ -130,7 +130,7 @@ class ModelMetrics:
         if predicted_us is not None:
             self._device.inc(predicted_us / 1e6)
 
-    def answered(self, waited_s: float, total_s: float) -> None:
+    def count_answer(self, waited_s: float, total_s: float) -> None:
         """A request has its outputs: how long it waited, and how long it took from queue to outputs."""
         self._queue.observe(waited_s)
         self._total.observe(total_s)
@@ -144,7 +144,7 @@ class ModelMetrics:
         """The device failed while the model was loaded or run."""
         self._device_errors.inc()
 
-    def predicted(self, bucket: int, microseconds: float) -> None:
+    def set_prediction(self, bucket: int, microseconds: float) -> None:
         """What a batch of a bucket takes on the device."""
         self._families.predicted.labels(self._name, str(bucket)).set(microseconds / 1e6)
 

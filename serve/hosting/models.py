@@ -22,7 +22,7 @@ from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
 from trnrt.serve.hosting.shadow import Shadow
 from trnrt.serve.http.checking import Checker
-from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, told
+from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, error_text
 from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
 
@@ -46,7 +46,7 @@ class _Engine:
 
     async def close(self) -> None:
         """Finish what is queued, then let everything go."""
-        await self.batcher.finished()
+        await self.batcher.wait_idle()
         # Here, not when somebody collects garbage: until then it has its place on the device.
         await self.thread.call(self.loaded.close)
         self.thread.stop()
@@ -196,10 +196,10 @@ class ServedModel:
             self._become("unloaded", "it was unloaded")
             log("info", "model_unloaded", model=self.name)
 
-    async def finished(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until nothing is queued or computed."""
         if self._engine is not None:
-            await self._engine.batcher.finished()
+            await self._engine.batcher.wait_idle()
 
     @property
     def retry_after(self) -> int | None:
@@ -215,7 +215,7 @@ class ServedModel:
         self._ready_since = BACKOFF.now()
         self._become("ready")
         for bucket, found in engine.loaded.predictions.items():
-            self._own_metrics.predicted(bucket, found.us)
+            self._own_metrics.set_prediction(bucket, found.us)
         log("info", "model_ready", model=self.name, buckets=engine.loaded.buckets, alone=engine.loaded.mixing)
         return old
 
@@ -229,10 +229,10 @@ class ServedModel:
             self._become("failed", failure.reason)
         self._see_core(failure)
 
-    def _lost(self, loaded: LoadedModel, error: DeviceError) -> None:
+    def _drop_engine(self, loaded: LoadedModel, error: DeviceError) -> None:
         """The device failed in a run; everybody who waited was told."""
         self._own_metrics.device_error()
-        log("error", "device_error", model=self.name, usable=error.usable, error=told(error))
+        log("error", "device_error", model=self.name, usable=error.usable, error=error_text(error))
         engine = self._engine
         if engine is not None and engine.loaded is loaded:  # else its successor serves already
             self._engine = None
@@ -242,9 +242,9 @@ class ServedModel:
             if error.usable:
                 if BACKOFF.now() - self._ready_since >= BACKOFF.longest_s:
                     self._attempts = 0
-                self._recover(told(error))
+                self._recover(error_text(error))
             else:
-                self._become("failed", told(error))
+                self._become("failed", error_text(error))
         self._see_core(failure_of(error))
 
     def _see_core(self, failure: Failure) -> None:
@@ -283,7 +283,7 @@ class ServedModel:
         thread = ComputeThread(f"compute {self.name}")
         try:
             loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, self._settings))
-            return self._assembled(loaded, thread)
+            return self._assemble(loaded, thread)
         except Exception as error:
             thread.stop()
             if isinstance(error, DeviceError):
@@ -293,7 +293,7 @@ class ServedModel:
             thread.stop()
             raise
 
-    def _assembled(self, loaded: LoadedModel, thread: ComputeThread) -> _Engine:
+    def _assemble(self, loaded: LoadedModel, thread: ComputeThread) -> _Engine:
         settings = self._settings
         limits = Limits(loaded.most_rows, settings.max_delay_ms / 1e3, settings.max_queue)
         shadow = None
@@ -301,7 +301,7 @@ class ServedModel:
             shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
         labels = labels_of(loaded.metadata) or looked_up_labels(loaded.session.model)
         batcher = Batcher(
-            self.name, loaded, thread, limits, self._metrics, on_lost=lambda error: self._lost(loaded, error)
+            self.name, loaded, thread, limits, self._metrics, on_lost=lambda error: self._drop_engine(loaded, error)
         )
         checker = Checker(loaded, settings.max_tensor_elements)
         return _Engine(loaded, thread, batcher, checker, shadow, labels or None)
@@ -309,7 +309,7 @@ class ServedModel:
     def _ready_engine(self) -> _Engine:
         if self._of._engine is not None:
             return self._of._engine
-        self._metrics.rejected("not_ready")
+        self._metrics.count_rejection("not_ready")
         now = self._of
         why = f": {now.reason}" if now.reason else ""
         raise Problem(503, f"the model {self.name!r} is {now.state}{why}", retry_after=now.retry_after)

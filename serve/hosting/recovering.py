@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from trnrt.errors import BackendError, DeviceError, TrnrtError
-from trnrt.serve.http.problems import told
+from trnrt.serve.http.problems import error_text
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Failure:
 def failure_of(error: Exception) -> Failure:
     """What an error that came while a model was loaded means for it; the error, and what it holds, is let go."""
     if isinstance(error, DeviceError):
-        return Failure(told(error), device=error.usable, backend=True, core=not error.usable)
+        return Failure(error_text(error), device=error.usable, backend=True, core=not error.usable)
     if isinstance(error, TrnrtError):
-        return Failure(told(error), backend=isinstance(error, BackendError))
+        return Failure(error_text(error), backend=isinstance(error, BackendError))
     # A model is data: whatever it does to its own loading, the others are served.
     return Failure(f"it does not load: {type(error).__name__}: {error}")

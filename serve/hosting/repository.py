@@ -55,9 +55,9 @@ class Repository:
         """Whether other workers still load their models: who asks one of them asks all."""
         self._broadcast, self._unloaded = broadcast, unloaded
         known = model_files(settings) if files is None else files
-        self.models: dict[str, Model] = {name: self._made(name, path) for name, path in known.items()}
+        self.models: dict[str, Model] = {name: self._make_model(name, path) for name, path in known.items()}
 
-    def _made(self, name: str, path: Path) -> Model:
+    def _make_model(self, name: str, path: Path) -> Model:
         """A model that is not loaded yet; where something else computes its batches, another one."""
         return ServedModel(name, path, self.settings, self.metrics, self.core_lost)
 
@@ -130,7 +130,7 @@ class Repository:
         """Be ready no more, and wait until nothing is queued or computed."""
         self.draining = True
         for model in list(self.models.values()):
-            await model.finished()
+            await model.wait_idle()
 
     async def _on_all(self, action: Action, name: str) -> None:
         if name not in self.models and action == "load":
@@ -144,7 +144,7 @@ class Repository:
         """Take up a file that was put into the folder after the start."""
         for path in folder_files(self.settings.model_dir):
             if path.stem == name:  # compared with what is there: no name leads out of the folder
-                self.models[name] = self._made(name, path)
+                self.models[name] = self._make_model(name, path)
 
 
 def _tidy() -> None:

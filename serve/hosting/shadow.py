@@ -27,8 +27,8 @@ from trnrt.validate import (
     Tolerance,
     changed_decisions,
     compare,
+    default_tolerance,
     open_onnxruntime,
-    plain,
     run_onnxruntime,
 )
 
@@ -80,7 +80,7 @@ class Shadow:
             self._stopped.wait(min(_REST_S, took * (1 / MOST_OF_A_CORE - 1)))
 
     @staticmethod
-    def _against(
+    def _compare_outputs(
         outputs: Mapping[str, Array], expected: Mapping[str, Array], allowed: Mapping[str, Tolerance]
     ) -> list[OutputComparison]:
         return [compare(n, outputs[n], expected[n], allowed[n].rtol, allowed[n].atol) for n in expected]
@@ -91,12 +91,14 @@ class Shadow:
                 self._reference = open_onnxruntime(self._session, threads=1)
             found = map(as_matrix, run_onnxruntime(self._session, feeds, reference=self._reference))
             expected = dict(zip(self._names, found, strict=True))
-            compared = self._against(outputs, expected, dict.fromkeys(expected, plain(self._session.dtype)))
+            compared = self._compare_outputs(
+                outputs, expected, dict.fromkeys(expected, default_tolerance(self._session.dtype))
+            )
             if not all(
                 one.passed for one in compared
             ):  # before it is called drift: rounding may do more to some outputs
                 noise = self._noise = self._noise or Noise(self._session, threads=1)
-                compared = self._against(outputs, expected, noise.tolerances(feeds, expected))
+                compared = self._compare_outputs(outputs, expected, noise.tolerances(feeds, expected))
             changed = changed_decisions(outputs, expected) or 0
         except Exception as error:  # onnxruntime's errors share no base class, and a shadow harms nobody
             self._metrics.shadow("failed")

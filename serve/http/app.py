@@ -20,7 +20,7 @@ from trnrt.serve.http.routes_operating import add_operating
 from trnrt.serve.http.routes_pages import router_for
 from trnrt.serve.http.routes_predict import add_predict
 from trnrt.serve.http.routes_protocol import add_protocol
-from trnrt.serve.http.tensors import shown
+from trnrt.serve.http.tensors import value_text
 
 DESCRIPTION = """ONNX models, served by the Open Inference Protocol (version 2) and by a simple `POST /predict`.
 
@@ -65,7 +65,7 @@ def make_app(repository: Repository) -> FastAPI:
 async def _http_error(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: unknown paths and methods, and forms that are none."""
     assert isinstance(error, HTTPException)
-    path, method = shown(request.scope["path"]), shown(request.scope["method"])
+    path, method = value_text(request.scope["path"]), value_text(request.scope["method"])
     texts = {
         404: f"there is no {path} here; /openapi.json has the paths of this server",
         405: f"{path} does not take {method}; it takes {(error.headers or {}).get('Allow', 'others')}",

@@ -20,7 +20,7 @@ def form_of(model: Model) -> dict[str, Any]:
     inputs = model.inputs
     if len(inputs) == 1 and len(inputs[0].shape) == 4:
         try:
-            return {"kind": "image", **_picture(recipe(_declared(inputs[0]), model.metadata, ImageOptions()))}
+            return {"kind": "image", **_picture(recipe(_tensor_info(inputs[0]), model.metadata, ImageOptions()))}
         except InputError as error:
             return {"kind": "json", "reason": str(error)}
     columns = [column for tensor in inputs for column in _columns(tensor)]
@@ -29,7 +29,7 @@ def form_of(model: Model) -> dict[str, Any]:
     return {"kind": "json", "reason": ""}
 
 
-def _declared(tensor: TensorMeta) -> TensorInfo:
+def _tensor_info(tensor: TensorMeta) -> TensorInfo:
     return TensorInfo(tensor.name, tensor.dtype, tuple(None if dim < 0 else dim for dim in tensor.shape))
 
 

@@ -90,28 +90,28 @@ class Tracked:
         inner = {**scope, "method": "GET"} if method == "HEAD" else scope
         sender = _Sender(send, identity, with_body=method != "HEAD")
         try:
-            await self._answered(inner, receive, sender)
+            await self._answer_request(inner, receive, sender)
         finally:
-            self._done(inner, method, sender, time.perf_counter() - began)
+            self._record_request(inner, method, sender, time.perf_counter() - began)
 
     def _new_id(self) -> str:
         """Random for each worker's run, and counted within it, which is faster than random for each request."""
         return f"{self._prefix}{next(self._numbers):016x}"
 
-    async def _answered(self, scope: Scope, receive: Receive, sender: _Sender) -> None:
+    async def _answer_request(self, scope: Scope, receive: Receive, sender: _Sender) -> None:
         """The app's answer, or that of what it raised. Re-raises what comes when an answer is half sent."""
         try:
             await self.app(scope, receive, sender)
         except Problem as problem:
-            await self._failed(problem, sender)
+            await self._answer_problem(problem, sender)
         except Exception:
             log("error", "unhandled", traceback=traceback.format_exc())
             if sender.status:
                 # The connection must be broken off: that is what the server does with an error.
                 raise
-            await self._failed(Problem(500, f"{INTERNAL}: {request_id.get()}"), sender)
+            await self._answer_problem(Problem(500, f"{INTERNAL}: {request_id.get()}"), sender)
 
-    async def _failed(self, problem: Problem, sender: _Sender) -> None:
+    async def _answer_problem(self, problem: Problem, sender: _Sender) -> None:
         if sender.status:
             raise problem
         if problem.status == GONE:
@@ -120,7 +120,7 @@ class Tracked:
         sender.error = problem.text
         await answer(problem, sender)
 
-    def _done(self, scope: Scope, method: str, sender: _Sender, seconds: float) -> None:
+    def _record_request(self, scope: Scope, method: str, sender: _Sender, seconds: float) -> None:
         # Of the client's own words only what a route or a table knows becomes a label: they have no end.
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
@@ -192,7 +192,7 @@ class Gate:
             self._refuse("concurrency", f"the bodies of the requests that it answers take {self.held} bytes already")
 
     def _refuse(self, reason: str, text: str) -> None:
-        self._repository.metrics.rejected(reason)
+        self._repository.metrics.count_rejection(reason)
         raise Problem(503, text, {"Retry-After": FULL_RETRY_S})
 
     def _check_key(self, scope: Scope, path: str) -> None:
@@ -202,7 +202,7 @@ class Gate:
         # Each is compared, and each in constant time: how long it takes tells nothing about any of them.
         if sum([hmac.compare_digest(given or b"", key) for key in self._keys]) and given is not None:
             return
-        self._repository.metrics.rejected("key")
+        self._repository.metrics.count_rejection("key")
         reason = "no API key" if given is None else "a wrong API key"
         way_out = "send one as Authorization: Bearer KEY or as X-API-Key: KEY"
         raise Problem(401, f"{reason}; {way_out}", {"WWW-Authenticate": 'Bearer realm="trnrt"'})
@@ -218,7 +218,7 @@ class Gate:
             raise self._too_large()
 
     def _too_large(self) -> Problem:
-        self._repository.metrics.rejected("body")
+        self._repository.metrics.count_rejection("body")
         limit = f"{self._largest} bytes ({self._largest >> 20} MiB), which is the server's limit"
         return Problem(413, f"the body has more than {limit}")
 
@@ -265,7 +265,7 @@ class Deadline:
         except TimeoutError:
             if not limit.expired():
                 raise
-            self._repository.metrics.rejected("timeout")
+            self._repository.metrics.count_rejection("timeout")
             raise Problem(504, f"the request took longer than {self._seconds:g} s, the server's limit") from None
         except asyncio.CancelledError:
             if not watch.gone:

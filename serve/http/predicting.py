@@ -17,8 +17,8 @@ from trnrt.errors import InputError
 from trnrt.importer import TensorInfo
 from trnrt.inputs.images import ImageOptions, NamedPicture, read_images, recipe
 from trnrt.serve.hosting.models import TensorMeta
-from trnrt.serve.http.protocol import RequestError, listed, output_datatype
-from trnrt.serve.http.tensors import TensorError, check_shape, datatype_of, from_json, shown, to_json
+from trnrt.serve.http.protocol import RequestError, names_text, output_datatype
+from trnrt.serve.http.tensors import TensorError, check_shape, datatype_of, from_json, to_json, value_text
 
 Array = NDArray[Any]
 
@@ -43,33 +43,37 @@ def feeds_of(instances: object, inputs: Sequence[TensorMeta], most_elements: int
     """
     if type(instances) is not list or not instances:
         raise RequestError(
-            f"instances is {'an empty list' if instances == [] else shown(instances)}; it is a list of rows"
+            f"instances is {'an empty list' if instances == [] else value_text(instances)}; it is a list of rows"
         )
     if len(instances) > most_elements:
         raise RequestError(f"there are {len(instances)} instances; the limit of this server is {most_elements}")
     rows: dict[str, list[Any]] = {meta.name: [] for meta in inputs}
     for place, instance in enumerate(instances):
-        for name, value in _named(instance, place, rows).items():
+        for name, value in _values_by_input(instance, place, rows).items():
             rows[name].append(value)
-    return {meta.name: _stacked(rows[meta.name], meta, most_elements) for meta in inputs}
+    return {meta.name: _stack_rows(rows[meta.name], meta, most_elements) for meta in inputs}
 
 
-def _named(instance: object, place: int, known: Mapping[str, object]) -> dict[str, Any]:
+def _values_by_input(instance: object, place: int, known: Mapping[str, object]) -> dict[str, Any]:
     """A row's values by input; a model with one input needs no names."""
     if isinstance(instance, dict):
         if set(instance) != set(known):
-            raise RequestError(f"instance {place} has {listed(list(instance))}; the inputs are {listed(list(known))}")
+            raise RequestError(
+                f"instance {place} has {names_text(list(instance))}; the inputs are {names_text(list(known))}"
+            )
         return instance
     if len(known) != 1:
-        raise RequestError(f"instance {place} is {shown(instance)}; it is an object with {listed(list(known))}")
+        raise RequestError(
+            f"instance {place} is {value_text(instance)}; it is an object with {names_text(list(known))}"
+        )
     return dict.fromkeys(known, instance)
 
 
-def _stacked(rows: list[Any], meta: TensorMeta, most_elements: int) -> Array:
+def _stack_rows(rows: list[Any], meta: TensorMeta, most_elements: int) -> Array:
     """The rows of one input as one array."""
     datatype = datatype_of(meta.dtype)
     if datatype is None or not meta.shape:
-        raise RequestError(f"input {shown(meta.name)} has no rows; use the protocol's infer for this model")
+        raise RequestError(f"input {value_text(meta.name)} has no rows; use the protocol's infer for this model")
     made: list[Array] = []
     for place, row in enumerate(rows):
         try:
@@ -81,7 +85,7 @@ def _stacked(rows: list[Any], meta: TensorMeta, most_elements: int) -> Array:
                 found, first = list(made[-1].shape[1:]), list(made[0].shape[1:])
                 raise TensorError(f"it has the shape {found}, and the first one {first}")
         except TensorError as error:
-            raise RequestError(f"instance {place}, input {shown(meta.name)}: {error}") from None
+            raise RequestError(f"instance {place}, input {value_text(meta.name)}: {error}") from None
     return np.concatenate(made)
 
 
@@ -119,7 +123,7 @@ def pictures_of(
     """
     if len(inputs) != 1:
         raise RequestError(
-            f"a picture can't be all of the model's inputs, which are {listed([m.name for m in inputs])}"
+            f"a picture can't be all of the model's inputs, which are {names_text([m.name for m in inputs])}"
         )
     (meta,) = inputs
     wanted = TensorInfo(meta.name, meta.dtype, tuple(None if size < 0 else size for size in meta.shape))
@@ -208,7 +212,7 @@ def _rows(array: Array, meta: TensorMeta, rows: int) -> list[Any]:
     try:
         flat[:] = to_json(array, output_datatype(meta), None)
     except TensorError as error:
-        raise TensorError(f"output {shown(meta.name)}: {error}; use the protocol's infer") from None
+        raise TensorError(f"output {value_text(meta.name)}: {error}; use the protocol's infer") from None
     nested: list[Any] = flat.reshape(array.shape).tolist()
     if not array.ndim or len(nested) != rows:
         # An output without rows belongs to all of them.

@@ -37,9 +37,9 @@ def problem_of(error: TrnrtError) -> Problem:
     if isinstance(error, DeviceError):
         return Problem(503, f"the device failed: {error}", retry_after=RETRY_AFTER_S)
     status = 400 if isinstance(error, InputError) else 500
-    return Problem(status, told(error))
+    return Problem(status, error_text(error))
 
 
-def told(error: TrnrtError) -> str:
+def error_text(error: TrnrtError) -> str:
     """An error's message and, after a semicolon, what would help."""
     return f"{error}; {error.hint}" if error.hint else str(error)

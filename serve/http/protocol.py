@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.serve.http import tensors
-from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES, Datatype, TensorError, datatype_of, shown
+from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES, Datatype, TensorError, datatype_of, value_text
 
 Array = NDArray[Any]
 
@@ -66,7 +66,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
-        raise RequestError(f"the JSON names {shown(twice)} twice in one object")
+        raise RequestError(f"the JSON names {value_text(twice)} twice in one object")
     return made
 
 
@@ -104,10 +104,10 @@ def dumps(value: object) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def listed(names: Sequence[str]) -> str:
+def names_text(names: Sequence[str]) -> str:
     """Names in a message, not all of very many."""
     more = f" and {len(names) - _LONGEST_LIST} more" if len(names) > _LONGEST_LIST else ""
-    return ", ".join(shown(name) for name in names[:_LONGEST_LIST]) + more if names else "none"
+    return ", ".join(value_text(name) for name in names[:_LONGEST_LIST]) + more if names else "none"
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def header_length(text: str | None, size: int) -> int | None:
         return None
     # Not int(): it takes signs, spaces, underscores, and the digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise RequestError(f"{HEADER_LENGTH} is {shown(text)}; it is the number of bytes of the JSON")
+        raise RequestError(f"{HEADER_LENGTH} is {value_text(text)}; it is the number of bytes of the JSON")
     if int(text) > size:
         raise RequestError(f"{HEADER_LENGTH} is {int(text)}, and the body has only {size} bytes")
     return int(text)
@@ -143,13 +143,15 @@ def parse_infer(
     binary = memoryview(body)[length:] if length is not None else memoryview(b"")
     request = loads(body if length is None else memoryview(body)[:length])
     if type(request) is not dict:
-        raise RequestError(f"the request is {shown(request)}; it is an object with inputs")
+        raise RequestError(f"the request is {value_text(request)}; it is an object with inputs")
     parameters = _parameters(request, "the request")
     policy = parameters.get("nan_policy")
     if policy is not None and (type(policy) is not str or policy not in NAN_POLICIES):
-        raise RequestError(f"nan_policy is {shown(policy)}; it is {' or '.join(map(repr, NAN_POLICIES))}")
+        raise RequestError(f"nan_policy is {value_text(policy)}; it is {' or '.join(map(repr, NAN_POLICIES))}")
     feeds = _feeds(request.get("inputs"), binary, length is not None, inputs, most_elements)
-    wanted, chosen = _wanted(request.get("outputs"), outputs, _flag(parameters, "binary_data_output", "the request"))
+    wanted, chosen = _wanted_outputs(
+        request.get("outputs"), outputs, _flag(parameters, "binary_data_output", "the request")
+    )
     return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy)
 
 
@@ -157,7 +159,7 @@ def _id(given: object) -> str | None:
     if given is None:
         return None
     if type(given) is not str:
-        raise RequestError(f"the id is {shown(given)}; it is a string")
+        raise RequestError(f"the id is {value_text(given)}; it is a string")
     if not tensors.is_text(given):
         raise RequestError("the id holds half a surrogate pair, which is no text")
     return given
@@ -168,7 +170,7 @@ def _parameters(holder: dict[str, Any], title: str) -> dict[str, Any]:
     if given is None:
         return {}
     if type(given) is not dict:
-        raise RequestError(f"the parameters of {title} are {shown(given)}; they are an object")
+        raise RequestError(f"the parameters of {title} are {value_text(given)}; they are an object")
     for name in _REFUSED:
         if name in given:
             raise RequestError(f"{title} has the parameter {name!r}; this server does not serve that extension")
@@ -178,7 +180,7 @@ def _parameters(holder: dict[str, Any], title: str) -> dict[str, Any]:
 def _flag(parameters: dict[str, Any], name: str, title: str, default: bool = False) -> bool:
     given = parameters.get(name, default)
     if type(given) is not bool:
-        raise RequestError(f"{name} of {title} is {shown(given)}; it is true or false")
+        raise RequestError(f"{name} of {title} is {value_text(given)}; it is true or false")
     return given
 
 
@@ -186,22 +188,22 @@ def _feeds(
     given: object, binary: memoryview, has_binary: bool, known: Mapping[str, Meta], most_elements: int
 ) -> dict[str, Array]:
     if type(given) is not list:
-        raise RequestError(f"inputs is {shown(given)}; it is a list of tensors")
+        raise RequestError(f"inputs is {value_text(given)}; it is a list of tensors")
     feeds: dict[str, Array] = {}
     for place, tensor in enumerate(given):
         if type(tensor) is not dict:
-            raise RequestError(f"input {place} is {shown(tensor)}; it is an object")
+            raise RequestError(f"input {place} is {value_text(tensor)}; it is an object")
         name = tensor.get("name")
         if type(name) is not str:
-            raise RequestError(f"the name of input {place} is {shown(name)}; it is a string")
+            raise RequestError(f"the name of input {place} is {value_text(name)}; it is a string")
         if name not in known:
-            raise RequestError(f"the model has no input {shown(name)}; its inputs are {listed(list(known))}")
+            raise RequestError(f"the model has no input {value_text(name)}; its inputs are {names_text(list(known))}")
         if name in feeds:
-            raise RequestError(f"input {shown(name)} is given twice")
+            raise RequestError(f"input {value_text(name)} is given twice")
         try:
             feeds[name], used = _tensor(tensor, known[name], binary, has_binary, most_elements)
         except TensorError as error:
-            raise RequestError(f"input {shown(name)}: {error}") from None
+            raise RequestError(f"input {value_text(name)}: {error}") from None
         binary = binary[used:]
     if len(binary):
         raise RequestError(f"the body has {len(binary)} bytes behind the JSON that belong to no input")
@@ -214,48 +216,48 @@ def _tensor(
     """One input, and how many bytes of ``binary`` it took."""
     datatype = _datatype(tensor.get("datatype"), meta)
     shape = tensors.check_shape(tensor.get("shape"), most_elements)
-    parameters = _parameters(tensor, f"input {shown(meta.name)}")
+    parameters = _parameters(tensor, f"input {value_text(meta.name)}")
     size = parameters.get("binary_data_size")
     if size is None:
         if "data" not in tensor:
             raise TensorError("it has no data, and no binary_data_size")
         return tensors.from_json(tensor["data"], shape, datatype), 0
     if type(size) is not int or size < 0:
-        raise TensorError(f"its binary_data_size is {shown(size)}; it is a number of bytes")
+        raise TensorError(f"its binary_data_size is {value_text(size)}; it is a number of bytes")
     if "data" in tensor:
         raise TensorError("it has both data and binary_data_size; it is one of them")
     if not has_binary:
         raise TensorError(f"it has a binary_data_size, and the request no header {HEADER_LENGTH}")
     if size > len(binary):
-        raise TensorError(f"its binary_data_size is {shown(size)}; only {len(binary)} bytes of the body are left")
+        raise TensorError(f"its binary_data_size is {value_text(size)}; only {len(binary)} bytes of the body are left")
     return tensors.from_binary(binary[:size], shape, datatype), size
 
 
 def _datatype(given: object, meta: Meta) -> Datatype:
     if type(given) is not str or given not in DATATYPES:
-        raise TensorError(f"its datatype is {shown(given)}; datatypes are {', '.join(DATATYPES)}")
+        raise TensorError(f"its datatype is {value_text(given)}; datatypes are {', '.join(DATATYPES)}")
     wanted = datatype_of(meta.dtype)
     if wanted is None or wanted.name != given:
         raise TensorError(f"its datatype is {given}; the model wants {wanted.name if wanted else meta.dtype}")
     return wanted
 
 
-def _wanted(given: object, known: Mapping[str, Meta], binary: bool) -> tuple[list[str], frozenset[str]]:
+def _wanted_outputs(given: object, known: Mapping[str, Meta], binary: bool) -> tuple[list[str], frozenset[str]]:
     """The outputs asked for, all where nothing is said, and which of them are wanted as binary data."""
     if given is None or given == []:
         return list(known), frozenset(known if binary else ())
     if type(given) is not list:
-        raise RequestError(f"outputs is {shown(given)}; it is a list of objects with a name")
+        raise RequestError(f"outputs is {value_text(given)}; it is a list of objects with a name")
     wanted: dict[str, bool] = {}
     for place, output in enumerate(given):
         name = output.get("name") if type(output) is dict else None
         if type(name) is not str:
-            raise RequestError(f"output {place} is {shown(output)}; it is an object with a name")
+            raise RequestError(f"output {place} is {value_text(output)}; it is an object with a name")
         if name not in known:
-            raise RequestError(f"the model has no output {shown(name)}; its outputs are {listed(list(known))}")
+            raise RequestError(f"the model has no output {value_text(name)}; its outputs are {names_text(list(known))}")
         if name in wanted:
-            raise RequestError(f"output {shown(name)} is asked for twice")
-        title = f"output {shown(name)}"
+            raise RequestError(f"output {value_text(name)} is asked for twice")
+        title = f"output {value_text(name)}"
         wanted[name] = _flag(_parameters(output, title), "binary_data", title, binary)
     return list(wanted), frozenset(name for name, chosen in wanted.items() if chosen)
 
@@ -288,7 +290,7 @@ def render_infer(
                 tensor["data"] = tensors.to_json(array, datatype, request.nan_policy)
             except TensorError as error:
                 way_out = "ask for binary data, or say what to send with the request's parameters.nan_policy"
-                raise TensorError(f"output {shown(name)}: {error}; {way_out}") from None
+                raise TensorError(f"output {value_text(name)}: {error}; {way_out}") from None
         described.append(tensor)
     answer: dict[str, Any] = {"model_name": model, "outputs": described}
     if request.id is not None:
@@ -303,7 +305,7 @@ def output_datatype(meta: Meta) -> Datatype:
     """The datatype of an output. TensorError where the protocol has none for it."""
     datatype = datatype_of(meta.dtype)
     if datatype is None:
-        raise TensorError(f"{shown(meta.name)} is {meta.dtype}, for which the protocol has no datatype")
+        raise TensorError(f"{value_text(meta.name)} is {meta.dtype}, for which the protocol has no datatype")
     return datatype
 
 

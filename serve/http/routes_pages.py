@@ -56,7 +56,7 @@ def router_for(repository: Repository) -> APIRouter:
 
     @router.get("/models.json")
     async def models() -> Response:
-        return JSONResponse(described(repository), headers={**HEADERS, "Cache-Control": "no-store"})
+        return JSONResponse(server_document(repository), headers={**HEADERS, "Cache-Control": "no-store"})
 
     return router
 
@@ -72,7 +72,7 @@ def _file(request: Request, name: str, kept: dict[str, bytes]) -> Response:
     return Response(kept[name], headers=headers, media_type=TYPES[name.rpartition(".")[2]])
 
 
-def described(repository: Repository) -> dict[str, Any]:
+def server_document(repository: Repository) -> dict[str, Any]:
     """The server and its models, as the page shows them."""
     settings = repository.settings
     server = {

@@ -21,7 +21,7 @@ from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads
 from trnrt.serve.http.routes import JSONAnswer, add_route, media_type
 from trnrt.serve.http.routes_protocol import check_ready, timing
-from trnrt.serve.http.tensors import TensorError, shown
+from trnrt.serve.http.tensors import TensorError, value_text
 
 Array = NDArray[Any]
 
@@ -42,10 +42,12 @@ def add_predict(app: FastAPI, repository: Repository) -> None:
         declares. The answer has a prediction for each row.
         """
         began = time.perf_counter()
-        model = _chosen(repository, request)
+        model = _chosen_model(repository, request)
         check_ready(model)
         if not model.has_batch:
-            raise Problem(400, f"the inputs of model {shown(model.name)} have no rows; use the protocol's infer for it")
+            raise Problem(
+                400, f"the inputs of model {value_text(model.name)} have no rows; use the protocol's infer for it"
+            )
         kind = media_type(request, (JSON, FORM, *PICTURES))
         with model.arriving():
             try:
@@ -68,7 +70,7 @@ def add_predict(app: FastAPI, repository: Repository) -> None:
     add_route(app, "POST", "/predict", predict, tag="Predict", responses=answers, extra=schemas.PREDICT)
 
 
-def _chosen(repository: Repository, request: Request) -> Model:
+def _chosen_model(repository: Repository, request: Request) -> Model:
     """The model that the query names, or the only one."""
     named = request.query_params.getlist("model")
     if len(named) > 1:
@@ -77,13 +79,13 @@ def _chosen(repository: Repository, request: Request) -> Model:
         return repository.get(named[0]).view()
     if len(repository.models) == 1:
         return repository.get(next(iter(repository.models))).view()
-    names = ", ".join(shown(name) for name in repository.models) or "none"
+    names = ", ".join(value_text(name) for name in repository.models) or "none"
     raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
 
 
 async def _feeds(request: Request, kind: str, model: Model, most_elements: int) -> dict[str, Array]:
     if kind == FORM:
-        return await _from_pictures(await _uploaded(request), model, most_elements)
+        return await _from_pictures(await _read_uploads(request), model, most_elements)
     body = await request.body()
     if kind in PICTURES:
         return await _from_pictures([("the body", body)], model, most_elements)
@@ -100,7 +102,7 @@ async def _from_pictures(files: list[tuple[str, bytes]], model: Model, most_elem
     return await asyncio.to_thread(pictures_of, files, model.inputs, model.metadata, largest)
 
 
-async def _uploaded(request: Request) -> list[tuple[str, bytes]]:
+async def _read_uploads(request: Request) -> list[tuple[str, bytes]]:
     """The files of a form, whatever their fields are called, with the names that they have there."""
     async with request.form(max_files=MOST_PICTURES, max_fields=MOST_PICTURES) as form:
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]

@@ -26,7 +26,7 @@ from trnrt.serve.http.protocol import (
     render_infer,
 )
 from trnrt.serve.http.routes import Handler, JSONAnswer, add_route, media_type
-from trnrt.serve.http.tensors import TensorError, shown
+from trnrt.serve.http.tensors import TensorError, value_text
 
 PLATFORM = "trnrt_onnx"
 _HEADER_LENGTH = HEADER_LENGTH.lower().encode("ascii")
@@ -79,7 +79,7 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
             raise Problem(503, "the server is shutting down")
         if not repository.ready:
             # Why is at the model's own path: this one needs no key.
-            waiting = [f"{shown(name)} is {repository.get(name).state}" for name in repository.reasons]
+            waiting = [f"{value_text(name)} is {repository.get(name).state}" for name in repository.reasons]
             raise Problem(503, f"not ready: {', '.join(waiting) or 'other workers load their models'}")
         return JSONAnswer({"ready": True})
 
@@ -95,12 +95,14 @@ def _add_server(app: FastAPI, repository: Repository) -> None:
     add_route(app, "GET", "/v2/", server_metadata, tag=tag, responses=answers, hidden=True)
 
 
-def found(repository: Repository, request: Request) -> Model:
+def find_model(repository: Repository, request: Request) -> Model:
     """The model of a path. Problem(404) where there is none, or no such version of it."""
     model = repository.get(request.path_params["model"])
     version = request.path_params.get("version", VERSION)
     if version != VERSION:
-        raise Problem(404, f"model {shown(model.name)} has no version {shown(version)}; its only version is {VERSION}")
+        raise Problem(
+            404, f"model {value_text(model.name)} has no version {value_text(version)}; its only version is {VERSION}"
+        )
     return model.view()
 
 
@@ -108,14 +110,14 @@ def check_ready(model: Model) -> None:
     """Problem(503) with the reason unless the model is ready."""
     if model.state != "ready":
         reason = f": {model.reason}" if model.reason else ""
-        text = f"model {shown(model.name)} is not ready, but {model.state}{reason}"
+        text = f"model {value_text(model.name)} is not ready, but {model.state}{reason}"
         raise Problem(503, text, retry_after=model.retry_after)
 
 
 def _model_metadata(repository: Repository) -> Handler:
     async def model_metadata(request: Request) -> Response:
         """A model's inputs and outputs."""
-        model = found(repository, request)
+        model = find_model(repository, request)
         if not model.inputs and not model.outputs:
             # Nothing is known of a model that was not loaded.
             check_ready(model)
@@ -135,7 +137,7 @@ def _model_metadata(repository: Repository) -> Handler:
 def _model_ready(repository: Repository) -> Handler:
     async def model_ready(request: Request) -> Response:
         """Whether a model is ready; the reason where it is not."""
-        model = found(repository, request)
+        model = find_model(repository, request)
         check_ready(model)
         return JSONAnswer({"name": model.name, "ready": True})
 
@@ -147,7 +149,7 @@ def _infer(repository: Repository) -> Handler:
 
     async def infer(request: Request) -> Response:
         """Run a model."""
-        model = found(repository, request)
+        model = find_model(repository, request)
         check_ready(model)
         media_type(request, (JSON, BINARY))
         outputs = {meta.name: meta for meta in model.outputs}

@@ -74,7 +74,7 @@ def datatype_of(dtype: str) -> Datatype | None:
     return _OF_MODEL.get(dtype)
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """A client's value in a message: short, escaped, whatever it is."""
     if isinstance(value, int) and value.bit_length() > 200:
         # Writing it out takes long, or is refused by Python.
@@ -90,22 +90,24 @@ def shown(value: object) -> str:
 def check_shape(shape: object, most_elements: int) -> tuple[int, ...]:
     """A shape as the client gave it: whole numbers from 0 that make at most ``most_elements`` elements."""
     if not isinstance(shape, list):
-        raise TensorError(f"its shape is {shown(shape)}; it is a list of whole numbers")
+        raise TensorError(f"its shape is {value_text(shape)}; it is a list of whole numbers")
     if len(shape) > MOST_DIMENSIONS:
         raise TensorError(f"its shape has {len(shape)} dimensions; the limit is {MOST_DIMENSIONS}")
     for place, size in enumerate(shape):
         if type(size) is not int or size < 0:
-            raise TensorError(f"dimension {place} of its shape is {shown(size)}; it is a whole number from 0")
+            raise TensorError(f"dimension {place} of its shape is {value_text(size)}; it is a whole number from 0")
     # Of a shape with a 0 the others count, too: numpy has limits for them.
     elements = math.prod(size or 1 for size in shape)
     if elements > most_elements:
-        raise TensorError(f"its shape asks for {shown(elements)} elements; the limit of this server is {most_elements}")
+        raise TensorError(
+            f"its shape asks for {value_text(elements)} elements; the limit of this server is {most_elements}"
+        )
     return tuple(shape)
 
 
 def from_json(data: object, shape: tuple[int, ...], datatype: Datatype) -> Array:
     """The tensor that JSON ``data``, nested like ``shape`` or flat, holds."""
-    flat = _flattened(data, shape)
+    flat = _flatten(data, shape)
     elements = math.prod(shape)
     if len(flat) != elements:
         raise TensorError(f"its data has {len(flat)} elements; shape {list(shape)} has {elements}")
@@ -172,11 +174,11 @@ def _text(item: object) -> str:
     return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
 
 
-def _flattened(data: object, shape: tuple[int, ...]) -> list[Any]:
+def _flatten(data: object, shape: tuple[int, ...]) -> list[Any]:
     """``data`` as one list: as it is where it is flat; where it is nested it must be so just like ``shape``."""
     if not isinstance(data, list):
         if shape:
-            raise TensorError(f"its data is {shown(data)}; it is a list")
+            raise TensorError(f"its data is {value_text(data)}; it is a list")
         return [data]
     if not data or type(data[0]) is not list:
         return data
@@ -185,16 +187,16 @@ def _flattened(data: object, shape: tuple[int, ...]) -> list[Any]:
         if len(level) != math.prod(shape[:depth]):
             break
         if set(map(type, level)) != {list} or set(map(len, level)) != {size}:
-            raise _ragged(level, depth, shape)
+            raise _ragged_error(level, depth, shape)
         level = list(chain.from_iterable(level))
     return level
 
 
-def _ragged(level: list[Any], depth: int, shape: tuple[int, ...]) -> TensorError:
+def _ragged_error(level: list[Any], depth: int, shape: tuple[int, ...]) -> TensorError:
     """The error for the first item of a level that is no list of the shape's size."""
     size = shape[depth]
     place, item = next((k, item) for k, item in enumerate(level) if type(item) is not list or len(item) != size)
-    found = f"a list of {len(item)}" if isinstance(item, list) else shown(item)
+    found = f"a list of {len(item)}" if isinstance(item, list) else value_text(item)
     return TensorError(f"its nested data has {found} at level {depth}, item {place}, for shape {list(shape)}")
 
 
@@ -202,7 +204,7 @@ def _offender(flat: Sequence[object], kinds: tuple[type, ...]) -> TensorError:
     """The error for the first element that is none of ``kinds``."""
     place, item = next((k, item) for k, item in enumerate(flat) if type(item) not in kinds)
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    return TensorError(f"element {place} of its data is {shown(item)}; it is {words[kinds[-1]]}")
+    return TensorError(f"element {place} of its data is {value_text(item)}; it is {words[kinds[-1]]}")
 
 
 def _bools(flat: list[Any], datatype: Datatype) -> Array:
@@ -215,7 +217,7 @@ def _whole(flat: list[Any]) -> list[int]:
     """Whole numbers that were written with a point or an exponent, as some encoders do, as integers."""
     for place, item in enumerate(flat):
         if type(item) is float and not (item.is_integer() and abs(item) <= _LARGEST_EXACT):
-            raise TensorError(f"element {place} of its data is {shown(item)}; it is a whole number")
+            raise TensorError(f"element {place} of its data is {value_text(item)}; it is a whole number")
     return [int(item) for item in flat]
 
 
@@ -230,7 +232,7 @@ def _integers(flat: list[Any], datatype: Datatype) -> Array:
         limits = np.iinfo(datatype.dtype)
         place, item = next((k, item) for k, item in enumerate(whole) if not limits.min <= item <= limits.max)
         raise TensorError(
-            f"element {place} of its data is {shown(item)}; {datatype.name} holds {limits.min} to {limits.max}"
+            f"element {place} of its data is {value_text(item)}; {datatype.name} holds {limits.min} to {limits.max}"
         ) from None
 
 
@@ -241,7 +243,9 @@ def _floats(flat: list[Any], datatype: Datatype) -> Array:
     # JSON has no infinity, but numbers that are too large for any format, as 1e999.
     if flat and not (min(flat) >= -limit and max(flat) <= limit):
         place, item = next((k, item) for k, item in enumerate(flat) if not -limit <= item <= limit)
-        raise TensorError(f"element {place} of its data is {shown(item)}; {datatype.name} holds {-limit} to {limit}")
+        raise TensorError(
+            f"element {place} of its data is {value_text(item)}; {datatype.name} holds {-limit} to {limit}"
+        )
     return np.array(flat, datatype.dtype)
 
 

@@ -37,7 +37,7 @@ class Link:
         self._loop, self._act, self._stop, self._opened = loop, act, stop, opened
         loop.add_reader(self._connection.fileno(), self._receive)
 
-    def loaded(self, rows: list[SummaryRow]) -> None:
+    def send_loaded(self, rows: list[SummaryRow]) -> None:
         """Every model was loaded, or found to be not loadable."""
         self._send(("loaded", rows))
 

@@ -17,12 +17,12 @@ _REASONS = {
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket on which connections wait from now on. OptionError where that is not possible."""
-    listener = bound(host, port, BACKLOG)
+    listener = bind_socket(host, port, BACKLOG)
     listener.setblocking(False)
     return listener
 
 
-def bound(host: str, port: int, backlog: int | None = None) -> socket.socket:
+def bind_socket(host: str, port: int, backlog: int | None = None) -> socket.socket:
     """A socket that has the port, so that nobody is given it by chance; it listens only where there is a ``backlog``.
 
     OptionError where that is not possible, as with ``listen``.

@@ -34,19 +34,19 @@ def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
     """A table of the models, and below it where they answer and why some do not."""
     from trnrt.report.console import render
     from trnrt.report.tables import plain_table
-    from trnrt.report.text import escaped_lines, shown
+    from trnrt.report.text import escaped_lines, name_text
 
-    lines = [(shown(row.name), row.state, ", ".join(map(str, row.buckets)), _latency(row)) for row in rows]
+    lines = [(name_text(row.name), row.state, ", ".join(map(str, row.buckets)), _latency(row)) for row in rows]
     table = plain_table(("model", "state", "buckets", "predicted on the device"), lines)
-    told = [f"{shown(row.name)}: {escaped_lines(row.reason)}" for row in rows if row.reason]
+    told = [f"{name_text(row.name)}: {escaped_lines(row.reason)}" for row in rows if row.reason]
     ready = sum(row.state == "ready" for row in rows)
     return render([table]) + "".join(f"{text}\n" for text in [*told, f"{ready} of {len(rows)} ready at {url}"])
 
 
 def _latency(row: SummaryRow) -> str:
     """The least and the largest bucket."""
-    from trnrt.report.text import counted, range_text
+    from trnrt.report.text import count_text, range_text
 
     ends = sorted({min(row.predictions), max(row.predictions)}) if row.predictions else []
-    told = [(counted(rows, "row"), range_text(row.predictions[rows])) for rows in ends]
+    told = [(count_text(rows, "row"), range_text(row.predictions[rows])) for rows in ends]
     return "; ".join(f"{rows}: {time}" for rows, time in told) if len(told) > 1 else "".join(time for _, time in told)

@@ -69,7 +69,7 @@ class Doorkeeper:
             self._see()
 
     @property
-    def inside(self) -> int:
+    def pending_requests(self) -> int:
         """Requests that came before ``leave`` and are not answered yet."""
         return self._inside
 
@@ -155,15 +155,15 @@ class Worker:
         """Say not ready, answer what was accepted, close."""
         end = time.monotonic() + self.settings.drain_timeout
         self.repository.draining = True
-        log("info", "draining", accepted=keeper.inside)
+        log("info", "draining", accepted=keeper.pending_requests)
         leaving = asyncio.create_task(self._empty(keeper))
-        drained = await self._until(leaving, end)
+        drained = await self._wait_until(leaving, end)
         if not drained:
-            log("error", "drain_timeout", unanswered=keeper.inside, seconds=self.settings.drain_timeout)
+            log("error", "drain_timeout", unanswered=keeper.pending_requests, seconds=self.settings.drain_timeout)
             leaving.cancel()
             server.force_exit = True
         server.should_exit = True
-        if not await self._until(serving, max(end, time.monotonic() + 1.0)):
+        if not await self._wait_until(serving, max(end, time.monotonic() + 1.0)):
             server.force_exit = True
             with suppress(asyncio.CancelledError):
                 await serving
@@ -173,7 +173,7 @@ class Worker:
     async def _empty(self, keeper: Doorkeeper) -> None:
         await asyncio.gather(keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
 
-    async def _until(self, task: asyncio.Task[None], end: float) -> bool:
+    async def _wait_until(self, task: asyncio.Task[None], end: float) -> bool:
         """Whether the task is done by then; a second ``stop`` ends the waiting, too."""
         hurrying = asyncio.create_task(self._hurrying.wait())
         waited = [task, hurrying]
@@ -232,7 +232,7 @@ async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> 
         unloaded=share.unloaded,
         broadcast=None if link is None else link.broadcast,
     )
-    worker = Worker(share.settings, repository, on_loaded if link is None else link.loaded)
+    worker = Worker(share.settings, repository, on_loaded if link is None else link.send_loaded)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     # Ctrl-C reaches every process of a terminal; where there is a supervisor, it says what to do about it.
@@ -240,10 +240,10 @@ async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> 
     if link is not None:
         repository.others_loading = not share.succeeds
 
-        def opened() -> None:
+        def note_others_loaded() -> None:
             repository.others_loading = False
 
-        link.attach(loop, repository.act, worker.stop, opened)
+        link.attach(loop, repository.act, worker.stop, note_others_loaded)
     return await worker.run(listener, load_first=share.succeeds)
 
 

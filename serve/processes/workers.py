@@ -23,7 +23,7 @@ from typing import Any
 
 from trnrt.errors import TrnrtError
 from trnrt.serve.hosting.files import folder_files
-from trnrt.serve.http.problems import told
+from trnrt.serve.http.problems import error_text
 from trnrt.serve.processes.logs import Log, log, start_logging
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import MULTIPROC, ServeSettings
@@ -101,13 +101,13 @@ class Supervisor:
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._count_signal)
         return awake, wake
 
     def _supervise(self, awake: socket.socket) -> None:
         while self._end is None or self._children:
             self._spawn_due()
-            found = wait([awake, *self._waited()], self._pause())
+            found = wait([awake, *self._wait_handles()], self._pause())
             if awake in found:
                 with suppress(BlockingIOError):
                     awake.recv(4096)
@@ -118,10 +118,10 @@ class Supervisor:
                     self._bury(child)
             self._obey()
 
-    def _signalled(self, number: int, _frame: Any) -> None:
+    def _count_signal(self, number: int, _frame: Any) -> None:
         self._signals += 1
 
-    def _waited(self) -> list[Any]:
+    def _wait_handles(self) -> list[Any]:
         children = self._children.values()
         return [*(child.connection for child in children), *(child.process.sentinel for child in children)]
 
@@ -278,10 +278,10 @@ def work(
 
     link = Link(connection)
     try:
-        code = run_worker(Share(settings, files, unloaded, number, succeeds, link), listener, link.loaded)
+        code = run_worker(Share(settings, files, unloaded, number, succeeds, link), listener, link.send_loaded)
     except TrnrtError as error:  # no core is free: another process has it, or has it still
         logs = start_logging(settings.log_level, worker=number)
-        log("error", "worker_failed", reason=told(error))
+        log("error", "worker_failed", reason=error_text(error))
         logs.close()
         code = error.exit_code
     leave(code)

@@ -61,7 +61,7 @@ class Front:
     async def drain(self) -> None:
         """Be ready no more, refuse what is new, and wait until everything is answered that was accepted."""
         self.repository.draining = True
-        log("info", "draining", accepted=self._keeper.inside)
+        log("info", "draining", accepted=self._keeper.pending_requests)
         await asyncio.gather(self._keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
 
 
@@ -71,7 +71,7 @@ def _entrance(keeper: ASGIApp, app: ASGIApp) -> ASGIApp:
     Ray's proxy gives requests their id, or takes theirs, and says it in the answer: it must not stand there twice.
     """
 
-    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+    async def enter(scope: Scope, receive: Receive, send: Send) -> None:
         async def sender(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name, value) for name, value in message["headers"] if name != b"x-request-id"]
@@ -83,7 +83,7 @@ def _entrance(keeper: ASGIApp, app: ASGIApp) -> ASGIApp:
         else:
             await app(scope, receive, send)
 
-    return called
+    return enter
 
 
 def _receiver(scope: Scope, receive: Receive) -> Receive:
@@ -93,7 +93,7 @@ def _receiver(scope: Scope, receive: Receive) -> Receive:
         return receive
     given = False
 
-    async def received() -> Message:
+    async def receive_body() -> Message:
         nonlocal given
         if not given:
             given = True
@@ -102,7 +102,7 @@ def _receiver(scope: Scope, receive: Receive) -> Receive:
             pass  # the body again, from the proxy, which a front before this one may have taken
         return message
 
-    return received
+    return receive_body
 
 
 class RayRepository(Repository):
@@ -114,7 +114,7 @@ class RayRepository(Repository):
         self._sources = sources
         super().__init__(settings, metrics, files={name: Path(name) for name in sources})
 
-    def _made(self, name: str, path: Path) -> Model:
+    def _make_model(self, name: str, path: Path) -> Model:
         return RayModel(name, path, self.settings, self.metrics, self._sources[name])
 
     def get(self, name: str) -> Model:

@@ -127,19 +127,19 @@ class RayModel:
         self._check_outputs(outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         began = time.perf_counter()
-        with self._counted():
+        with self._count_waiting():
             try:
                 async with asyncio.timeout(limit):
                     answer = await self._answer(Ask(feeds, described.version, request_id.get()))
             except TimeoutError:
-                self._metrics.rejected("timeout")
+                self._metrics.count_rejection("timeout")
                 raise Problem(504, f"no answer within {limit:g} s, the server's limit for a request") from None
         if answer.described is not None:
             self._described = answer.described
             self._check_outputs(outputs)
         total = time.perf_counter() - began
         within = (answer.batch_ms + answer.compute_ms) / 1e3
-        self._own_metrics.answered(max(0.0, total - answer.compute_ms / 1e3), total)
+        self._own_metrics.count_answer(max(0.0, total - answer.compute_ms / 1e3), total)
         return Inference(
             outputs={name: answer.outputs[name] for name in outputs} if outputs else answer.outputs,
             queue_ms=max(0.0, total - within) * 1e3,
@@ -168,14 +168,14 @@ class RayModel:
     async def unload(self) -> None:
         """Ray's replicas stay until their application goes."""
 
-    async def finished(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until every request of this front has its answer."""
         while self._waiting:
             await asyncio.wait(self._waiting)
 
     async def _answer(self, ask: Ask) -> Answer:
         for attempt in range(1, ATTEMPTS + 1):
-            found = await self._asked(ask, attempt)
+            found = await self._ask_replica(ask, attempt)
             if isinstance(found, Refusal):
                 raise found.problem
             if found is not None:
@@ -184,7 +184,7 @@ class RayModel:
         told = f"{ATTEMPTS} replicas of the model {self.name!r} ended before they answered this request"
         raise Problem(503, told, RETRY_AFTER)
 
-    async def _asked(self, ask: Ask, attempt: int) -> Answer | Refusal | None:
+    async def _ask_replica(self, ask: Ask, attempt: int) -> Answer | Refusal | None:
         """What one replica says; None where it went before it said anything."""
         response = self._handle.infer.remote(ask)
         try:
@@ -196,11 +196,11 @@ class RayModel:
             log("warning", "replica_gone", model=self.name, attempt=attempt, error=type(error).__name__)
             return None
         except BackPressureError:
-            self._metrics.rejected("queue")
+            self._metrics.count_rejection("queue")
             told = f"{self._settings.max_queue} requests wait for the model {self.name!r}, which is the limit"
             raise Problem(429, told, RETRY_AFTER) from None
         except DeploymentUnavailableError:
-            self._metrics.rejected("not_ready")
+            self._metrics.count_rejection("not_ready")
             raise Problem(503, f"Ray has no replica of the model {self.name!r}, and none could be started") from None
         except RayError as error:
             log("error", "inference_failed", model=self.name, error=" ".join(str(error).split())[-2000:])
@@ -208,7 +208,7 @@ class RayModel:
         return found
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_waiting(self) -> Iterator[None]:
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         self._own_metrics.pending(1)
@@ -227,6 +227,6 @@ class RayModel:
 
     def _ready(self) -> tuple[Description, Checker]:
         if self._described is None or self._checker is None:
-            self._metrics.rejected("not_ready")
+            self._metrics.count_rejection("not_ready")
             raise Problem(503, f"the model {self.name!r} is {self.state}", RETRY_AFTER)
         return self._described, self._checker

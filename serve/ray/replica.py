@@ -29,7 +29,7 @@ from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.shadow import Shadow
 from trnrt.serve.hosting.versions import version_of
 from trnrt.serve.http.checking import Checker
-from trnrt.serve.http.problems import INTERNAL, Problem, problem_of, told
+from trnrt.serve.http.problems import INTERNAL, Problem, error_text, problem_of
 from trnrt.serve.processes.logs import log, start_logging
 from trnrt.serve.ray.messages import Answer, Ask, Description, Refusal, Share, Whereabouts
 
@@ -61,10 +61,10 @@ class ModelReplica:
         try:
             self._loaded: LoadedModel = await self._thread.call(lambda: _load(share))
         except TrnrtError as error:  # as text: Ray shows it to the operator, and some errors don't survive a pickle
-            log("error", "model_failed", reason=told(error))
-            raise RuntimeError(f"the model {share.name!r} can't be loaded: {told(error)}") from None
+            log("error", "model_failed", reason=error_text(error))
+            raise RuntimeError(f"the model {share.name!r} can't be loaded: {error_text(error)}") from None
         self._checker = Checker(self._loaded, settings.max_tensor_elements)
-        self._description = _described(self._loaded, share.version)
+        self._description = _describe_model(self._loaded, share.version)
         self._shadow = None
         if settings.shadow > 0:
             shadowed = self._metrics.model(share.name)
@@ -73,7 +73,7 @@ class ModelReplica:
         self._free = asyncio.Event()
         self._free.set()
         for bucket, found in self._loaded.predictions.items():
-            self._metrics.model(share.name).predicted(bucket, found.us)
+            self._metrics.model(share.name).set_prediction(bucket, found.us)
         log("info", "model_ready", buckets=self._loaded.buckets, alone=self._loaded.mixing)
 
     async def infer(self, ask: Ask) -> Outcome:
@@ -86,7 +86,7 @@ class ModelReplica:
         rows = self._loaded.rows(ask.feeds)
         member = _Member(ask.feeds, rows, self._loaded.kind(ask.feeds), ask.request, came)
         if not self._loaded.mergeable or rows >= self._loaded.most_rows:
-            outcome = (await self._computed([member]))[0]
+            outcome = (await self._compute_batches([member]))[0]
         else:
             await self._free.wait()
             outcome = await self._batched(member)
@@ -115,13 +115,13 @@ class ModelReplica:
             outputs = await self._thread.call(lambda: self._loaded.run(golden.feeds))
             golden.check(outputs)
         except BackendError as error:
-            self._end("unhealthy", told(error))
+            self._end("unhealthy", error_text(error))
 
     def _batcher(self, delay_s: float) -> Callable[[_Member], Coroutine[Any, Any, Outcome]]:
         """Ray's batcher in front of this replica's thread: the most rows at once, the longest wait for them."""
 
         async def compute(members: list[_Member]) -> list[Outcome]:
-            return await self._computed(members)
+            return await self._compute_batches(members)
 
         made: Callable[[_Member], Coroutine[Any, Any, Outcome]] = serve.batch(
             max_batch_size=self._loaded.most_rows,
@@ -130,7 +130,7 @@ class ModelReplica:
         )(compute)
         return made
 
-    async def _computed(self, members: Sequence[_Member]) -> list[Outcome]:
+    async def _compute_batches(self, members: Sequence[_Member]) -> list[Outcome]:
         """The outcomes in the order of the members, of which each kind is a batch of its own."""
         kinds: dict[object, list[_Member]] = {}
         for member in members:
@@ -152,10 +152,10 @@ class ModelReplica:
         try:
             return self._run(batch)
         except DeviceError as error:
-            self._end("device_error", told(error))
+            self._end("device_error", error_text(error))
         except Exception as error:
             if len(batch) == 1:
-                return [_refused(error, batch[0].request)]
+                return [_logged_refusal(error, batch[0].request)]
             log("warning", "batch_failed", requests=len(batch), error=f"{type(error).__name__}: {error}")
         return [self._answers([member])[0] for member in batch]
 
@@ -166,7 +166,7 @@ class ModelReplica:
         outputs = loaded.run(merged)
         took = time.perf_counter() - start
         rows = sum(member.rows for member in batch)
-        self._metrics.model(self._name).batch(rows, took, loaded.predicted(rows))
+        self._metrics.model(self._name).batch(rows, took, loaded.predicted_us(rows))
         bucket, compute_ms = loaded.bucket(rows), took * 1e3
         parts = split(outputs, [member.rows for member in batch])
         return [
@@ -226,7 +226,7 @@ def _missing(paths: Sequence[Path]) -> str:
     return f"no such file on {host}: {' or '.join(repr(str(path)) for path in paths)}"
 
 
-def _described(loaded: LoadedModel, version: str) -> Description:
+def _describe_model(loaded: LoadedModel, version: str) -> Description:
     labels = labels_of(loaded.metadata) or looked_up_labels(loaded.session.model)
     return Description(
         version=version,
@@ -242,7 +242,7 @@ def _described(loaded: LoadedModel, version: str) -> Description:
     )
 
 
-def _refused(error: Exception, request: str) -> Refusal:
+def _logged_refusal(error: Exception, request: str) -> Refusal:
     """What the client is told; the log has the rest, under the request's id."""
     problem = problem_of(error) if isinstance(error, TrnrtError) else Problem(500, INTERNAL)
     if problem.status >= 500:

@@ -17,15 +17,15 @@ from typing import Any
 from ray import serve as ray_serve
 from ray.exceptions import RayError
 from trnrt.errors import BackendError
-from trnrt.predict.clusters import CPU, joined, started
+from trnrt.predict.clusters import CPU, join_cluster, start_cluster
 from trnrt.report.console import note, render, say
 from trnrt.report.tables import plain_table
 from trnrt.serve.hosting.files import model_files
-from trnrt.serve.processes.listening import bound
+from trnrt.serve.processes.listening import bind_socket
 from trnrt.serve.processes.worker import LINGER_S
 from trnrt.serve.ray import listening as ray_listening
 from trnrt.serve.ray.proxy import CALLBACK, LAYERS
-from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed
+from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed_resources
 from trnrt.serve.settings import ServeSettings
 
 _LOOK_S, _TOLD_S = 30.0, 10.0
@@ -39,15 +39,15 @@ def serve(settings: ServeSettings) -> int:
     app = application(settings)
     _watch_signals()
     if settings.address is not None:
-        with joined(settings.address):
+        with join_cluster(settings.address):
             _deploy(settings, app, list(files), settings.port)
         return 0
     os.environ.setdefault(CALLBACK, LAYERS)
-    each = {CPU: settings.replica_cpus, **needed(settings)}
+    each = {CPU: settings.replica_cpus, **needed_resources(settings)}
     # Ray takes long to start: where the port is in use, that is told before, and nobody else gets it meanwhile.
-    held = bound(settings.host, settings.port)
+    held = bind_socket(settings.host, settings.port)
     port = held.getsockname()[1]
-    with held, _stopped_early(), started(each, settings.replicas * len(files)) as session:
+    with held, _stopped_early(), start_cluster(each, settings.replicas * len(files)) as session:
         try:
             say(f"starting Ray at {session['address']}, logs in {session['session_dir']}/logs; loading its replicas")
             held.close()
@@ -55,7 +55,7 @@ def serve(settings: ServeSettings) -> int:
             while True:
                 signal.pause()
         except KeyboardInterrupt:
-            return _drained(settings)
+            return _drain(settings)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def _deploy(settings: ServeSettings, app: Any, models: list[str], port: int) -> 
     _watch_signals()
     ray_listening.start(settings.host, port)
     try:
-        with _telling():
+        with _tell_state():
             ray_serve.run(app, name=NAME, route_prefix="/")
     except (RuntimeError, RayError) as error:
         told = _reason([*_messages(), str(error)])
@@ -92,7 +92,7 @@ def _deploy(settings: ServeSettings, app: Any, models: list[str], port: int) -> 
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _tell_state() -> Iterator[None]:
     """What Ray says of what is not there yet, each thing once: it may wait for a place, and does so without end."""
     over = threading.Event()
 
@@ -121,7 +121,7 @@ def _summary(models: list[str]) -> str:
     return render([plain_table(("deployment", "replica", "host", "process", "NeuronCore"), lines)])
 
 
-def _drained(settings: ServeSettings) -> int:
+def _drain(settings: ServeSettings) -> int:
     """Answer what was accepted: 0 if that was everything, else 1. A second signal does not wait."""
     clean = 0
     try:

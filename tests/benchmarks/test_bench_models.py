@@ -91,7 +91,7 @@ def found_before(network: Network, target: str) -> dict[tuple[str, int], Choices
     """What the search has found for a network's rows, when it was last asked."""
     recorded = json.loads(FOUND.read_text(encoding="utf-8")).get(network.name, {})
     return {
-        (dtype, batch): Choices.of(recorded.get(f"{target} {dtype} batch {batch}", {}))
+        (dtype, batch): Choices.from_document(recorded.get(f"{target} {dtype} batch {batch}", {}))
         for dtype, batch in kinds(network)
     }
 

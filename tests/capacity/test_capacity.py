@@ -19,7 +19,7 @@ from commanding import trnrt
 from trnrt.capacity import choosing
 from trnrt.capacity.assumptions import WORKERS, Host, assumptions, default_utilisation, host
 from trnrt.capacity.choosing import Demand, best, candidates
-from trnrt.capacity.instances import fleets, instances, offered
+from trnrt.capacity.instances import find_instances, fleets, instances
 from trnrt.capacity.planning import Question, answer
 from trnrt.capacity.queueing import Waiting, Worker, stream, wait
 from trnrt.capacity.workers import Served
@@ -27,7 +27,7 @@ from trnrt.commands.capacity import read_duration
 from trnrt.errors import OptionError
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.planner.parts.crossing import HostLink, host_link
-from trnrt.report.capacity import MEDIAN_ERROR, WORST_ERROR, doubt, rate_text, time_text, uncertain_lines
+from trnrt.report.capacity import MEDIAN_ERROR, WORST_ERROR, rate_text, time_text, trust_text, uncertain_lines
 
 ROOT = Path(__file__).parents[2]
 CNN = str(ROOT / "models" / "digits_cnn.onnx")
@@ -180,7 +180,7 @@ def test_what_only_the_small_sample_has_in_time_is_not_possible(monkeypatch: pyt
 @pytest.mark.parametrize(("p99_us", "burst", "uncertain"), [(2000.0, 3.0, True), (5000.0, 1.0, False)])
 def test_a_count_that_other_arrivals_would_change_is_told(p99_us: float, burst: float, uncertain: bool) -> None:
     demand = replace(DEMAND, rps=400_000, p99_us=p99_us, burst=burst)
-    found = answer(Question("m", "trn2", "float32", (), demand, HOST, SERVED), [4], offered("trn2"))
+    found = answer(Question("m", "trn2", "float32", (), demand, HOST, SERVED), [4], find_instances("trn2"))
     assert found.chosen is not None and found.chosen.limited_by == ("p99" if uncertain else "host")
     assert [line.plain[:9] for line in uncertain_lines(found)] == ["Uncertain"] * uncertain
 
@@ -201,7 +201,7 @@ def test_every_instance_says_where_its_figures_are_from_and_every_target_has_one
 
 
 def test_cores_or_the_host_say_how_many_instances() -> None:
-    known = offered("trn1")
+    known = find_instances("trn1")
     by_cores = fleets(known, 5, cpu_s=0.5, utilisation=0.7)
     assert [(fleet.count, fleet.instance.name, fleet.limited_by) for fleet in by_cores[:2]] == [
         (3, "trn1.2xlarge", "cores"),
@@ -215,12 +215,12 @@ def test_cores_or_the_host_say_how_many_instances() -> None:
 
 
 def test_one_instance_can_be_asked_for() -> None:
-    assert [instance.name for instance in offered("trn2", "trn2.48xlarge")] == ["trn2.48xlarge"]
+    assert [instance.name for instance in find_instances("trn2", "trn2.48xlarge")] == ["trn2.48xlarge"]
     with pytest.raises(OptionError, match=r"trn1\.2xlarge has trn1") as caught:
-        offered("trn2", "trn1.2xlarge")
+        find_instances("trn2", "trn1.2xlarge")
     assert "trn2.48xlarge" in (caught.value.hint or "")
     with pytest.raises(OptionError, match="no instance 'trn2'"):
-        offered("trn2", "trn2")
+        find_instances("trn2", "trn2")
 
 
 # ---- what is said
@@ -253,11 +253,11 @@ def test_the_errors_that_are_told_are_those_of_the_timing_models_page() -> None:
     page = (ROOT / "docs" / "timing.md").read_text(encoding="utf-8")
     median, worst = re.findall(r"median ([\d.]+)%, worst ([\d.]+)%", page)[0]
     assert (float(median), float(worst)) == (MEDIAN_ERROR, WORST_ERROR)
-    assert f"{MEDIAN_ERROR:g} %" in doubt("trn2") and f"{WORST_ERROR:g} %" in doubt("trn2")
+    assert f"{MEDIAN_ERROR:g} %" in trust_text("trn2") and f"{WORST_ERROR:g} %" in trust_text("trn2")
     assert "16 % longer" in assumptions()["utilisation"][1] and 1 / default_utilisation() == pytest.approx(
         1.16 * 1.23, rel=0.01
     )
-    assert "never compared" in doubt("trn3") and not get_target("trn3").timing.compared
+    assert "never compared" in trust_text("trn3") and not get_target("trn3").timing.compared
 
 
 def test_every_assumption_has_a_source() -> None:

@@ -10,7 +10,7 @@ from arrivals import fewer
 from trnrt.capacity import choosing
 from trnrt.capacity.assumptions import Host
 from trnrt.capacity.choosing import Demand
-from trnrt.capacity.instances import offered
+from trnrt.capacity.instances import find_instances
 from trnrt.capacity.planning import Question, answer
 from trnrt.capacity.workers import Served
 from trnrt.nki.machine.timing import Range
@@ -36,7 +36,7 @@ def ranged(low: float, high: float) -> dict[int, Range]:
 
 
 def test_the_ends_of_the_ranges_are_planned_for_as_if_they_were_headlines() -> None:
-    demand, limits, known = replace(DEMAND, rps=400_000), [1, 4], offered("trn2")
+    demand, limits, known = replace(DEMAND, rps=400_000), [1, 4], find_instances("trn2")
     ranges = ranged(0.1, 10.0)
     found = answer(Question("m", "trn2", "float32", (), demand, HOST, SERVED, ranges), limits, known)
     plain = answer(Question("m", "trn2", "float32", (), demand, HOST, SERVED), limits, known)
@@ -62,7 +62,7 @@ def test_the_ends_of_the_ranges_are_planned_for_as_if_they_were_headlines() -> N
 
 def test_an_end_that_is_not_possible_is_told() -> None:
     question = Question("m", "trn2", "float32", (), DEMAND, HOST, SERVED, ranged(0.95, DEMAND.p99_us))
-    found = answer(question, [1], offered("trn2"))
+    found = answer(question, [1], find_instances("trn2"))
     assert found.chosen is not None and found.ends[1].chosen is None and found.ends[1].fleets == []
     assert end_lines(found)[1].plain == "if the device takes the most of its range: not possible"
     assert capacity_document(found)["ends"]["high"] == {"chosen": None, "instances": []}
@@ -70,7 +70,7 @@ def test_an_end_that_is_not_possible_is_told() -> None:
 
 def test_a_plan_says_the_range_of_its_batch() -> None:
     question = Question("m", "trn2", "float32", (), DEMAND, HOST, SERVED, ranged(0.9, 1.2))
-    found = answer(question, [4], offered("trn2"))
+    found = answer(question, [4], find_instances("trn2"))
     assert not any("Uncertain" in line.plain for line in end_lines(found))
     (line,) = [line for line in assumed_lines(found) if line.startswith("the device")]
     assert f"a batch of 4 {range_text(question.ranges[4])}; the plan is made for the headline" in line

@@ -14,7 +14,7 @@ from simulating import Tensor, drawn, give, load, same
 from trnrt.errors import KernelError
 from trnrt.nki import nki, nl, profile, simulate, trace
 from trnrt.nki.checking import check
-from trnrt.nki.installing import installed
+from trnrt.nki.installing import install_briefly
 
 X, Y = drawn(128, 64, seed=1), drawn(128, 64, seed=2)
 
@@ -147,7 +147,7 @@ NOT_TAKEN = TAKEN.replace("\n", "\n    sizes = [size for size in x.shape]\n", 1)
 def stated(way: str, body: str, path: Path) -> tuple[Any, int]:
     """The kernel that a file states in this way, and the line of the comprehension in it."""
     source = IMPORTS + STATED[way].format(body=body, nested=body.replace("\n", "\n    "))
-    with installed():
+    with install_briefly():
         kernel = module(path, source).kernel
     return kernel, source[: source.find("sizes =")].count("\n") + 1
 

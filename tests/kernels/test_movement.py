@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.movement import FILL_COLUMNS, dimensions, move, staged
+from trnrt.kernels.movement import FILL_COLUMNS, dimensions, move, stage_dims
 from trnrt.nki import Spec, nl, trace
 
 Part = tuple[int, int, tuple[int, ...], int, tuple[int, ...], tuple[int, ...]]
@@ -168,7 +168,7 @@ def test_scattered_elements_go_through_sbuf(name: str, target: str, dtype: str) 
     x = drawn(source, 0, dtype)
     parts = ((0, 0, src_strides, 0, dst_strides, size),)
     dims = dimensions(src_strides, dst_strides, size)
-    assert staged(dims, x.itemsize)[1] > 0
+    assert stage_dims(dims, x.itemsize)[1] > 0
     np.testing.assert_array_equal(moved(shape, [x], parts, 7.0, target=target), expected(shape, [x], parts, 7.0))
 
 

@@ -16,12 +16,12 @@ import trnrt as package
 from trnrt.errors import InputError, OptionError
 from trnrt.neuron.backend import DEBUG_SETTINGS
 from trnrt.neuron.captured import Attribution, attributing, explorer
-from trnrt.neuron.captured.attributing import attribute, covered, lines_of
+from trnrt.neuron.captured.attributing import attribute, lines_of, union_length
 from trnrt.neuron.captured.explorer import read_profile
 from trnrt.nki.machine.program import Instruction
 from trnrt.nki.profiling import Profile
 from trnrt.planner.plan import Plan
-from trnrt.planner.rendering.stepwise import function_lines, in_functions
+from trnrt.planner.rendering.stepwise import function_lines, split_functions
 from trnrt.running.profiler import profile_plan
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
@@ -120,7 +120,7 @@ def test_functions_of_the_steps_tell_them_apart_where_frames_have_their_definiti
     tmp_path: Path, planned: tuple[Plan, Profile]
 ) -> None:
     """As the documentation says of a frame: its line is where the function is defined, not where it is called."""
-    stepwise = in_functions(planned[0])
+    stepwise = split_functions(planned[0])
     predicted = profile_plan(stepwise)
     timeline = predicted.timeline
     module, spans = Path(timeline.program.file).name, function_lines(stepwise)
@@ -298,8 +298,8 @@ def test_the_fields_that_are_relied_on_are_documented() -> None:
 
 
 def test_the_union_of_intervals() -> None:
-    assert covered(np.array([5, 0, 1, 20]), np.array([6, 3, 2, 20])) == 4
-    assert covered(np.array([], np.int64), np.array([], np.int64)) == 0
+    assert union_length(np.array([5, 0, 1, 20]), np.array([6, 3, 2, 20])) == 4
+    assert union_length(np.array([], np.int64), np.array([], np.int64)) == 0
 
 
 def test_files_are_known_by_their_path_below_the_kernels(planned: tuple[Plan, Profile]) -> None:

@@ -87,7 +87,7 @@ def test_no_core_is_leased_twice_and_several_are_in_a_row(tmp_path: Path) -> Non
         lease_cores(range(4), 2, tmp_path)
     first.release()
     assert lease_cores([0, 1, 3], 2, tmp_path).cores == (0, 1)
-    assert not first.held and second.held
+    assert not first.is_held and second.is_held
 
 
 def test_cores_that_are_not_in_a_row_are_no_lease(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_cores_that_a_process_was_given_are_honoured(
     with pytest.raises(BackendError, match="given no NeuronCore"):
         lease_for_process(1)
     (finding,) = findings(Asked())
-    assert "given no NeuronCore" in finding.told and findings(Asked(running=False)) == []
+    assert "given no NeuronCore" in finding.text and findings(Asked(running=False)) == []
 
 
 def test_a_container_may_have_some_of_the_devices(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_package_that_is_missing_is_a_finding(name: str, tmp_path: Path, monke
     del packages[name]
     install(monkeypatch, tmp_path, Hardware(), packages)
     (finding,) = findings(Asked("trn2"))
-    assert finding.told.startswith(f"{name}: not installed") and "pip install" in finding.mend
+    assert finding.text.startswith(f"{name}: not installed") and "pip install" in finding.mend
 
 
 def test_nothing_is_found_on_a_good_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

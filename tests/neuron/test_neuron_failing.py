@@ -257,7 +257,7 @@ def test_packages_that_are_missing_are_no_fault_of_the_device(monkeypatch: pytes
     def missing() -> None:
         raise BackendError("torch_neuronx can't be imported", hint="trnrt doctor looks for the cause")
 
-    monkeypatch.setattr(neuron, "_imported", missing)
+    monkeypatch.setattr(neuron, "_import_torch", missing)
     with pytest.raises(BackendError, match="can't be imported") as caught:
         neuron._Copy("model", tmp_path / "model.pt", 0)
     assert not isinstance(caught.value, DeviceError) and "trnrt doctor" in str(caught.value.hint)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import trnrt.nki
-from trnrt.nki.installing import aws_nki_installed, installed
+from trnrt.nki.installing import aws_nki_installed, install_briefly
 from trnrt.nki.sim import isa, language
 from trnrt.nki.sim.subset_api import load_api
 
@@ -106,7 +106,10 @@ def test_what_is_not_there_says_so(statement: str, error: type[Exception], told:
 def test_what_the_simulator_lacks_is_told_apart_from_what_nki_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(isa, "nc_matmul_mx", raising=False)
     monkeypatch.setattr(isa, "__all__", [], raising=False)
-    with installed(), pytest.raises(AttributeError, match=r"is in NKI 0\.6\.0, but trnrt's simulator does not have it"):
+    with (
+        install_briefly(),
+        pytest.raises(AttributeError, match=r"is in NKI 0\.6\.0, but trnrt's simulator does not have it"),
+    ):
         assert importlib.import_module("nki.isa").nc_matmul_mx
 
 
@@ -115,7 +118,7 @@ def test_install_twice_and_uninstall_leave_everything_as_it_was() -> None:
     assert trnrt.nki.install()
     first = sys.modules["nki"]
     assert trnrt.nki.install() and sys.modules["nki"] is first
-    with installed() as ours:
+    with install_briefly() as ours:
         assert ours
     assert sys.modules["nki"] is first
     trnrt.nki.uninstall()
@@ -132,7 +135,7 @@ def test_the_empty_placeholder_counts_as_absent(package: Path, content: str) -> 
     if not content:
         importlib.import_module("nki")
     assert not aws_nki_installed()
-    with installed() as ours:
+    with install_briefly() as ours:
         assert ours and importlib.import_module("nki.language").ndarray is language.ndarray
     if not content:
         assert sys.modules["nki"].__file__ == str(package / "__init__.py")
@@ -146,7 +149,7 @@ def test_aws_package_stays_in_its_place(package: Path, monkeypatch: pytest.Monke
     assert not trnrt.nki.install()
     assert importlib.import_module("nki").whose == "aws"
     monkeypatch.setenv("TRNRT_NKI", "simulator")
-    with installed() as ours:
+    with install_briefly() as ours:
         assert ours and not hasattr(importlib.import_module("nki"), "whose")
         assert aws_nki_installed()
         assert sys.modules["nki"].__name__ == "nki" and not hasattr(sys.modules["nki"], "whose")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulating import NUMPY, Array
 
-from trnrt.nki.installing import installed
+from trnrt.nki.installing import install_briefly
 from trnrt.nki.machine.dtypes import DTYPES, DType, as_dtype, bool_, float32, rounder, tfloat32
 from trnrt.nki.machine.operators import Operator
 from trnrt.nki.sim.lang.packed import LEFT_OUT
@@ -142,7 +142,7 @@ def test_names_and_host_dtypes(name: str) -> None:
         assert as_dtype(dtype.numpy) is dtype
         assert dtype.itemsize == dtype.numpy.itemsize
     assert np.zeros(2, dtype).astype(dtype).dtype == dtype.numpy  # numpy takes it as a dtype
-    assert dtype.held == (np.float32 if dtype.is_float else dtype.numpy)
+    assert dtype.array_dtype == (np.float32 if dtype.is_float else dtype.numpy)
 
 
 def test_host_types_that_mean_a_format() -> None:
@@ -165,7 +165,7 @@ class Config:
 
 def public_values() -> list[Any]:
     """Every public value of the modules that kernels import that is no function, class or module."""
-    with installed() as ours:
+    with install_briefly() as ours:
         assert ours
         modules = [module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")]
         found = [(f"{m.__name__}.{n}", v) for m in modules for n, v in vars(m).items() if not n.startswith("_")]

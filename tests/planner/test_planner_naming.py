@@ -43,8 +43,8 @@ def test_any_name_gives_an_identifier(name: str) -> None:
 @example([("a.w", ""), ("a", "w"), ("a_w", ""), ("A", "w"), ("a_w_2", "")])
 def test_identifiers_are_unique_and_stable(wanted: list[tuple[str, str]]) -> None:
     names = Names({"nl", "nki", "t", "a"})
-    first = [names.of(name, part) for name, part in wanted]
-    assert [names.of(name, part) for name, part in wanted] == first
+    first = [names.identifier(name, part) for name, part in wanted]
+    assert [names.identifier(name, part) for name, part in wanted] == first
     assert len(set(first)) == len(set(wanted))
     assert not {"nl", "nki", "t", "a"} & set(first)
     assert all(name.isidentifier() and not keyword.iskeyword(name) for name in first)

@@ -14,7 +14,7 @@ import trnrt
 from trnrt.planner import Plan
 from trnrt.planner.placing.passes import most_fewer
 from trnrt.planner.placing.sweeps import Sweep
-from trnrt.planner.rendering.stepwise import in_functions
+from trnrt.planner.rendering.stepwise import split_functions
 from trnrt.planner.saving.partitions import decode, encode
 from trnrt.planner.searching import fitting
 from trnrt.planner.searching.fitting import Fitted, Material
@@ -93,7 +93,7 @@ def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(step.shape[0] == 4 and all(source.shape[0] == 4 for source in step.sources) for step in plan.steps)
     profile = profile_plan(plan, tmp_path)
     assert all(step.time_us >= 0 for step in profile.steps)
-    found = profile_plan(in_functions(plan), tmp_path).steps
+    found = profile_plan(split_functions(plan), tmp_path).steps
     assert [(step.name, step.time_us) for step in found] == [(step.name, step.time_us) for step in profile.steps]
 
 

@@ -19,7 +19,7 @@ from trnrt.nki.machine.program import Program
 from trnrt.planner import Plan
 from trnrt.planner.placing.prefetching import GROUP_BYTES, OPENING_BYTES, PIECE_BYTES, Rooms, plan_prefetch
 from trnrt.planner.searching import fitting
-from trnrt.planner.searching.trial import traced
+from trnrt.planner.searching.trial import trace_source
 from trnrt.planner.steps import Call
 
 RESIDUAL = """(float[N,3,10,10] x) => (float[N,5] y) {
@@ -76,7 +76,7 @@ def test_a_part_is_the_prepared_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = planned(residual(), {"x": (1, 3, 10, 10)})
     assert {part.argument for part in together.parts.values()} <= set(together.weights)
     for name, part in together.parts.items():
-        held, alone = part.of(together.weights[part.argument]), apart.weights[name]
+        held, alone = part.view(together.weights[part.argument]), apart.weights[name]
         assert alone.shape == part.shape and alone.dtype == held.dtype
         np.testing.assert_array_equal(held, alone.reshape(held.shape))
 
@@ -180,9 +180,9 @@ def test_less_is_brought_in_where_tiles_find_no_room(monkeypatch: pytest.MonkeyP
         shares.append(source.count(" = prefetch("))
         if len(shares) <= refused:
             raise KernelMemoryError("SBUF is full")
-        return traced(source, *rest)
+        return trace_source(source, *rest)
 
-    monkeypatch.setattr(fitting, "traced", refuse)
+    monkeypatch.setattr(fitting, "trace_source", refuse)
     monkeypatch.setattr("trnrt.planner.placing.prefetching._LOOSE", 0.0)
     for refused, on_chip in ((1, True), (len(fitting._SHARES), False)):
         shares.clear()

@@ -97,7 +97,7 @@ def test_a_plan_is_the_same_every_time() -> None:
 def test_what_was_found_can_be_asked_for() -> None:
     """As the golden numbers of whole networks are planned: with what the search has found, and no search."""
     found = planned(1, target="trn1")
-    again = planned(0, target="trn1", choices=Choices.of(json.loads(json.dumps(found.choices.document))))
+    again = planned(0, target="trn1", choices=Choices.from_document(json.loads(json.dumps(found.choices.document))))
     assert again.source == found.source
 
 
@@ -145,11 +145,11 @@ def test_an_effort_that_there_is_none_of() -> None:
 
 
 def test_moves_replace_what_they_change() -> None:
-    first = Move(("a", "b"), "band_bytes", 4096).applied(DEFAULT)
-    second = Move(("a",), "band_bytes", 8192).applied(first)
+    first = Move(("a", "b"), "band_bytes", 4096).apply(DEFAULT)
+    second = Move(("a",), "band_bytes", 8192).apply(first)
     assert second.options == {("a", "band_bytes", 8192), ("b", "band_bytes", 4096)}
-    assert Move(("a", "b"), "band_bytes").applied(second) == DEFAULT
-    fused = Move(("a",), "no_fuse", names=frozenset({"n"})).applied(DEFAULT)
+    assert Move(("a", "b"), "band_bytes").apply(second) == DEFAULT
+    fused = Move(("a",), "no_fuse", names=frozenset({"n"})).apply(DEFAULT)
     assert fused.no_fuse == {"n"} and fused.options == frozenset()
 
 

@@ -12,12 +12,12 @@ from planning import TOLERANCE, drawn, modelled, onnxruntimes
 import trnrt
 from trnrt.nki import Spec
 from trnrt.planner import Plan
-from trnrt.planner.placing.sweeps import Sweep, possible, sizes
-from trnrt.planner.rendering.stepwise import in_functions
+from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
+from trnrt.planner.rendering.stepwise import split_functions
 from trnrt.planner.saving.partitions import decode, encode
 from trnrt.planner.searching import fitting
 from trnrt.planner.searching.fitting import Fitted, Material
-from trnrt.planner.searching.trial import traced
+from trnrt.planner.searching.trial import trace_source
 from trnrt.running.profiler import profile_plan
 from trnrt.validate.layers import validate_layers
 
@@ -110,7 +110,7 @@ def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     profile = profile_plan(partition.plans[0], tmp_path)
     assert all(step.time_us >= 0 for step in profile.steps)
     assert {step.name for step in partition.plans[0].steps} <= {step.name for step in profile.steps}
-    stepwise = in_functions(partition.plans[0])
+    stepwise = split_functions(partition.plans[0])
     assert "        step_1(" in stepwise.source, "in the loop"
     found = profile_plan(stepwise, tmp_path).steps
     assert [(step.name, step.time_us) for step in found] == [(step.name, step.time_us) for step in profile.steps]
@@ -172,11 +172,11 @@ def test_what_fits_is_not_swept() -> None:
 
 
 def test_sizes_divide_the_batch() -> None:
-    assert list(sizes(8)) == [1, 2, 4] and list(sizes(6)) == [1, 2, 3] and list(sizes(1)) == []
+    assert list(sweep_sizes(8)) == [1, 2, 4] and list(sweep_sizes(6)) == [1, 2, 3] and list(sweep_sizes(1)) == []
 
 
 def test_no_sweep_without_something_to_keep() -> None:
-    assert possible([], []) is None
+    assert sweep_bounds([], []) is None
 
 
 def test_what_finds_no_room_is_paid_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_what_finds_no_room_is_paid_for_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(fitting, "MOST_TRACED", 1)
     plan_of(wide(8), 8)
     assert tried == []
-    size = len(traced(plan.source, plan.entry, plan.inputs, specs_of(plan), plan.target).instructions)
+    size = len(trace_source(plan.source, plan.entry, plan.inputs, specs_of(plan), plan.target).instructions)
     monkeypatch.setattr(fitting, "MOST_TRACED", 2 * size)
     plan_of(wide(8), 8)
     assert len(tried) == 1  # the first costs more than what is left

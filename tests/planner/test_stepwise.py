@@ -13,7 +13,7 @@ from trnrt.backends.simulator import SimulatorBackend
 from trnrt.cache import KernelCache
 from trnrt.nki.checking import static_findings
 from trnrt.planner.plan import Plan
-from trnrt.planner.rendering.stepwise import function_lines, in_functions
+from trnrt.planner.rendering.stepwise import function_lines, split_functions
 from trnrt.running.profiler import profile_plan
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -27,7 +27,7 @@ def plan_of(path: Path, batch: int = 1) -> Plan:
 @pytest.mark.parametrize("name", ["digits_cnn.onnx", "digits_ffnn.onnx", "light_shufflenet.onnx"])
 def test_the_program_is_the_same(name: str) -> None:
     plan = plan_of((LIGHT if name.startswith("light") else MODELS) / name)
-    stepwise = in_functions(plan)
+    stepwise = split_functions(plan)
     before, after = profile_plan(plan), profile_plan(stepwise)
     assert [(step.name, step.time_us) for step in after.steps] == [(step.name, step.time_us) for step in before.steps]
     assert (after.benchmark_us, after.instructions) == (before.benchmark_us, before.instructions)
@@ -36,7 +36,7 @@ def test_the_program_is_the_same(name: str) -> None:
 
 def test_each_step_is_called_and_defined_where_it_says() -> None:
     plan = plan_of(MODELS / "digits_cnn.onnx")
-    stepwise = in_functions(plan)
+    stepwise = split_functions(plan)
     lines = stepwise.source.splitlines()
     assert function_lines(plan) == [] and len(function_lines(stepwise)) == len(plan.steps) == 3
     for number, (step, span) in enumerate(zip(stepwise.steps, function_lines(stepwise), strict=True)):
@@ -48,7 +48,7 @@ def test_each_step_is_called_and_defined_where_it_says() -> None:
 def test_it_computes_the_same() -> None:
     session = trnrt.InferenceSession(MODELS / "digits_cnn.onnx", backend="simulator")
     plan = session.plan(2)
-    stepwise = in_functions(plan)
+    stepwise = split_functions(plan)
     path, source, _ = KernelCache().kernel(stepwise.name, stepwise.source)
     image = session.random_inputs(2)["image"]
     (found,) = SimulatorBackend().load(stepwise, path, source).run([image])

@@ -139,7 +139,7 @@ def test_pictures_are_predicted_as_run_does(tmp_path: Path, folder: Path) -> Non
 def together(monkeypatch: pytest.MonkeyPatch, wait: threading.Barrier | None) -> list[bool]:
     """Have four cores, and each picture wait while it is decoded; returns whether each had the lock of large ones."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
-    upright, alone = images._upright, []
+    upright, alone = images._turn_upright, []
 
     def decode(*arguments: Any) -> Any:
         alone.append(images._DECODING_LARGE.locked())
@@ -147,7 +147,7 @@ def together(monkeypatch: pytest.MonkeyPatch, wait: threading.Barrier | None) ->
             wait.wait()
         return upright(*arguments)
 
-    monkeypatch.setattr(images, "_upright", decode)
+    monkeypatch.setattr(images, "_turn_upright", decode)
     return alone
 
 

@@ -174,20 +174,20 @@ def test_a_part_travels_as_a_row_and_so_does_an_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     maker = PartMaker(job, str(tmp_path), tmp_path / "out", Local())
-    done = on_ray._believed(said(maker, 1), job, tmp_path / "out")
+    done = on_ray._read_answer(said(maker, 1), job, tmp_path / "out")
     close(maker)
     assert (done.number, done.rows, done.predicted, done.reasons) == (1, 5, 5, ())
     with pytest.raises(BackendError, match="has no folder") as caught:
-        on_ray._believed(
+        on_ray._read_answer(
             said(PartMaker(job, str(tmp_path / "none"), tmp_path / "out", Local()), 0), job, tmp_path / "out"
         )
     assert caught.value.hint is not None and "shared storage" in caught.value.hint
     np.save(tmp_path / "x.npy", np.zeros((10, 4), np.float32))
     with pytest.raises(InputError, match="the job is not what it was"):
-        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0), job, tmp_path / "out")
+        on_ray._read_answer(said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0), job, tmp_path / "out")
     (tmp_path / "m.onnx").unlink()
     with pytest.raises(ModelFileError):
-        on_ray._believed(said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0), job, tmp_path / "out")
+        on_ray._read_answer(said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0), job, tmp_path / "out")
 
 
 def test_another_machine_is_named_with_what_it_has_not(
@@ -205,15 +205,15 @@ def test_another_machine_is_named_with_what_it_has_not(
     with monkeypatch.context() as patch:
         patch.setattr(socket, "gethostname", lambda: "elsewhere")
         with pytest.raises(InputError, match=f"on {here}: the job is not what it was") as caught:
-            on_ray._believed(other, job, tmp_path / "out")
+            on_ray._read_answer(other, job, tmp_path / "out")
         assert caught.value.hint is not None and "shared storage" in caught.value.hint
-        assert on_ray._believed(made, job, tmp_path / "out").number == 0
+        assert on_ray._read_answer(made, job, tmp_path / "out").number == 0
         part_file(job, 0).write_bytes(b"")
         with pytest.raises(BackendError, match=f"{here} wrote part 0, and '.*' on elsewhere is not what it wrote"):
-            on_ray._believed(made, job, tmp_path / "out")
+            on_ray._read_answer(made, job, tmp_path / "out")
     part_file(job, 0).unlink()
     with pytest.raises(BackendError, match="is not what it wrote"):
-        on_ray._believed(made, job, tmp_path / "out")
+        on_ray._read_answer(made, job, tmp_path / "out")
 
 
 def test_ray_data_is_no_guest_of_a_cluster() -> None:
@@ -225,9 +225,9 @@ def test_a_part_that_kills_its_processes_is_given_up(job: Job, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     maker = PartMaker(job, str(tmp_path), tmp_path / "out", Local())
     for _ in range(ATTEMPTS):
-        on_ray._believed(said(maker, 0), job, tmp_path / "out")
+        on_ray._read_answer(said(maker, 0), job, tmp_path / "out")
     with pytest.raises(BackendError, match=f"{ATTEMPTS} processes of Ray ended before they had made part 0"):
-        on_ray._believed(said(maker, 0), job, tmp_path / "out")
+        on_ray._read_answer(said(maker, 0), job, tmp_path / "out")
     close(maker)
 
 

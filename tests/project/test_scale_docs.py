@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.models.networks import NETWORKS
 from trnrt.capacity.assumptions import DEFAULT_MOST, assumptions, default_utilisation, host
 from trnrt.capacity.choosing import Demand
-from trnrt.capacity.instances import instances, offered
+from trnrt.capacity.instances import find_instances, instances
 from trnrt.capacity.planning import Question, answer
 from trnrt.capacity.queueing import FINAL_SAMPLES, SAMPLES
 from trnrt.capacity.workers import Served
@@ -89,7 +89,7 @@ def row(network: dict[str, Any], rate: int, host_us: float | None) -> str:
     demand = Demand(rate, 20_000.0, 1, 1.0, default_utilisation())
     target = network["target"]
     question = Question(network["model"], target, network["dtype"], (), demand, host(target, host_us), served)
-    found = answer(question, sorted(predicted), offered(target))
+    found = answer(question, sorted(predicted), find_instances(target))
     chosen = found.chosen
     assert chosen is not None and chosen.waiting is not None
     told = "assumed" if host_us is None else f"{host_us:g}"

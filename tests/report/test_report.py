@@ -25,16 +25,16 @@ from trnrt.report.files import write_arrays, write_text, write_whole
 from trnrt.report.tables import ROWS_SHOWN, blockers_table, comparison_table, nodes_table, outputs_table, top_table
 from trnrt.report.text import (
     aligned_number,
-    counted,
+    count_text,
     error_text,
-    escaped,
-    listed,
-    quoted,
+    escape_text,
+    list_text,
+    name_text,
+    quote,
     shape_text,
-    shown,
     size_text,
 )
-from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels, ranked
+from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels, rank_classes
 from trnrt.running.results import RunResult
 from trnrt.validate import OutputComparison, ValidationReport
 
@@ -63,7 +63,7 @@ def refuse(constant: str) -> None:
 # ---- text
 
 
-@pytest.mark.parametrize("show", [escaped, shown, quoted])
+@pytest.mark.parametrize("show", [escape_text, name_text, quote])
 def test_a_name_has_one_line_and_nothing_a_terminal_obeys(show: Any) -> None:
     text = show(HOSTILE)
     assert text.isprintable()
@@ -73,16 +73,16 @@ def test_a_name_has_one_line_and_nothing_a_terminal_obeys(show: Any) -> None:
 
 
 def test_a_long_name_is_cut() -> None:
-    assert len(shown("x" * 500)) == 120
-    assert escaped("x" * 500) == "x" * 500
+    assert len(name_text("x" * 500)) == 120
+    assert escape_text("x" * 500) == "x" * 500
 
 
 def test_texts_of_shapes_numbers_and_sizes() -> None:
     assert shape_text(["batch", 1, None]) == "[batch, 1, ?]"
-    assert (counted(1, "row"), counted(1200, "row")) == ("1 row", "1,200 rows")
+    assert (count_text(1, "row"), count_text(1200, "row")) == ("1 row", "1,200 rows")
     assert (error_text(0), error_text(5.84e-5), error_text(float("inf"))) == ("0", "5.8e-05", "inf")
     assert (size_text(12), size_text(4 * 2**30), size_text(2**45)) == ("12 bytes", "4.0 GiB", "32.0 TiB")
-    assert listed([str(i) for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+    assert list_text([str(i) for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
     assert (aligned_number(0.25), aligned_number(-3e-9), aligned_number(0)) == ("0.250000", "-3.000e-09", "0.000000")
 
 
@@ -321,7 +321,7 @@ SHAPES = st.tuples(st.integers(0, 4), st.integers(0, 6))
     st.integers(1, 7),
 )
 def test_the_best_are_those_of_a_stable_sort(output: Any, count: int) -> None:
-    classes, numbers = ranked(output, count, softmax=False)
+    classes, numbers = rank_classes(output, count, softmax=False)
     expected = np.argsort(-output, axis=1, kind="stable")[:, :count]
     np.testing.assert_array_equal(classes, expected)
     np.testing.assert_array_equal(numbers, np.take_along_axis(output, expected, axis=1))

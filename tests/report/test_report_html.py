@@ -16,7 +16,7 @@ from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile, Roofline
 from trnrt.report.page import report_html
 from trnrt.report.page.parts import share_text, time_text
-from trnrt.report.timeline import NO_STEP, bytes_held, stacked, step_finder, tile_spans
+from trnrt.report.timeline import NO_STEP, bytes_held, stack_rows, step_finder, tile_spans
 
 HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\x1b"
 
@@ -157,7 +157,7 @@ def test_a_profile_of_nothing_is_a_page() -> None:
 
 def test_spans_of_a_row_do_not_overlap() -> None:
     lanes, starts, ends = [0, 0, 0, 1, 0, 0], [0, 5, 10, 5, 12, 12], [10, 12, 20, 6, 12, 13]
-    assert stacked(lanes, starts, ends) == [0, 1, 0, 0, 1, 2]
+    assert stack_rows(lanes, starts, ends) == [0, 1, 0, 0, 1, 2]
 
 
 def test_a_step_covers_its_lines() -> None:

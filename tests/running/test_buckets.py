@@ -16,7 +16,7 @@ from trnrt.running.buckets import (
     cover,
     parse_buckets,
     parse_distribution,
-    shared,
+    worker_buckets,
 )
 
 
@@ -33,12 +33,12 @@ def test_rows_are_covered_once(rows: int, sizes: set[int]) -> None:
 
 @pytest.mark.parametrize(("rows", "workers", "sizes"), [(8, 4, [2] * 4), (7, 4, [2] * 4), (3, 8, [1] * 3)])
 def test_workers_get_as_much_as_each_other(rows: int, workers: int, sizes: list[int]) -> None:
-    assert [s.bucket for s in cover(rows, shared(rows, DEFAULT_BUCKETS, workers))] == sizes
+    assert [s.bucket for s in cover(rows, worker_buckets(rows, DEFAULT_BUCKETS, workers))] == sizes
 
 
 def test_one_worker_and_few_buckets() -> None:
-    assert shared(5, DEFAULT_BUCKETS, 1) == DEFAULT_BUCKETS
-    assert [s.bucket for s in cover(1000, shared(1000, (4, 128), 2))] == [128] * 8
+    assert worker_buckets(5, DEFAULT_BUCKETS, 1) == DEFAULT_BUCKETS
+    assert [s.bucket for s in cover(1000, worker_buckets(1000, (4, 128), 2))] == [128] * 8
 
 
 def test_default_buckets() -> None:

@@ -34,7 +34,7 @@ def test_the_thread_goes_on_with_whole_batches_while_the_loop_is_busy() -> None:
         for row, inference in zip(rows, await asyncio.gather(*asked), strict=True):
             assert np.array_equal(inference.outputs["y"], row * 2)
         assert doubling.runs == [2, 2, 2, 2, 1]
-        await asyncio.wait_for(batcher.finished(), PATIENCE_S)
+        await asyncio.wait_for(batcher.wait_idle(), PATIENCE_S)
 
     run(work())
 
@@ -62,7 +62,7 @@ def test_a_queue_that_two_threads_take_from_loses_nothing() -> None:
         for start in range(40):
             outcomes += await asyncio.gather(*(ask(batcher, 32 * start + number) for number in range(32)))
         assert {outcomes.count(name) > 0 for name in ("answered", "refused", "cancelled")} == {True}
-        await asyncio.wait_for(batcher.finished(), PATIENCE_S)
+        await asyncio.wait_for(batcher.wait_idle(), PATIENCE_S)
         assert batcher.waiting == 0
 
     run(work())

@@ -9,7 +9,7 @@ import pytest
 from engines import CANCELLING, RELU, loaded, model_of, run, save
 
 from trnrt.errors import BackendError, InputError, ModelFileError
-from trnrt.serve.hosting.golden import MEASURED_ROWS, answered, golden_feeds, golden_file
+from trnrt.serve.hosting.golden import MEASURED_ROWS, golden_feeds, golden_file, make_golden
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
 
@@ -51,7 +51,7 @@ def test_an_output_beyond_the_tolerance_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, "relu", RELU)
     session = InferenceSession(str(path))
     reference = open_onnxruntime(session)
-    golden = answered(session, reference, golden_feeds(session, path, 2))
+    golden = make_golden(session, reference, golden_feeds(session, path, 2))
     right = {"y": session.run(None, golden.feeds)[0]}
     golden.check(right)
     for wrong in (right["y"] + 1e-3, right["y"] * np.nan, right["y"][:1]):
@@ -64,7 +64,7 @@ def test_the_tolerance_is_what_rounding_does(tmp_path: Path, rows: int) -> None:
     path = save(tmp_path, "cancelling", CANCELLING)
     session = InferenceSession(str(path))
     feeds = {"x": np.full((rows, 4), 0.3, np.float32)}
-    golden = answered(session, open_onnxruntime(session), feeds)
+    golden = make_golden(session, open_onnxruntime(session), feeds)
     expected = golden.expected["y"]
     golden.check({"y": expected + np.float32(1e-3)})
     with pytest.raises(BackendError, match="is 1 away from onnxruntime's, where 0"):
@@ -75,7 +75,7 @@ def test_many_rows_are_not_measured_without_need(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Noise, "tolerances", None)
     path = save(tmp_path, "relu", RELU)
     session = InferenceSession(str(path))
-    golden = answered(session, open_onnxruntime(session), golden_feeds(session, path, MEASURED_ROWS + 1))
+    golden = make_golden(session, open_onnxruntime(session), golden_feeds(session, path, MEASURED_ROWS + 1))
     golden.check(dict(golden.expected))
 
 

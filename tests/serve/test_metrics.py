@@ -48,12 +48,12 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     metrics = Metrics()
     metrics.request("/predict", "POST", 200, 0.003)
     for reason in REASONS:
-        metrics.rejected(reason)
+        metrics.count_rejection(reason)
     model = metrics.model("m")
     model.state("loading")
-    model.predicted(8, 25.0)
+    model.set_prediction(8, 25.0)
     model.batch(5, 0.002, 25.0)
-    model.answered(0.001, 0.004)
+    model.count_answer(0.001, 0.004)
     model.shadow("agreed", 1e-6, 1)
     page, content_type = metrics.render()
     families = {family.name for family in text_string_to_metric_families(page.decode())}

@@ -18,7 +18,7 @@ from trnrt.importer import import_model
 from trnrt.serve.hosting.models import TensorMeta
 from trnrt.serve.http.predicting import MOST_PIXELS, feeds_of, predictions_of
 from trnrt.serve.http.protocol import RequestError
-from trnrt.serve.http.tensors import TensorError, shown
+from trnrt.serve.http.tensors import TensorError, value_text
 
 DIGITS = import_model(MODELS / "digits_cnn.onnx").metadata
 LABELS = [str(k) for k in range(10)]
@@ -110,7 +110,7 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("instances", "metas", "told"), BAD_ROWS, ids=shown)
+@pytest.mark.parametrize(("instances", "metas", "told"), BAD_ROWS, ids=value_text)
 def test_bad_rows(instances: Any, metas: list[TensorMeta], told: str | None) -> None:
     if told is None:
         # Whether the shape fits is for the model to say.

@@ -20,7 +20,7 @@ from trnrt.serve.http.protocol import (
     parse_infer,
     render_infer,
 )
-from trnrt.serve.http.tensors import TensorError, shown
+from trnrt.serve.http.tensors import TensorError, value_text
 
 INPUTS = {m.name: m for m in (TensorMeta("x", "float32", (-1, 2)), TensorMeta("s", "str", (-1,)))}
 OUTPUTS = {m.name: m for m in (TensorMeta("y", "float32", (-1, 2)), TensorMeta("t", "str", (-1,)))}
@@ -93,7 +93,7 @@ BAD_BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("body", "told"), BAD_BODIES, ids=lambda value: shown(str(value)))
+@pytest.mark.parametrize(("body", "told"), BAD_BODIES, ids=lambda value: value_text(str(value)))
 def test_bad_requests(body: bytes, told: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse(body)
@@ -115,7 +115,7 @@ BAD_BINARY = [
 ]
 
 
-@pytest.mark.parametrize(("tensors", "rest", "told"), BAD_BINARY, ids=shown)
+@pytest.mark.parametrize(("tensors", "rest", "told"), BAD_BINARY, ids=value_text)
 def test_bad_binary_requests(tensors: list[dict[str, Any]], rest: bytes, told: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse(*binary_request(*tensors, rest=rest))

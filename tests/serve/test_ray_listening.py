@@ -14,7 +14,7 @@ import ray_quietly  # before whatever else imports it
 from ray.exceptions import RayError
 
 from trnrt.errors import BackendError, OptionError
-from trnrt.serve.processes.listening import bound, listen
+from trnrt.serve.processes.listening import bind_socket, listen
 from trnrt.serve.ray import listening as ray_listening
 from trnrt.serve.ray.proxy import CALLBACK, LAYERS
 
@@ -66,14 +66,14 @@ def serve(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Se
 
 
 def test_a_port_that_is_kept_for_ray_is_nobody_elses() -> None:
-    with bound("127.0.0.1", 0) as held, socket.socket() as other:
+    with bind_socket("127.0.0.1", 0) as held, socket.socket() as other:
         address = held.getsockname()
         with pytest.raises(OSError, match="in use"):
             other.bind(address)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
     with listen("127.0.0.1", 0) as listener, pytest.raises(OptionError, match="it is in use"):
-        bound(*listener.getsockname())
+        bind_socket(*listener.getsockname())
 
 
 def test_an_address_of_one_machine_is_none_of_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

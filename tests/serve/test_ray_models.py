@@ -75,7 +75,7 @@ def gathering(replica: ModelReplica) -> Callable[[Any], Any]:
     async def compute() -> None:
         await asyncio.sleep(0)
         batch, waiting[:] = list(waiting), []
-        for (_, answer), outcome in zip(batch, await replica._computed([m for m, _ in batch]), strict=True):
+        for (_, answer), outcome in zip(batch, await replica._compute_batches([m for m, _ in batch]), strict=True):
             answer.set_result(outcome)
 
     async def batched(member: Any) -> Any:
@@ -261,7 +261,7 @@ def test_what_else_ray_says_is_told_in_the_servers_words(said: Any, status: int,
             await model.view().infer({"x": numbers(1, 4)})
         assert caught.value.status == status
         assert handle.responses[-1].cancelled == (said is None), "what nobody waits for frees its place"
-        await model.finished()
+        await model.wait_idle()
 
     run(work())
 

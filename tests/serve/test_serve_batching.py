@@ -172,7 +172,7 @@ def test_whatever_is_raised_becomes_an_answer(error: BaseException, status: int,
             asked = [ask(batcher, numbers(1, 3)) for _ in range(count)]
             for found in await asyncio.gather(*asked, return_exceptions=True):
                 assert isinstance(found, Problem) and (found.status, found.text) == (status, text)
-        await batcher.finished()
+        await batcher.wait_idle()
 
     run(work())
 
@@ -209,7 +209,7 @@ def test_a_batch_that_the_device_failed_is_not_run_again_and_those_in_the_queue_
         assert len({id(problem) for problem in found}) == 7, "an exception is raised for one only"
         assert doubling.runs == [2] and batcher.waiting == 0
         assert [str(error) for error in lost] == ["the core hangs"]
-        await batcher.finished()
+        await batcher.wait_idle()
 
     run(work())
 
@@ -285,7 +285,7 @@ def test_a_timeout_drops_the_work_and_a_cancelled_request_frees_its_place() -> N
         assert caught.value.status == 504 and batcher.waiting == 1
         doubling.gate.set()
         await asyncio.gather(running, stays)
-        await batcher.finished()
+        await batcher.wait_idle()
         assert doubling.runs == [1, 1] and batcher.waiting == 0
 
     run(work())
@@ -314,7 +314,7 @@ def test_finished_waits_for_queue_and_thread() -> None:
         batcher = batcher_of(doubling, rows=2)
         asked = [asyncio.create_task(ask(batcher, numbers(1, 3))) for _ in range(9)]
         await settled()
-        await batcher.finished()
+        await batcher.wait_idle()
         assert sum(doubling.runs) == 9 and batcher.waiting == 0
         await asyncio.gather(*asked)
 
@@ -349,7 +349,7 @@ def test_many_of_all_kinds_at_random_all_end_as_they_must() -> None:
         doubling.error = lambda x: RuntimeError("guilty") if np.isnan(x).any() else None
         batcher = batcher_of(doubling, delay_s=0.002, queue=40)
         names = await asyncio.gather(*(one(batcher, number) for number in range(1500)))
-        await batcher.finished()
+        await batcher.wait_idle()
         assert {"Inference", "Problem", "CancelledError"} <= set(names) and names.count("Inference") > 100
         assert batcher.waiting == 0
         page = batcher._all_metrics.render()[0].decode()

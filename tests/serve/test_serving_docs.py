@@ -72,13 +72,13 @@ def exercised() -> Metrics:
     """Metrics with one of each."""
     metrics = Metrics()
     metrics.request("/predict", "POST", 200, 0.1)
-    metrics.rejected(REASONS[0])
+    metrics.count_rejection(REASONS[0])
     model = metrics.model("m")
     model.batch(1, 0.1, 10.0)
-    model.answered(0.1, 0.2)
+    model.count_answer(0.1, 0.2)
     model.pending(1)
     model.state("ready")
-    model.predicted(1, 10.0)
+    model.set_prediction(1, 10.0)
     model.shadow("agreed", 0.1, 1)
     return metrics
 

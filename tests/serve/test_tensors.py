@@ -17,9 +17,9 @@ from trnrt.serve.http.tensors import (
     datatype_of,
     from_binary,
     from_json,
-    shown,
     to_binary,
     to_json,
+    value_text,
 )
 
 LIMIT = 1000
@@ -43,7 +43,7 @@ BAD_SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "told"), BAD_SHAPES, ids=shown)
+@pytest.mark.parametrize(("shape", "told"), BAD_SHAPES, ids=value_text)
 def test_bad_shapes(shape: Any, told: str) -> None:
     with pytest.raises(TensorError) as caught:
         check_shape(shape, LIMIT)
@@ -90,7 +90,7 @@ BAD_DATA = [
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "data", "told"), BAD_DATA, ids=shown)
+@pytest.mark.parametrize(("name", "shape", "data", "told"), BAD_DATA, ids=value_text)
 def test_bad_data(name: str, shape: list[int], data: Any, told: str) -> None:
     with pytest.raises(TensorError) as caught:
         from_json(data, check_shape(shape, LIMIT), DATATYPES[name])
@@ -115,7 +115,7 @@ GOOD_DATA: list[tuple[str, list[int], Any, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "data", "flat"), GOOD_DATA, ids=shown)
+@pytest.mark.parametrize(("name", "shape", "data", "flat"), GOOD_DATA, ids=value_text)
 def test_good_data(name: str, shape: list[int], data: Any, flat: list[Any]) -> None:
     array = from_json(data, tuple(shape), DATATYPES[name])
     assert array.shape == tuple(shape)
@@ -185,7 +185,7 @@ BAD_BINARY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "raw", "told"), BAD_BINARY, ids=shown)
+@pytest.mark.parametrize(("name", "shape", "raw", "told"), BAD_BINARY, ids=value_text)
 def test_bad_binary_data(name: str, shape: list[int], raw: bytes, told: str) -> None:
     with pytest.raises(TensorError) as caught:
         from_binary(memoryview(raw), tuple(shape), DATATYPES[name])
@@ -226,10 +226,12 @@ def test_strings_that_a_model_gives_as_bytes() -> None:
     assert to_json(array, DATATYPES["BYTES"], None) == ["\udcff", "b"]
 
 
-@pytest.mark.parametrize("value", ["x" * 10**6, "\ud800\n\x1b", 10**5000, [[]], {"a": 1}, None, True, 1e308], ids=shown)
+@pytest.mark.parametrize(
+    "value", ["x" * 10**6, "\ud800\n\x1b", 10**5000, [[]], {"a": 1}, None, True, 1e308], ids=value_text
+)
 def test_what_a_client_sent_is_short_and_escaped_in_a_message(value: Any) -> None:
-    assert len(shown(value)) < 80
-    assert shown(value).isascii() and shown(value).isprintable()
+    assert len(value_text(value)) < 80
+    assert value_text(value).isascii() and value_text(value).isprintable()
 
 
 def test_bfloat16_is_rounded_as_numpy_does() -> None:

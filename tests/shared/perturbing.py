@@ -36,7 +36,7 @@ def with_weight(plan: Plan, weight: str, change: Callable[[Array], None]) -> Pla
     part = plan.parts.get(weight)
     argument = weight if part is None else part.argument
     array = plan.weights[argument].copy()
-    change(array if part is None else part.of(array))
+    change(array if part is None else part.view(array))
     return replace(plan, weights=plan.weights | {argument: array})
 
 

@@ -17,7 +17,7 @@ from trnrt.errors import BackendError, InputError, ModelFileError, UnsupportedMo
 from trnrt.importer import import_model
 from trnrt.operators.bounds.rounding import Rounding, of_sum
 from trnrt.operators.record import records
-from trnrt.validate.bounds import Bound, bound
+from trnrt.validate.bounds import Bound, carry_errors
 from trnrt.validate.distances import distance, errors_of, index_errors
 from trnrt.validate.reference import Evaluated, Group, Groups, evaluate, value_of
 
@@ -70,7 +70,7 @@ def prepared(model: onnx.ModelProto, feeds: dict[str, Array]) -> tuple[Groups, G
 
 def carried(groups: Groups, group: Group, done: list[Evaluated], errors: dict[str, Array]) -> Bound:
     """The bound in float32."""
-    return bound(group, done, errors, EXACT, groups.model.opset_imports[""])
+    return carry_errors(group, done, errors, EXACT, groups.model.opset_imports[""])
 
 
 def moves(model: onnx.ModelProto, feeds: dict[str, Array], random: np.random.Generator) -> bool:
@@ -136,7 +136,7 @@ def test_products_of_16_bits_by_hand() -> None:
     groups, group = prepared(model, feeds)
     done = evaluate(group, groups.model, feeds)
     u = 2.0**-8
-    made = bound(group, done, {"x": u * np.abs(feeds["x"])}, Rounding("bfloat16"), 18)
+    made = carry_errors(group, done, {"x": u * np.abs(feeds["x"])}, Rounding("bfloat16"), 18)
     size = 1.1 * 0.3 + 2.3 * 0.7
     by_hand = size * (2 * u + u * u) + u * abs(1.1 * 0.3 - 2.3 * 0.7)
     assert made.length == 3

@@ -19,7 +19,7 @@ from perturbing import WRONG, rows_for, wronged
 import trnrt
 from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
 from trnrt.validate import Noise, run_onnxruntime, validate
-from trnrt.validate.noise import pooled, spread
+from trnrt.validate.noise import pool_noise, spread
 
 Array = NDArray[Any]
 SAMPLES = Path(__file__).parents[2] / "models"
@@ -314,10 +314,10 @@ def test_a_chance_zero_is_no_small_noise() -> None:
     """Of 4 samples all may be near their mean; that 20,000 are means something."""
     apart = np.ones((4, 20))
     apart[:, 7] = 0.05
-    assert pooled(apart)[7] > 0.9
+    assert pool_noise(apart)[7] > 0.9
     apart = np.ones((4, 20, 5000))
     apart[:, 7] = 0.05
-    assert pooled(apart)[7].max() < 0.1
+    assert pool_noise(apart)[7].max() < 0.1
 
 
 def test_a_decision_that_fell_otherwise_allows_nothing_to_others() -> None:
@@ -330,4 +330,4 @@ def test_a_decision_that_fell_otherwise_allows_nothing_to_others() -> None:
 
 
 def test_models_without_elements() -> None:
-    assert pooled(np.zeros((4, 0, 3))).shape == (0, 3)
+    assert pool_noise(np.zeros((4, 0, 3))).shape == (0, 3)

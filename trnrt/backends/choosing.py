@@ -48,10 +48,10 @@ def choose(
     asked = None if target is None else get_target(target).name
     found = findings(Asked(asked, options.lnc, not options.compile_only))
     if found and name == "auto":
-        return Choice(SimulatorBackend(), f"{device} is here, but {found[0].told}")
+        return Choice(SimulatorBackend(), f"{device} is here, but {found[0].text}")
     if found:
         does = "compile" if options.compile_only else "run"
-        told = "; ".join(finding.told for finding in found)
+        told = "; ".join(finding.text for finding in found)
         remedies = "; ".join(dict.fromkeys(finding.mend for finding in found))
         raise BackendError(f"the neuron backend can't {does}: {told}", hint=remedies)
     from trnrt.neuron.backend import NeuronBackend

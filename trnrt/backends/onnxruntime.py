@@ -23,17 +23,17 @@ class CpuKernel:
         try:
             self._session = onnxruntime.InferenceSession(part.model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors share no base class
-            raise self._refused(error) from None
+            raise self._run_error(error) from None
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The part's outputs for its inputs."""
         try:
             made = self._session.run(list(self._part.outputs), {name: values[name] for name in self._part.inputs})
         except Exception as error:
-            raise self._refused(error) from None
+            raise self._run_error(error) from None
         return dict(zip(self._part.outputs, made, strict=True))
 
-    def _refused(self, error: Exception) -> BackendError:
+    def _run_error(self, error: Exception) -> BackendError:
         nodes = ", ".join(f"{node.op} {node.name!r}" for node in self._part.nodes[:4])
         more = f" and {len(self._part.nodes) - 4} more" if len(self._part.nodes) > 4 else ""
         return BackendError(

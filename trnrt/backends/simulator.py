@@ -13,7 +13,7 @@ from trnrt.errors import KernelError
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.execute import Executor
 from trnrt.nki.machine.program import Program
-from trnrt.nki.seam import simulated
+from trnrt.nki.seam import use_simulator
 from trnrt.planner.plan import Plan
 
 
@@ -38,7 +38,7 @@ def trace_plan(plan: Plan, path: Path, source: bytes) -> Program:
     """The program of a plan's kernel module, for the plan's shapes and target; no array is touched."""
     specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
     specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
-    with simulated():
+    with use_simulator():
         entry = load_entry(plan, path, source)
     return trace(entry, *specs, target=plan.target)
 

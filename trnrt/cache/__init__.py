@@ -56,7 +56,7 @@ class KernelCache:
             self._check_owner(self.directory)
             self._check_owner(directory)
         except OSError as error:
-            return self._unwritten(error)
+            return self._unwritten_text(error)
         return ""
 
     def put(self, name: str, source: str) -> Path:
@@ -82,10 +82,10 @@ class KernelCache:
                     write_whole(path, content)
                 return path, self.read(path), ""
             except OSError as error:
-                note = self._unwritten(error)
+                note = self._unwritten_text(error)
         return path, content, note
 
-    def _unwritten(self, error: OSError) -> str:
+    def _unwritten_text(self, error: OSError) -> str:
         """What a full disk means; CacheError for anything else, which the user can mend."""
         told = f"the cache {self.directory} can't be written: {error.strerror}"
         if error.errno in _FULL:

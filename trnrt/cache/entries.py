@@ -102,9 +102,9 @@ class Entries:
         except FileNotFoundError as missing:
             if missing.filename == str(path):
                 return Found(None, [], self._why_missing(request))
-            return self._damaged(path, "an array of it is gone")
+            return self._remove_damaged(path, "an array of it is gone")
         except (ValueError, KeyError, TypeError, OSError) as error:
-            return self._damaged(path, str(error))
+            return self._remove_damaged(path, str(error))
         with contextlib.suppress(OSError):
             os.utime(path)
         return Found(content["saved"], arrays)
@@ -158,7 +158,7 @@ class Entries:
 
     def entries(self) -> list[Entry]:
         """All entries, the one used last first. Damaged ones are left out."""
-        return sorted(self._each(_entry_files(self._plans)), key=lambda entry: -entry.used)
+        return sorted(self._read_entries(_entry_files(self._plans)), key=lambda entry: -entry.used)
 
     def clear(self) -> int:
         """Remove everything; how many bytes that were."""
@@ -188,7 +188,7 @@ class Entries:
                 excess -= _remove(self._arrays / f"{digest}.npy")
             excess -= _remove(self._times / entry.path.name)
             for path in (*_files(self.directory / "kernels"), *_files(self.directory / COMPILED)):
-                if _modified(path) <= entry.used:
+                if _modified_time(path) <= entry.used:
                     excess -= _remove(path)
 
     def _drop_unnamed(self, named: set[str]) -> int:
@@ -196,11 +196,11 @@ class Entries:
         dropped, oldest, entries = 0, time.time() - _GRACE_SECONDS, set(_entry_files(self._plans))
         for path in [*_files(self._arrays), *_files(self._plans)]:
             kept = path in entries if path.parent == self._plans else path.stem in named
-            if not kept and _modified(path) < oldest:
+            if not kept and _modified_time(path) < oldest:
                 dropped += _remove(path)
         return dropped
 
-    def _each(self, paths: list[Path]) -> Iterator[Entry]:
+    def _read_entries(self, paths: list[Path]) -> Iterator[Entry]:
         for path in paths:
             try:
                 status, content = path.stat(), json.loads(path.read_bytes())["content"]
@@ -218,7 +218,7 @@ class Entries:
         array: Array = np.load(io.BytesIO(content), allow_pickle=False)
         return array
 
-    def _damaged(self, path: Path, reason: str) -> Found:
+    def _remove_damaged(self, path: Path, reason: str) -> Found:
         with contextlib.suppress(OSError):
             path.unlink()
         return Found(None, [], f"the cached plan was damaged ({reason}) and is made anew")
@@ -227,8 +227,8 @@ class Entries:
         """What distinguishes a request from the most similar entry of the same model."""
         wanted = json.loads(json.dumps(request))  # as the entries hold it, in the order of the request
         paths = [path for path in _entry_files(self._plans) if path.name.startswith(_of_model(request))]
-        latest = sorted(paths, key=_modified)[-_COMPARED:]
-        others = [e.request for e in self._each(latest) if e.request.get("name") == wanted.get("name")]
+        latest = sorted(paths, key=_modified_time)[-_COMPARED:]
+        others = [e.request for e in self._read_entries(latest) if e.request.get("name") == wanted.get("name")]
         if not others:
             return NEW_MODEL
         changes = sorted((list(_changes(other, wanted)) for other in others), key=len)
@@ -274,7 +274,7 @@ def _entry_files(folder: Path) -> list[Path]:
     return [path for path in _files(folder) if path.suffix == ".json" and not path.name.startswith(".")]
 
 
-def _modified(path: Path) -> float:
+def _modified_time(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

@@ -77,7 +77,7 @@ class PlanCache(KernelCache):
         self._enabled = enabled and self.limit > 0
 
     @property
-    def compiled(self) -> Path | None:
+    def compiled_directory(self) -> Path | None:
         """Where models that were compiled for a device are kept; None where nothing is."""
         return self.directory / COMPILED if self._enabled else None
 

@@ -79,21 +79,21 @@ def curve(worker: Worker, burst: float) -> list[tuple[float, Waiting]]:
 
 
 def _candidate(most: int, worker: Worker, demand: Demand, search: Array, final: Array) -> Candidate:
-    def shared(carries: float) -> tuple[int, Waiting]:
+    def spread_load(carries: float) -> tuple[int, Waiting]:
         cores = max(1, math.ceil(demand.rps / carries * (1 - 1e-9)))
         return cores, wait(worker, demand.rps / cores, final)
 
-    carries, limited_by = _carried(worker, demand, search)
+    carries, limited_by = _largest_rate(worker, demand, search)
     if limited_by != "p99":
-        cores, waiting = shared(carries)
+        cores, waiting = spread_load(carries)
         if waiting.p99_us <= demand.p99_us:
             return Candidate(most, worker, carries, limited_by, cores, waiting)
     top = demand.utilisation * worker.saturation
     if carries:  # found with the small sample, which may be wrong by a lot in bursts
-        carries = _nearby(lambda rate: wait(worker, rate, final).p99_us <= demand.p99_us, carries, top)
+        carries = _refine_rate(lambda rate: wait(worker, rate, final).p99_us <= demand.p99_us, carries, top)
     if not carries:
         return Candidate(most, worker, 0.0, "p99", 0, None)
-    cores, waiting = shared(carries)
+    cores, waiting = spread_load(carries)
     more = 1
     # A p99 need not fall with every step of the rate; doubling ends this soon where it hardly falls at all.
     while waiting.p99_us > demand.p99_us:
@@ -104,7 +104,7 @@ def _candidate(most: int, worker: Worker, demand: Demand, search: Array, final: 
     return Candidate(most, worker, carries, "p99" if carries < top else _hindrance(worker), cores, waiting)
 
 
-def _carried(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Limit]:
+def _largest_rate(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Limit]:
     """The largest rate within the p99 and the utilisation, and which of them ends it."""
 
     def in_time(rate: float) -> bool:
@@ -122,7 +122,7 @@ def _carried(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Lim
     return (low if low > LEAST_LOAD * most else 0.0), "p99"
 
 
-def _nearby(in_time: Callable[[float], bool], guess: float, top: float) -> float:
+def _refine_rate(in_time: Callable[[float], bool], guess: float, top: float) -> float:
     """The largest rate in time up to ``top``, to 1 %, begun at a guess in growing steps; 0 for nearly nothing."""
     low = high = guess
     step = _STEP

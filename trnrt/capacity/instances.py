@@ -38,7 +38,7 @@ class Fleet:
         return max(self.for_cores, self.for_host)
 
     @property
-    def rented(self) -> int:
+    def rented_cores(self) -> int:
         """Their cores, used or not."""
         return self.count * self.instance.cores
 
@@ -56,7 +56,7 @@ def instances() -> dict[str, Instance]:
     return found
 
 
-def offered(target: str, name: str | None = None) -> list[Instance]:
+def find_instances(target: str, name: str | None = None) -> list[Instance]:
     """The instances of a target, or the one of this name. OptionError where it is none of the target's."""
     known = _instances_of(get_target(target))
     if name is None:
@@ -95,4 +95,4 @@ def fleets(known: Iterable[Instance], cores: int, cpu_s: float, utilisation: flo
         Fleet(instance, math.ceil(cores / instance.cores), math.ceil(cpu_s / (utilisation * instance.vcpus)))
         for instance in known
     ]
-    return sorted(found, key=lambda fleet: (fleet.rented, fleet.count))
+    return sorted(found, key=lambda fleet: (fleet.rented_cores, fleet.count))

@@ -201,7 +201,7 @@ class _Play:
                 else:
                     self.computing = item.goes_on
                     ready.append(item.batch)
-                    self._soon()
+                    self._consider_soon()
 
     def _consider(self) -> None:
         self.considering = False
@@ -226,7 +226,7 @@ class _Play:
         if len(self.queue) < self.worker.queue:
             self.queue.append(number)
             if not (self.computing or self.considering):
-                self._soon()
+                self._consider_soon()
 
     def _answer(self, numbers: list[int]) -> None:
         latencies, moments, out_us = self.latencies, self.moments, self.worker.out_us
@@ -239,7 +239,7 @@ class _Play:
             latencies[number] = self.now - moments[number]
         self.answered = self.now
 
-    def _soon(self) -> None:
+    def _consider_soon(self) -> None:
         if self.queue and not (self.computing or self.considering):
             self.considering = True
             self.ready.append(None)

@@ -12,7 +12,7 @@ from trnrt.commands.options import Reporting
 from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render, say, working
 from trnrt.report.files import write_text
-from trnrt.report.text import range_text, shown
+from trnrt.report.text import name_text, range_text
 from trnrt.running.buckets import cover, parse_distribution
 
 
@@ -28,7 +28,7 @@ def choose(model: Path, options: SessionOptions, expected: str, most: int, repor
         "model": session.name,
         "target": session.target,
         "dtype": session.dtype,
-        **_weighed(weights, buckets, latency),
+        **_weights_document(weights, buckets, latency),
     }
     text = json.dumps(document, indent=1) + "\n"
     say(text if reporting.as_json else _text(document))
@@ -36,7 +36,9 @@ def choose(model: Path, options: SessionOptions, expected: str, most: int, repor
         write_text(reporting.json_out, text)
 
 
-def _weighed(weights: Mapping[int, float], buckets: tuple[int, ...], latency: Mapping[int, Range]) -> dict[str, Any]:
+def _weights_document(
+    weights: Mapping[int, float], buckets: tuple[int, ...], latency: Mapping[int, Range]
+) -> dict[str, Any]:
     """Each batch in its bucket, and what a batch costs on average."""
     total = sum(weights.values())
     rows = []
@@ -76,4 +78,4 @@ def _text(document: Mapping[str, Any]) -> str:
     chosen = ",".join(map(str, document["buckets"]))
     mean, one = document["expected_us"], document["one_bucket_us"]
     predicted = f"predicted {mean:,.1f} us a batch, {one:,.1f} with the largest bucket alone"
-    return render([table, "", f"{shown(document['model'])}: --buckets {chosen}; {predicted}"])
+    return render([table, "", f"{name_text(document['model'])}: --buckets {chosen}; {predicted}"])

@@ -11,7 +11,7 @@ from trnrt.cache.plans import PlanCache
 from trnrt.commands.options import Reporting
 from trnrt.report.console import note, render, say
 from trnrt.report.files import write_text
-from trnrt.report.text import counted, escaped, shown, size_text
+from trnrt.report.text import count_text, escape_text, name_text, size_text
 
 
 def list_entries(reporting: Reporting) -> None:
@@ -32,7 +32,7 @@ def list_entries(reporting: Reporting) -> None:
         say(text)
         return
     say(_table(found) if found else "nothing is cached\n")
-    note(f"{escaped(str(cache.directory))}: {size_text(size)} of {size_text(cache.limit)}")
+    note(f"{escape_text(str(cache.directory))}: {size_text(size)} of {size_text(cache.limit)}")
 
 
 def clear() -> None:
@@ -40,7 +40,7 @@ def clear() -> None:
     cache = PlanCache()
     count = len(cache.entries.entries())
     freed = cache.entries.clear()
-    say(f"removed {counted(count, 'plan')} and what belonged to them, {size_text(freed)}\n")
+    say(f"removed {count_text(count, 'plan')} and what belonged to them, {size_text(freed)}\n")
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _table(entries: list[Entry]) -> str:
         request = entry.request
         batch = request.get("batch")
         table.add_row(
-            shown(str(request.get("name"))),
+            name_text(str(request.get("name"))),
             str(request.get("target")),
             str(request.get("dtype")),
             "" if batch is None else str(batch),

@@ -58,18 +58,18 @@ def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest
     """Print what the rate needs; tell whether it can be answered in time at all."""
     from trnrt.capacity.assumptions import default_utilisation, host
     from trnrt.capacity.choosing import Demand
-    from trnrt.capacity.instances import offered
+    from trnrt.capacity.instances import find_instances
     from trnrt.capacity.planning import Question, answer
-    from trnrt.report.capacity import capacity_document, capacity_parts, doubt
+    from trnrt.report.capacity import capacity_document, capacity_parts, trust_text
 
     utilisation = default_utilisation() if request.utilisation is None else request.utilisation
     demand = Demand(request.rps, read_duration(request.p99), request.rows, request.burst, utilisation)
     if request.reporting.json_out is not None:
         check_writable(request.reporting.json_out)
     session = open_session(model, options)
-    known = offered(session.target, request.instance)
+    known = find_instances(session.target, request.instance)
     assumed = host(session.target, request.host_us)
-    served, ranges, limits = _served(session, request, assumed, demand.p99_us)
+    served, ranges, limits = _predict_served(session, request, assumed, demand.p99_us)
     with working("playing through the queue"):
         command = serve_command(model, options)
         question = Question(session.name, session.target, session.dtype, command, demand, assumed, served, ranges)
@@ -80,7 +80,7 @@ def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest
         write_text(request.reporting.json_out, document)
     if options.effort != EFFORT:
         note(f"--effort {options.effort}: a server on a NeuronCore plans with --effort {EFFORT}, and takes other times")
-    note(doubt(session.target))
+    note(trust_text(session.target))
     return found.chosen is not None
 
 
@@ -98,7 +98,7 @@ def serve_command(model: Path, options: SessionOptions) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _served(
+def _predict_served(
     session: InferenceSession, request: CapacityRequest, host: Host, p99_us: float
 ) -> tuple[Served, dict[int, Range], list[int]]:
     """What the timing model says of each bucket, with the ranges, and the limits of a batch that are worth a look."""

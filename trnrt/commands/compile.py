@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.commands.inspect import rows_to_plan
-from trnrt.commands.opening import SessionOptions, batch_text, open_session, writing_into
+from trnrt.commands.opening import SessionOptions, batch_text, open_session, writing_errors
 from trnrt.commands.options import Reporting
 from trnrt.report.console import note, say, working
 from trnrt.report.documents import as_text, compile_document, part_document
 from trnrt.report.files import write_text
-from trnrt.report.text import escaped, shown
+from trnrt.report.text import escape_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.planner.parts.partition import Partition
@@ -40,18 +40,18 @@ def compile_model(
     from trnrt.planner.parts.partition import fallback_notes
 
     rows = rows_to_plan(session, batch)
-    with working("planning"), writing_into(directory):
+    with working("planning"), writing_errors(directory):
         partition = session.partition(rows)
         files = [str(file) for file in session.save(directory, partition=partition)]
     if options.backend == "neuron":
-        with working("compiling with AWS's compiler"), writing_into(directory):
+        with working("compiling with AWS's compiler"), writing_errors(directory):
             files += [str(file) for file in _compile_parts(session, partition, directory)]
     for told in fallback_notes(partition):
         note(told)
     shown_batch = rows if session.model.batch is not None else None
     parts = [part_document(part) for part in partition.parts]
     document = as_text(compile_document(session, shown_batch, parts, files))
-    heading = f"{shown(session.name)}: {session.dtype} on {session.target}, for {batch_text(session, rows)}"
-    say(document if reporting.as_json else "\n".join([heading, *(f"  {escaped(file)}" for file in files)]))
+    heading = f"{name_text(session.name)}: {session.dtype} on {session.target}, for {batch_text(session, rows)}"
+    say(document if reporting.as_json else "\n".join([heading, *(f"  {escape_text(file)}" for file in files)]))
     if reporting.json_out is not None:
         write_text(reporting.json_out, document)

@@ -11,7 +11,7 @@ from trnrt.errors import BackendError, OptionError
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
 from trnrt.report.files import check_writable, write_or_keep, write_text
-from trnrt.report.text import counted
+from trnrt.report.text import count_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.doctor import Diagnosis
@@ -49,13 +49,13 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
     diagnosis = _diagnosis(target)
     backend = "neuron" if backend == "auto" else backend
     if diagnosis.blocking[backend]:
-        raise _refused(diagnosis, backend)
+        raise _no_device_error(diagnosis, backend)
     report = reporting.json_out or REPORT
     check_writable(report)
     if backend == "neuron":
-        note(f"{counted(len(names or CASES), 'case')}, each compiled by AWS's compiler first: this may take an hour")
-    suite = run_suite(backend, target or diagnosis.machine.target or DEFAULT_TARGET, names or CASES, _tell)
-    _tell("")
+        note(f"{count_text(len(names or CASES), 'case')}, each compiled by AWS's compiler first: this may take an hour")
+    suite = run_suite(backend, target or diagnosis.machine.target or DEFAULT_TARGET, names or CASES, _tell_running)
+    _tell_running("")
     text = render(selftest_parts(suite))
     document = as_text(selftest_document(suite, _document(diagnosis, backend), text, version=__version__))
     problem = write_or_keep(report, document)
@@ -63,10 +63,10 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
     note(problem or f"the report to send back is {report}")
     if suite.interrupted:
         raise KeyboardInterrupt
-    return suite.passed and problem is None
+    return suite.has_passed and problem is None
 
 
-def _tell(name: str) -> None:
+def _tell_running(name: str) -> None:
     """Which case is running, where somebody watches: a case may take minutes to compile."""
     import sys
 
@@ -93,7 +93,7 @@ def _document(diagnosis: Diagnosis, backend: str) -> dict[str, Any]:
     return doctor_document(diagnosis, load_releases(), backend, version=__version__)
 
 
-def _refused(diagnosis: Diagnosis, backend: str) -> BackendError:
+def _no_device_error(diagnosis: Diagnosis, backend: str) -> BackendError:
     found = [diagnosis.finding(name) for name in diagnosis.blocking[backend]]
     lines = [f"{finding.name}: {finding.found}" for finding in found]
     what = "no NeuronCore can be used on this machine" if backend == "neuron" else f"the {backend} can't be used"

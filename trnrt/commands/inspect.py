@@ -13,7 +13,7 @@ from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import complain, render, say, working
 from trnrt.report.documents import Document, as_text, inspect_document, stage_document, unsupported_document
 from trnrt.report.files import check_writable, write_text
-from trnrt.report.text import counted, escaped, shown
+from trnrt.report.text import count_text, escape_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.nki.tiles import StepTiles
@@ -57,17 +57,17 @@ def inspect(model: Path, options: SessionOptions, request: InspectRequest) -> bo
     except UnsupportedModelError as error:
         nodes = _known_nodes(session, error)
         _deliver(unsupported_document(session.name, nodes, error.blockers), _refusal(error), reporting)
-        count = counted(len(error.blockers), "reason")
+        count = count_text(len(error.blockers), "reason")
         tried = session.options.fallback is not None
         hint = None if tried else "--fallback onnxruntime shows what the CPU would run, and at what cost"
-        complain(f"{shown(session.name)} can't run on the NeuronCore, for {count}", hint)
+        complain(f"{name_text(session.name)} can't run on the NeuronCore, for {count}", hint)
         return False
     _save_plan(partition, request.save_plan)
     if request.why is not None:
         _explain(session, partition, rows, request)
         return True
     shown_batch = rows if session.model.batch is not None else None
-    traced = _traced(partition) if request.tiles else None
+    traced = _tile_plans(partition) if request.tiles else None
     told = fallback_notes(partition)
     document = inspect_document(partition, shown_batch, traced, told)
     _deliver(document, _text(partition, shown_batch, traced, told), reporting)
@@ -103,14 +103,14 @@ def _explain(session: InferenceSession, partition: Partition, rows: int, request
     _deliver(document, render(why_parts(partition, step, weighed)), request.reporting)
 
 
-def _traced(partition: Partition) -> dict[str, StepTiles]:
+def _tile_plans(partition: Partition) -> dict[str, StepTiles]:
     """The tile plan of every step, by its name."""
     from trnrt.running.profiler import tiles_of_plan
 
     found: dict[str, StepTiles] = {}
     for number, plan in enumerate(partition.plans, 1):
         which = f" of part {number} of {len(partition.plans)}" if len(partition.plans) > 1 else ""
-        with working(f"tracing {counted(len(plan.steps), 'step')}{which} (--no-tiles leaves this out)"):
+        with working(f"tracing {count_text(len(plan.steps), 'step')}{which} (--no-tiles leaves this out)"):
             found |= {step.name: step for step in tiles_of_plan(plan)}
     return found
 
@@ -151,10 +151,10 @@ def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles
 
     from trnrt.report.tables import blockers_table, nodes_table, parts_table, steps_table, tiles_table
 
-    rows = "" if batch is None else f", planned for {counted(batch, 'row')}"
-    heading = f"{shown(partition.name)}: {partition.dtype} on {partition.target}{rows}"
+    rows = "" if batch is None else f", planned for {count_text(batch, 'row')}"
+    heading = f"{name_text(partition.name)}: {partition.dtype} on {partition.target}{rows}"
     steps = [step for plan in partition.plans for step in plan.steps]
-    counts = f"{counted(len(partition.nodes), 'node')} in {counted(len(steps), 'step')}"
+    counts = f"{count_text(len(partition.nodes), 'node')} in {count_text(len(steps), 'step')}"
     parts: list[Any] = [Text(f"{heading}; {counts}", "bold"), ""]
     if partition.blockers:
         parts += [Text("not on the NeuronCore:", "bold"), blockers_table(partition.blockers), ""]
@@ -164,7 +164,7 @@ def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles
         parts += ["", steps_table(steps)]
         parts += [] if tiles is None else ["", tiles_table(tiles[step.name] for step in steps)]
     if notes := [*partition.notes, *told]:
-        parts += ["", *(Text(f"- {escaped(note)}") for note in notes)]
+        parts += ["", *(Text(f"- {escape_text(note)}") for note in notes)]
     return render(parts)
 
 

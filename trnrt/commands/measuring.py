@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.errors import OptionError
 from trnrt.report.console import note, working
-from trnrt.report.text import counted, error_text, escaped, quoted, range_text, shown
+from trnrt.report.text import count_text, error_text, escape_text, name_text, quote, range_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,11 +36,11 @@ def measure_parts(session: InferenceSession, partition: Partition, *, compiled: 
     from trnrt.neuron.backend import NeuronKernel
     from trnrt.neuron.measured import measure
     from trnrt.planner.parts.partition import DevicePart
-    from trnrt.planner.rendering.stepwise import in_functions
+    from trnrt.planner.rendering.stepwise import split_functions
     from trnrt.running.partition import LoadedPartition
 
     if not compiled:
-        parts = [replace(p, plan=in_functions(p.plan)) if isinstance(p, DevicePart) else p for p in partition.parts]
+        parts = [replace(p, plan=split_functions(p.plan)) if isinstance(p, DevicePart) else p for p in partition.parts]
         partition = replace(partition, parts=tuple(parts))
     with working(f"compiling and running on the {session.backend}"):
         loaded = LoadedPartition(partition, session.runner, KernelCache())
@@ -62,7 +62,7 @@ def _calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
     from trnrt.planner.naming import identifier
 
     lnc = session.runner.lnc if isinstance(session.runner, NeuronBackend) else 1
-    file, shown_as = escaped(shlex.quote(str(neff))), identifier(name)
+    file, shown_as = escape_text(shlex.quote(str(neff))), identifier(name)
     return (
         "by step, AWS's own profiler tells; on this machine, and the last with the options of this call:",
         f"NEURON_LOGICAL_NC_CONFIG={lnc} neuron-explorer capture -n {file} -s profile.ntff --profile-nth-exec=2",
@@ -72,7 +72,7 @@ def _calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
     )
 
 
-def beside_captured(
+def attribute_captured(
     folder: Path | None, partition: Partition, profiles: Sequence[tuple[str, Profile]]
 ) -> Attribution | None:
     """What the device's own profiler captured of the model, by step; None where nothing is given.
@@ -83,7 +83,7 @@ def beside_captured(
         return None
     from trnrt.neuron.captured.attributing import attribute
     from trnrt.neuron.captured.explorer import read_profile
-    from trnrt.planner.rendering.stepwise import in_functions
+    from trnrt.planner.rendering.stepwise import split_functions
     from trnrt.running.profiler import profile_plan
 
     if len(profiles) != 1:
@@ -94,7 +94,7 @@ def beside_captured(
     ((name, predicted),) = profiles
     plan = partition.plans[0]
     with working("reading the device's profile"):
-        stepwise = in_functions(plan)
+        stepwise = split_functions(plan)
         return attribute(read_profile(folder), [(stepwise, profile_plan(stepwise)), (plan, predicted)], name)
 
 
@@ -104,8 +104,9 @@ def measured_text(measured: Mapping[str, Measured], predicted: Mapping[str, Rang
     for name, times in measured.items():
         device = predicted[name]
         lines.append(
-            f"{shown(name)} measured: {times.median_us:,.1f} us median, {times.least_us:,.1f} least, "
-            f"{times.p99_us:,.1f} 99th percentile of {counted(times.runs, 'run')} on the host's clock, with transfers; "
+            f"{name_text(name)} measured: {times.median_us:,.1f} us median, {times.least_us:,.1f} least, "
+            f"{times.p99_us:,.1f} 99th percentile of {count_text(times.runs, 'run')} on the host's clock, "
+            "with transfers; "
             f"predicted for the device alone: {range_text(device)}, "
             f"of which that is {times.median_us / device.us:,.2f} times"
         )
@@ -117,7 +118,7 @@ def measured_document(measured: Mapping[str, Measured]) -> Document:
     return {name: asdict(times) for name, times in measured.items()}
 
 
-def against_simulator(
+def compare_simulator(
     model: Path, options: SessionOptions, session: InferenceSession, feeds: Mapping[str, npt.NDArray[Any]]
 ) -> dict[str, float]:
     """How far the device's outputs are from the simulator's, by output: the largest difference."""
@@ -133,5 +134,5 @@ def against_simulator(
             difference = np.abs(device.astype(np.float64) - simulated.astype(np.float64))
             found[name] = float(np.max(difference))
     for name, largest in found.items():
-        note(f"{quoted(name)}: the device and the simulator differ by at most {error_text(largest)}")
+        note(f"{quote(name)}: the device and the simulator differ by at most {error_text(largest)}")
     return found

@@ -11,7 +11,7 @@ from trnrt.errors import KernelError, OptionError
 from trnrt.report.console import complain, note, render, say, write_error
 from trnrt.report.documents import as_text, check_document
 from trnrt.report.files import write_text
-from trnrt.report.text import counted, shown
+from trnrt.report.text import count_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import Report
@@ -74,12 +74,12 @@ def _text(report: Report) -> str:
 
     from trnrt.report.tables import calls_table, findings_table
 
-    counts = f"{counted(len(report.findings), 'finding')}, {counted(len(report.calls), 'call')} traced"
-    parts: list[Any] = [Text(f"{shown(report.file)} on {report.target}: {counts}", "bold")]
+    counts = f"{count_text(len(report.findings), 'finding')}, {count_text(len(report.calls), 'call')} traced"
+    parts: list[Any] = [Text(f"{name_text(report.file)} on {report.target}: {counts}", "bold")]
     if report.calls:
         parts += ["", calls_table(report.calls)]
     if report.findings:
         parts += ["", findings_table(report.findings)]
     if report.warnings:
-        parts += ["", Text(counted(len(report.warnings), "warning"), "bold"), findings_table(report.warnings)]
+        parts += ["", Text(count_text(len(report.warnings), "warning"), "bold"), findings_table(report.warnings)]
     return render(parts)

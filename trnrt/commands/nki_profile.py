@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt import __version__
-from trnrt.commands.profile import Files, ProfileRequest, as_page, compare, prepare, warn
+from trnrt.commands.profile import Files, ProfileRequest, compare, page_text, prepare, warn
 from trnrt.errors import OptionError
 from trnrt.report.comparing import Baseline
 from trnrt.report.console import complain, note, say
 from trnrt.report.documents import as_text, nki_profile_document
-from trnrt.report.text import counted, quoted
+from trnrt.report.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import CheckedCall, Report
@@ -28,10 +28,10 @@ def profile_script(
 ) -> bool:
     """Predict what each call costs, print it; tell whether all could be traced, and none is slower than allowed."""
     baseline = prepare(request, "calls")
-    report, profiles = _profiled(script, calls, target, capacity)
+    report, profiles = _profile_calls(script, calls, target, capacity)
     if not profiles and not report.failures:
         raise OptionError(
-            f"{quoted(str(script))} calls no kernel, so that there is nothing to profile", hint=_example(script)
+            f"{quote(str(script))} calls no kernel, so that there is nothing to profile", hint=_example(script)
         )
     document = nki_profile_document(report, profiles, version=__version__)
     comparisons = compare(_comparable(baseline, report), document)
@@ -40,14 +40,14 @@ def profile_script(
     files.write_document(request, document)
     files.write_views(request, named)
     if named or request.reporting.as_json:
-        say(as_text(document) if request.reporting.as_json else as_page(named, comparisons, baseline))
+        say(as_text(document) if request.reporting.as_json else page_text(named, comparisons, baseline))
     warn([predicted for _, predicted in profiles])
     _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()
     return not report.failures and not any(comparison.regressed for comparison in comparisons)
 
 
-def _profiled(
+def _profile_calls(
     script: Path, calls: Sequence[str], target: str | None, capacity: bool
 ) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:
     from trnrt.nki.checking import check
@@ -75,7 +75,10 @@ def _tell(report: Report, known: Set[str]) -> None:
             note(told)
     refused = [finding for finding in report.findings if finding not in report.failures]
     if refused:
-        note(f"AWS's compiler would refuse this file for {counted(len(refused), 'reason')}; trnrt nki check lists them")
+        note(
+            f"AWS's compiler would refuse this file for {count_text(len(refused), 'reason')}; "
+            "trnrt nki check lists them"
+        )
     for failure in dict.fromkeys(report.failures):
         complain(_with_code(failure), failure.instead or None)
 

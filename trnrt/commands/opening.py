@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.overriding import with_plan
+from trnrt.commands.overriding import apply_plan
 from trnrt.errors import InputError, OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import LARGEST_INPUT, Inputs, read_inputs
 from trnrt.report.console import note, working
-from trnrt.report.text import counted, escaped, quoted, range_text, shape_text, size_text
+from trnrt.report.text import count_text, escape_text, quote, range_text, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -77,7 +77,7 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             cache=options.cache,
             device=options.device,
         )
-    return session if options.plan is None else with_plan(session, options.plan)
+    return session if options.plan is None else apply_plan(session, options.plan)
 
 
 def note_backend(session: InferenceSession, options: SessionOptions) -> list[str]:
@@ -98,7 +98,7 @@ def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
     rows = feeding.rows or fixed_batch(session) or 1
     _check_size(session, rows)
     feeds = session.random_inputs(rows, feeding.seed)
-    return Inputs(feeds, [_told(feeds, feeding.seed)] if feeds else [])
+    return Inputs(feeds, [_drawn_text(feeds, feeding.seed)] if feeds else [])
 
 
 def fixed_batch(session: InferenceSession) -> int | None:
@@ -115,7 +115,7 @@ def check_rows(session: InferenceSession, asked: int | None, flag: str) -> None:
 
 def batch_text(session: InferenceSession, rows: int) -> str:
     """How many rows, in words; a model without a batch is run once."""
-    return "1 run" if session.model.batch is None else counted(rows, "row")
+    return "1 run" if session.model.batch is None else count_text(rows, "row")
 
 
 def prediction_text(session: InferenceSession) -> str:
@@ -133,18 +133,18 @@ def prediction_text(session: InferenceSession) -> str:
 
 
 @contextmanager
-def writing_into(directory: Path) -> Iterator[None]:
+def writing_errors(directory: Path) -> Iterator[None]:
     """Turn what a directory raises that can't be written to into OptionError."""
     try:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise OptionError(f"can't write into {quoted(str(directory))}: {escaped(reason)}") from error
+        raise OptionError(f"can't write into {quote(str(directory))}: {escape_text(reason)}") from error
 
 
-def _told(feeds: Mapping[str, npt.NDArray[Any]], seed: int) -> str:
+def _drawn_text(feeds: Mapping[str, npt.NDArray[Any]], seed: int) -> str:
     """What was drawn: the ranges are those of ``InferenceSession.random_inputs``."""
-    drawn = ", ".join(f"{quoted(name)} {array.dtype} {shape_text(array.shape)}" for name, array in feeds.items())
+    drawn = ", ".join(f"{quote(name)} {array.dtype} {shape_text(array.shape)}" for name, array in feeds.items())
     kinds = {array.dtype.kind in "iub" for array in feeds.values()}
     ranges = ["uniform in [0, 1)"] * (False in kinds) + ["integers in [0, 10)"] * (True in kinds)
     return f"no --input: drew random values for {drawn} ({', '.join(ranges)}, seed {seed})"
@@ -158,7 +158,7 @@ def _check_size(session: InferenceSession, rows: int) -> None:
         values += rows * math.prod(dim for dim in dims if isinstance(dim, int))
     if values * _BYTES_DRAWN > LARGEST_INPUT:
         raise InputError(
-            f"{counted(rows, 'random row')} of this model need {size_text(values * _BYTES_DRAWN)}; "
+            f"{count_text(rows, 'random row')} of this model need {size_text(values * _BYTES_DRAWN)}; "
             f"the limit is {size_text(LARGEST_INPUT)}",
             hint="ask for fewer rows",
         )

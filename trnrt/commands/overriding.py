@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trnrt.errors import KernelError, OptionError, UnsupportedModelError
 from trnrt.report.console import note, working
-from trnrt.report.text import escaped, listed, quoted, shown
+from trnrt.report.text import escape_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     from trnrt.planner.choices import Choices
@@ -22,7 +22,7 @@ LARGEST_PLAN = 8 * 2**20
 """Bytes of a plan's file; one of ten thousand steps has half of that, and as JSON it takes some fifty times of it."""
 
 
-def with_plan(session: InferenceSession, path: Path) -> InferenceSession:
+def apply_plan(session: InferenceSession, path: Path) -> InferenceSession:
     """The session, made to plan as an edited file says, beside what it was told already.
 
     OptionError where the file can't be read, is of something else, or asks for what can't be.
@@ -56,7 +56,7 @@ def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: st
     weighed = [Weighed(first, predicted_us(partition), _count(partition), chosen=True)]
     for number, candidate in enumerate(others, 1):
         with working(f"planning and timing candidate {number} of {len(others)}"):
-            weighed.append(_weighed(session, partition, step, rows, candidate))
+            weighed.append(_weigh_candidate(session, partition, step, rows, candidate))
     return step, weighed
 
 
@@ -67,7 +67,7 @@ def predicted_us(partition: Partition) -> float:
     return sum(predicted_us_of(plan) for plan in partition.plans) + partition.crossings_us
 
 
-def _weighed(
+def _weigh_candidate(
     session: InferenceSession, planned: Partition, step: StepReport, rows: int, candidate: Candidate
 ) -> Weighed:
     """A candidate planned and timed; if that can't be, it becomes one that is not possible."""
@@ -80,13 +80,13 @@ def _weighed(
         if [plan.source for plan in other.plans] == [plan.source for plan in planned.plans]:
             same = replace(candidate, choices=None, reason="it changes nothing: the plan stays the same")
             return Weighed(same, None, None)
-        told = "; ".join([candidate.reason, *_moved(planned, other, step)])
+        told = "; ".join([candidate.reason, *_moved_texts(planned, other, step)])
         return Weighed(replace(candidate, reason=told), predicted_us(other), _count(other))
     except (UnsupportedModelError, KernelError, OptionError) as error:
         return Weighed(replace(candidate, choices=None, reason=str(error)), None, None)
 
 
-def _moved(planned: Partition, other: Partition, step: StepReport) -> list[str]:
+def _moved_texts(planned: Partition, other: Partition, step: StepReport) -> list[str]:
     """What else lives elsewhere in the other plan, in words."""
     before = {one.output: one.place for plan in planned.plans for one in plan.steps if one.output != step.output}
     after = {one.output: one.place for plan in other.plans for one in plan.steps}
@@ -95,7 +95,7 @@ def _moved(planned: Partition, other: Partition, step: StepReport) -> list[str]:
         for old, place in (("sbuf", "hbm"), ("hbm", "sbuf"))
     }
     return [
-        f"{listed([shown(name) for name in names], 4)} then in {place.upper()}, too"
+        f"{list_text([name_text(name) for name in names], 4)} then in {place.upper()}, too"
         for place, names in moved.items()
         if names
     ]
@@ -117,7 +117,7 @@ def _read(path: Path) -> PlanFile:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OptionError(
-            f"can't use the plan {quoted(str(path))}: {escaped(reason)}",
+            f"can't use the plan {quote(str(path))}: {escape_text(reason)}",
             hint="a plan is what `trnrt inspect MODEL --save-plan FILE` writes",
         ) from None
 
@@ -133,8 +133,8 @@ def _check_same(session: InferenceSession, file: PlanFile, path: Path) -> None:
         here["batch"], there["batch"] = "1 or more", "none"
     different = [key for key in here if here[key] != there[key]]
     if different:
-        known, wanted = (", ".join(f"{key} {quoted(of[key])}" for key in different) for of in (there, here))
+        known, wanted = (", ".join(f"{key} {quote(of[key])}" for key in different) for of in (there, here))
         raise OptionError(
-            f"{quoted(str(path))} is a plan of {known}; this is {wanted}",
+            f"{quote(str(path))} is a plan of {known}; this is {wanted}",
             hint="name the same target and dtype, or save a plan of this with trnrt inspect --save-plan FILE",
         )

@@ -263,7 +263,7 @@ def predict(
 def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) -> Outcome:
     """Make what is missing; say what stays where it ends before that."""
     from trnrt.predict.job import check_input
-    from trnrt.predict.running import StoppedError, run_parts, stopping
+    from trnrt.predict.running import StoppedError, handle_signals, run_parts
     from trnrt.predict.summary import Outcome
 
     told = list(output.notes)
@@ -278,7 +278,7 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
     try:
         output.check_bad()
         if output.missing:
-            with stopping() as stop, counting("predicting", opened.job.rows, rows) as advance:
+            with handle_signals() as stop, counting("predicting", opened.job.rows, rows) as advance:
                 if place is None:
                     run_parts(opened, output, stop, advance)
                 else:
@@ -288,19 +288,19 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
             check_input(opened)
         output.finish()
     except StoppedError as error:
-        note(f"stopped; {_kept(output)}")
+        note(f"stopped; {_progress_text(output)}")
         raise typer.Exit(128 + error.signal) from None
     except TooManyBadError as error:
         outcome.stopped = error
     except TrnrtError:
         if output.done and output.missing:
-            note(_kept(output))
+            note(_progress_text(output))
         raise
     outcome.seconds = time.perf_counter() - start
     return outcome
 
 
-def _kept(output: Output) -> str:
+def _progress_text(output: Output) -> str:
     return f"{len(output.done):,} of {output.job.parts:,} parts are done and kept: the same command goes on from there"
 
 
@@ -322,14 +322,14 @@ def _report(opened: Opened, output: Output, outcome: Outcome, reporting: Reporti
 
 def _text(opened: Opened, output: Output, outcome: Outcome) -> str:
     from trnrt.predict.part import QUARANTINE
-    from trnrt.report.text import counted, quoted
+    from trnrt.report.text import count_text, quote
 
     job, session, bad = opened.job, opened.session, output.bad
-    aside = f", {bad:,} set aside, with reasons in {quoted(str(output.directory / QUARANTINE))}" if bad else ""
+    aside = f", {bad:,} set aside, with reasons in {quote(str(output.directory / QUARANTINE))}" if bad else ""
     run = job.rows - outcome.rows_kept
-    took = f"; {counted(run, 'row')} in {outcome.seconds:,.1f} s on this machine, compiling included" if run else ""
+    took = f"; {count_text(run, 'row')} in {outcome.seconds:,.1f} s on this machine, compiling included" if run else ""
     return (
         f"{session.backend}, target {session.target}, {session.dtype}, batches of {job.batch}: "
-        f"{counted(job.rows - bad, 'row')} predicted{aside}; "
-        f"{counted(job.parts, 'part')} in {quoted(str(output.directory))}{took}"
+        f"{count_text(job.rows - bad, 'row')} predicted{aside}; "
+        f"{count_text(job.parts, 'part')} in {quote(str(output.directory))}{took}"
     )

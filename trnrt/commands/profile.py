@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.inspect import rows_to_plan
-from trnrt.commands.measuring import beside_captured, measure_parts, measured_document, measured_text
+from trnrt.commands.measuring import attribute_captured, measure_parts, measured_document, measured_text
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.commands.options import Reporting
 from trnrt.errors import OptionError, UnsupportedModelError
@@ -18,7 +18,7 @@ from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
 from trnrt.report.files import check_writable, write_or_keep
-from trnrt.report.text import counted, quoted, range_text
+from trnrt.report.text import count_text, quote, range_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.measured import Measured
@@ -54,18 +54,18 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
         baseline.check_same(**same)
     with working("planning"):
         partition = session.partition(rows)
-    profiles, document, told = _predicted(partition)
-    captured = beside_captured(request.device_profile, partition, profiles)
+    profiles, document, told = _profile_parts(partition)
+    captured = attribute_captured(request.device_profile, partition, profiles)
     if captured is not None:
         document["device_profile"] = attribution_document(captured)
-    measured = _measured(session, partition, options)
+    measured = _measure_device(session, partition, options)
     if measured:
         document["measured_us"] = measured_document(measured)
     comparisons = compare(baseline, document)
     files = Files()
     files.write_document(request, document)
     files.write_views(request, profiles, "part")
-    page = _overview(partition, document) + as_page(profiles, comparisons, baseline)
+    page = _overview(partition, document) + page_text(profiles, comparisons, baseline)
     if measured:
         predicted = {plan.name: found.benchmark for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
@@ -79,7 +79,7 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
     return not any(comparison.regressed for comparison in comparisons)
 
 
-def _measured(session: InferenceSession, partition: Partition, options: SessionOptions) -> dict[str, Measured]:
+def _measure_device(session: InferenceSession, partition: Partition, options: SessionOptions) -> dict[str, Measured]:
     """What the device itself takes; nothing where nothing is run on one."""
     if session.backend != "neuron":
         return {}
@@ -88,7 +88,7 @@ def _measured(session: InferenceSession, partition: Partition, options: SessionO
     )
 
 
-def _predicted(partition: Partition) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
+def _profile_parts(partition: Partition) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
     """The profile of each part on the device with its name, the document of them all, and what to say beside it.
 
     UnsupportedModelError where there is nothing on the device that could be profiled.
@@ -140,12 +140,12 @@ def prepare(request: ProfileRequest, kind: str) -> Baseline | None:
             check_writable(path)
             other = named.setdefault(path.resolve(), flag)
             if other != flag and not path.is_char_device():
-                raise OptionError(f"{other} and {flag} name the same file, {quoted(str(path))}", hint="name two files")
+                raise OptionError(f"{other} and {flag} name the same file, {quote(str(path))}", hint="name two files")
     if request.baseline is None:
         return None
     view = named.get(request.baseline.resolve())
     if view in ("--html", "--trace"):
-        raise OptionError(f"--baseline and {view} name the same file, {quoted(str(request.baseline))}")
+        raise OptionError(f"--baseline and {view} name the same file, {quote(str(request.baseline))}")
     limit = DEFAULT_REGRESS if request.max_regress is None else request.max_regress
     return read_baseline(request.baseline, limit, kind)
 
@@ -161,7 +161,7 @@ def compare(baseline: Baseline | None, document: Document) -> list[Comparison]:
     return comparisons
 
 
-def as_page(
+def page_text(
     profiles: Sequence[tuple[str, Profile]], comparisons: Sequence[Comparison], baseline: Baseline | None
 ) -> str:
     """All profiles, and then the comparison, as text."""
@@ -196,17 +196,18 @@ class Files:
                 with working("writing the report"):
                     from trnrt.report.page import report_html
 
-                    self._write(numbered(request.html, number, profiles), report_html(predicted, name))
+                    self._write(numbered_path(request.html, number, profiles), report_html(predicted, name))
             if request.trace is not None:
                 with working("writing the trace"):
                     from trnrt.report.trace import trace_text
 
-                    self._write(numbered(request.trace, number, profiles), trace_text(predicted))
+                    self._write(numbered_path(request.trace, number, profiles), trace_text(predicted))
         if len(profiles) > 1:
             for path in filter(None, (request.html, request.trace)):
-                first, last = numbered(path, 1, profiles), numbered(path, len(profiles), profiles)
+                first, last = numbered_path(path, 1, profiles), numbered_path(path, len(profiles), profiles)
                 note(
-                    f"{counted(len(profiles), noun)}: wrote {quoted(str(first))} to {quoted(str(last))}, in their order"
+                    f"{count_text(len(profiles), noun)}: wrote {quote(str(first))} to {quote(str(last))}, "
+                    "in their order"
                 )
 
     def write_document(self, request: ProfileRequest, document: Document) -> None:
@@ -225,6 +226,6 @@ class Files:
             self._problems.append(problem)
 
 
-def numbered(path: Path, number: int, profiles: Sequence[object]) -> Path:
+def numbered_path(path: Path, number: int, profiles: Sequence[object]) -> Path:
     """The file for one of several profiles: report.html is report-1.html for the first; of one it is as given."""
     return path if len(profiles) == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")

@@ -17,13 +17,13 @@ from trnrt.commands.opening import (
     note_backend,
     open_session,
     prediction_text,
-    writing_into,
+    writing_errors,
 )
 from trnrt.commands.options import Reporting
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, run_document
 from trnrt.report.files import write_arrays, write_text
-from trnrt.report.text import quoted
+from trnrt.report.text import quote
 from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def run(model: Path, options: SessionOptions, request: RunRequest) -> None:
         for told in write_arrays(request.output, result.outputs):
             note(told)
     if request.keep is not None:
-        with writing_into(request.keep):
+        with writing_errors(request.keep):
             files = session.save(request.keep, partition=session.last_run.partition)
-        note(f"kept {', '.join(quoted(str(file)) for file in files)}")
+        note(f"kept {', '.join(quote(str(file)) for file in files)}")
 
 
 def _run(session: InferenceSession, request: RunRequest, classifier: str | None, before: list[str]) -> _Result:
@@ -108,7 +108,7 @@ def _text(session: InferenceSession, result: _Result) -> str:
     parts: list[Any] = [outputs_table(result.outputs), ""]
     if result.top is not None:
         applied = ", softmax applied" if result.top.softmax else ""
-        parts += [Text(f"best classes by output {quoted(result.top.output)}{applied}"), top_table(result.top)]
+        parts += [Text(f"best classes by output {quote(result.top.output)}{applied}"), top_table(result.top)]
         if (rest := len(result.top.rows) - ROWS_SHOWN) > 0:
             parts.append(Text(f"and {rest:,} more rows; --json has all"))
         parts.append("")

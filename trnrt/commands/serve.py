@@ -214,7 +214,7 @@ def serve_command(
     raise typer.Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
 
 
-def _go(_number: int, _frame: object) -> None:
+def _exit_early(_number: int, _frame: object) -> None:
     """A signal that comes before there is a worker to answer it: nothing was accepted, and no process started yet.
 
     It does not raise: that may happen wherever Python is, and in a finalizer, or where everything is caught, it would
@@ -229,7 +229,7 @@ def _go(_number: int, _frame: object) -> None:
 def serve(flags: dict[str, Any]) -> int:
     """Serve with the settings that these flags say; the exit code."""
     # The first process of a container gets no signal that it has no handler for, and the imports below take a while.
-    signal.signal(signal.SIGTERM, _go)
+    signal.signal(signal.SIGTERM, _exit_early)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         told = f"the server's packages are not installed ({', '.join(missing)})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.measuring import against_simulator
+from trnrt.commands.measuring import compare_simulator
 from trnrt.commands.opening import (
     Feeding,
     SessionOptions,
@@ -19,7 +19,7 @@ from trnrt.commands.opening import (
     note_backend,
     open_session,
     prediction_text,
-    writing_into,
+    writing_errors,
 )
 from trnrt.commands.options import Reporting
 from trnrt.commands.records import Comparing
@@ -29,7 +29,7 @@ from trnrt.inputs.matching import Inputs, read_labelled
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, validate_document
 from trnrt.report.files import write_text
-from trnrt.report.text import counted, error_text, escaped, listed, quoted, shown
+from trnrt.report.text import count_text, error_text, escape_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -78,7 +78,7 @@ def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> 
 
         report = compare(session, inputs.feeds, rtol=request.comparing.rtol, atol=request.comparing.atol, labels=labels)
     layers = layers or report.steps
-    simulated = against_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
+    simulated = compare_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
     anew = [f"compiled anew: {why}" for why in session.last_run.cache_notes]
     notes = [*anew, *session.last_run.notes, *report.notes, *(layers.notes if layers is not None else ())]
     for told in notes:
@@ -128,7 +128,7 @@ def _layers(session: InferenceSession, inputs: Inputs, request: ValidateRequest)
     directory = request.comparing.bundle
     bundle = None if directory is None else BundleRequest(directory, request.comparing.bundle_step)
     # A directory that can't be written is known before an hour's work.
-    with writing_into(directory or Path()):
+    with writing_errors(directory or Path()):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
         with _progress() as progress:
@@ -149,7 +149,9 @@ def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda done, total, step: bar.update(task, completed=done, total=total, description=escaped(step)[:40])
+        yield lambda done, total, step: bar.update(
+            task, completed=done, total=total, description=escape_text(step)[:40]
+        )
 
 
 def _text(session: InferenceSession, report: ValidationReport, layers: LayersReport | None) -> str:
@@ -159,7 +161,7 @@ def _text(session: InferenceSession, report: ValidationReport, layers: LayersRep
 
     passed = report.passed and (layers is None or layers.passed)
     verdict = Text("PASS", "bold green") if passed else Text("FAIL", "bold red")
-    headline = Text.assemble(verdict, f" {shown(session.name)}: {', '.join(_findings(session, report, layers))}")
+    headline = Text.assemble(verdict, f" {name_text(session.name)}: {', '.join(_findings(session, report, layers))}")
     where = f"{session.backend}, target {session.target}, {session.dtype}, against onnxruntime"
     parts: list[RenderableType] = [headline, "", comparison_table(report), ""]
     if any(output.split is not None for output in report.outputs):
@@ -178,12 +180,12 @@ def _layers_text(layers: LayersReport) -> list[RenderableType]:
     first = layers.first_failure
     compared = [layer for layer in layers.layers if layer.isolated is not None]
     if first is None:
-        told = f"{counted(len(compared), 'step')} compared one by one: all within what rounding explains"
+        told = f"{count_text(len(compared), 'step')} compared one by one: all within what rounding explains"
     else:
         failed = sum(not layer.passed for layer in compared)
-        nodes = listed([quoted(name) for name in first.nodes])
-        told = f"{failed} of {counted(len(compared), 'step')} beyond what rounding explains, the first one: {nodes}"
-    bundle = [Text(f"bundle: pytest {shown(str(path))}") for path in layers.bundle if path.suffix == ".py"]
+        nodes = list_text([quote(name) for name in first.nodes])
+        told = f"{failed} of {count_text(len(compared), 'step')} beyond what rounding explains, the first one: {nodes}"
+    bundle = [Text(f"bundle: pytest {name_text(str(path))}") for path in layers.bundle if path.suffix == ".py"]
     return [Text(told), layers_table(layers), *bundle]
 
 
@@ -191,7 +193,7 @@ def _findings(session: InferenceSession, report: ValidationReport, layers: Layer
     """The headline: decisions first, where the model makes any, then the error."""
     findings = [batch_text(session, report.samples)]
     if report.changed_decisions is not None:
-        findings = [f"{report.changed_decisions:,} of {counted(report.samples, 'decision')} changed"]
+        findings = [f"{report.changed_decisions:,} of {count_text(report.samples, 'decision')} changed"]
     if report.accuracy is not None:
         both = (f"{100 * share:.2f} %" for share in (report.accuracy.ours, report.accuracy.reference))
         findings.append("accuracy {}, onnxruntime's {}".format(*both))
@@ -199,7 +201,7 @@ def _findings(session: InferenceSession, report: ValidationReport, layers: Layer
     if floats:
         findings.append(f"largest error {error_text(max(floats))}")
     failed = sum(not output.passed for output in report.outputs)
-    outputs = counted(len(report.outputs), "output")
+    outputs = count_text(len(report.outputs), "output")
     if not failed:
         findings.append("all outputs within the tolerance")
     elif all(o.passed or (o.split is not None and not o.split.float32_passed) for o in report.outputs):
@@ -207,5 +209,5 @@ def _findings(session: InferenceSession, report: ValidationReport, layers: Layer
     else:
         findings.append(f"{failed} of {outputs} beyond the tolerance")
     if layers is not None and layers.first_failure is not None:
-        findings.append(f"step {quoted(layers.first_failure.step)} is wrong")
+        findings.append(f"step {quote(layers.first_failure.step)} is wrong")
     return findings

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
 from trnrt.importer.folding.constants import Folder
-from trnrt.importer.naming import listed, name_nodes, one_line, quoted, root_cause
+from trnrt.importer.naming import list_text, name_nodes, one_line, quote, root_cause
 from trnrt.importer.parameters import bind_values, check_values
-from trnrt.importer.quiet import undisturbed
+from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
 from trnrt.importer.rewriting.older import renew_opset_6
 from trnrt.importer.rewriting.rules import apply_rules
@@ -36,8 +36,8 @@ def bind(
     bound, symbols = check_shapes(imported, shapes)
     constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
     try:
-        with undisturbed():
-            view = _prepared(imported, bound, symbols, constants)
+        with quiet_lock():
+            view = _prepare_graph(imported, bound, symbols, constants)
             too_large = [] if of_any_size else list(islice(out_of_proportion(view.model.graph), _MOST_BLOCKERS))
     except TrnrtError:
         raise
@@ -62,14 +62,14 @@ def shapes_of_no_rows(
     bound, symbols = check_shapes(imported, shapes, fewest_rows=0)
     constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
     try:
-        with undisturbed():
-            model = _folded(imported, bound, symbols, constants)[0]
+        with quiet_lock():
+            model = _fold_model(imported, bound, symbols, constants)[0]
     except Exception:  # what the libraries below make of no elements is their affair
         return [None] * len(imported.outputs)
     return [static_shape(value) for value in model.graph.outputs]
 
 
-def _folded(
+def _fold_model(
     imported: ReadModel,
     shapes: dict[str, tuple[int, ...]],
     symbols: dict[str, int],
@@ -84,19 +84,19 @@ def _folded(
     return model, folder, folder.settle()
 
 
-def _prepared(
+def _prepare_graph(
     imported: ReadModel,
     shapes: dict[str, tuple[int, ...]],
     symbols: dict[str, int],
     constants: dict[str, NDArray[Any]],
 ) -> GraphView:
-    model, folder, notes = _folded(imported, shapes, symbols, constants)
+    model, folder, notes = _fold_model(imported, shapes, symbols, constants)
     renew_opset_6(model)
     while more := apply_rules(model):
         notes += more + folder.settle()
     name_nodes(model.graph)
     _check_outputs(imported, model)
-    return GraphView(model, tuple(notes), tuple(_unresolved(imported, shapes, folder)))
+    return GraphView(model, tuple(notes), tuple(_unresolved_reasons(imported, shapes, folder)))
 
 
 def check_shapes(
@@ -111,8 +111,8 @@ def check_shapes(
     """
     declared = {info.name: info for info in imported.inputs}
     if unknown := [name for name in shapes if name not in declared]:
-        known = listed(map(quoted, declared)) or "none"
-        raise InputError(f"the model has no input {quoted(unknown[0])}", hint=f"Its inputs are: {known}.")
+        known = list_text(map(quote, declared)) or "none"
+        raise InputError(f"the model has no input {quote(unknown[0])}", hint=f"Its inputs are: {known}.")
     bound: dict[str, tuple[int, ...]] = {}
     symbols: dict[str, int] = {}
     for name, info in declared.items():
@@ -120,16 +120,16 @@ def check_shapes(
             blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
-            raise InputError(f"input {quoted(name)}: there is no shape for it", hint=f"Expected {_shown(info)}.")
+            raise InputError(f"input {quote(name)}: there is no shape for it", hint=f"Expected {_shape_text(info)}.")
         smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
-        bound[name] = _fitted(info, shapes[name], symbols, *smallest)
+        bound[name] = _bind_shape(info, shapes[name], symbols, *smallest)
     return bound, symbols
 
 
-def _fitted(
+def _bind_shape(
     info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int], fewest_rows: int, smallest: int
 ) -> tuple[int, ...]:
-    start = f"input {quoted(info.name)}: expected shape {_shown(info)}, got {tuple(shape)}"
+    start = f"input {quote(info.name)}: expected shape {_shape_text(info)}, got {tuple(shape)}"
     try:
         dims = tuple(operator.index(dim) for dim in shape)
     except TypeError:
@@ -144,12 +144,12 @@ def _fitted(
         if isinstance(expected, str) and symbols.setdefault(expected, dim) != dim:
             raise InputError(
                 f"{start}: dimension {axis} must be {symbols[expected]},"
-                f" as {quoted(expected)} is already {symbols[expected]} elsewhere"
+                f" as {quote(expected)} is already {symbols[expected]} elsewhere"
             )
     return dims
 
 
-def _shown(info: TensorInfo) -> str:
+def _shape_text(info: TensorInfo) -> str:
     dims = ["?" if dim is None else str(dim) if isinstance(dim, int) else one_line(dim) for dim in info.shape]
     return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
@@ -162,19 +162,19 @@ def _check_outputs(imported: ReadModel, model: ir.Model) -> None:
     for info, declared, made in zip(imported.outputs, imported.model.graph.outputs, model.graph.outputs, strict=True):
         if declared.dtype is not None and made.dtype is not None and declared.dtype != made.dtype:
             raise ModelFileError(
-                f"{one_line(imported.name)}: output {quoted(info.name)} is declared as {declared.dtype.name},"
+                f"{one_line(imported.name)}: output {quote(info.name)} is declared as {declared.dtype.name},"
                 f" but the node that makes it gives {made.dtype.name}",
                 hint="Export the model again.",
             )
 
 
-def _unresolved(imported: ReadModel, shapes: dict[str, tuple[int, ...]], folder: Folder) -> Iterator[str]:
+def _unresolved_reasons(imported: ReadModel, shapes: dict[str, tuple[int, ...]], folder: Folder) -> Iterator[str]:
     """Why tensors have no static shape; an error if that is a contradiction in the graph."""
     problems = folder.problems()
     if found := next((p for p in problems if p.is_contradiction), None):
         if found.whatever_shapes or all(isinstance(dim, int) for info in imported.inputs for dim in info.shape):
             raise ModelFileError(f"{one_line(imported.name)}: {found.text}", hint=found.hint)
-        given = listed(f"{quoted(name)} {shape}" for name, shape in shapes.items())
+        given = list_text(f"{quote(name)} {shape}" for name, shape in shapes.items())
         raise InputError(f"the model can't take the input shapes {given}: {found.text}")
     for problem in problems:
         yield problem.text

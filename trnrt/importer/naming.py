@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 _LONGEST_SHOWN = 120
 
 
-def quoted(name: str | None) -> str:
+def quote(name: str | None) -> str:
     """``name`` in quotes on one line: what a model calls its parts is data, and may hold anything."""
-    return repr(_shortened(name or ""))
+    return repr(_shorten(name or ""))
 
 
 def one_line(text: str) -> str:
     """Text that a library made up from a model's names, fit for one line of an error message."""
     words = " ".join(text.split())
-    return _shortened("".join(c if c.isprintable() else repr(c)[1:-1] for c in words), 400)
+    return _shorten("".join(c if c.isprintable() else repr(c)[1:-1] for c in words), 400)
 
 
 def root_cause(error: BaseException) -> str:
@@ -29,16 +29,16 @@ def root_cause(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {error}")
 
 
-def listed(names: Iterable[str], most: int = 8) -> str:
+def list_text(names: Iterable[str], most: int = 8) -> str:
     """The names, comma-separated; of a long list, the first few and how many more there are."""
     names = list(names)
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def titled(node: ir.Node) -> str:
+def node_text(node: ir.Node) -> str:
     """How messages name a node: its operator and its quoted name."""
-    return f"{one_line(node.op_type)} {quoted(node.name)}"
+    return f"{one_line(node.op_type)} {quote(node.name)}"
 
 
 def unique(wanted: str, taken: set[str]) -> str:
@@ -64,5 +64,5 @@ def name_nodes(graph: ir.Graph) -> None:
         node.name = unique(f"{node.op_type}_{index}", taken)
 
 
-def _shortened(text: str, longest: int = _LONGEST_SHOWN) -> str:
+def _shorten(text: str, longest: int = _LONGEST_SHOWN) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.importer.naming import quoted
+from trnrt.importer.naming import quote
 from trnrt.importer.records import TensorInfo
 from trnrt.operators.record import COUNTS, Index, record_of
 
@@ -76,17 +76,17 @@ def check_values(
     for name in parameters:
         if name not in values:
             raise InputError(
-                f"input {quoted(name)}: the plan depends on its value, and none is given",
+                f"input {quote(name)}: the plan depends on its value, and none is given",
                 hint="It says what an operator does (a shape, axes, a count): run and validate take it from --input; "
                 "or export the model with it as a constant.",
             )
         array = np.asarray(values[name])
         if array.shape != tuple(shapes[name]) or array.dtype.name != declared[name].dtype:
             wanted = f"{declared[name].dtype} of shape {tuple(shapes[name])}"
-            raise InputError(f"input {quoted(name)}: expected {wanted}, got {array.dtype.name} of shape {array.shape}")
+            raise InputError(f"input {quote(name)}: expected {wanted}, got {array.dtype.name} of shape {array.shape}")
         if array.size > _MOST_NUMBERS:
             raise InputError(
-                f"input {quoted(name)} has {array.size} numbers; as the plan depends on each of them, it takes at most "
+                f"input {quote(name)} has {array.size} numbers; as the plan depends on each of them, it takes at most "
                 f"{_MOST_NUMBERS}",
                 hint="Export the model with it as a constant.",
             )

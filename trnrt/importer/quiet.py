@@ -15,7 +15,7 @@ _LOGGERS = ("onnx_ir", "onnxscript")
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def quiet_lock() -> Iterator[None]:
     """One thread at a time, and silence.
 
     One thread, since onnxscript's rewrite rules are shared objects that remember what they matched last.

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InputError
-from trnrt.report.text import counted, escaped, listed, quoted, shape_text, size_text
+from trnrt.report.text import count_text, escape_text, list_text, quote, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,9 +115,9 @@ class NamedPicture(BytesIO):
         """InputError for a picture of more than ``most`` pixels, as its header has them; it is not decoded."""
         from PIL import Image
 
-        with silent(), _reading(self), Image.open(self, formats=("PNG", "JPEG")) as file:
+        with silence_pillow(), _reading_errors(self), Image.open(self, formats=("PNG", "JPEG")) as file:
             if file.width * file.height > most:
-                raise InputError(f"{quoted(self.name)} has {file.width}x{file.height} pixels; the limit is {most:,}")
+                raise InputError(f"{quote(self.name)} has {file.width}x{file.height} pixels; the limit is {most:,}")
         self.seek(0)
 
 
@@ -129,13 +129,13 @@ def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) 
             setting that can't be told from the shape.
     """
     _check_takes_pictures(wanted)
-    stored = _stored(metadata, said)
+    stored = _metadata_options(metadata, said)
     layout = said.layout or stored.layout or _layout_of(wanted)
     channels = wanted.shape[LAYOUTS[layout]]
     color = said.color or stored.color or _color_of(wanted, channels, layout)
     if channels != CHANNELS[color] and isinstance(channels, int):
         raise InputError(
-            f"{_titled(wanted)} has {channels} as channels in layout {layout}; {color} has {CHANNELS[color]}"
+            f"{_input_text(wanted)} has {channels} as channels in layout {layout}; {color} has {CHANNELS[color]}"
         )
     scale, mean, std = _numbers(wanted, said, stored, CHANNELS[color])
     height, width = (_size_of(wanted.shape[dim]) for dim in range(1, 4) if dim != LAYOUTS[layout])
@@ -156,21 +156,21 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
     pictures: list[npt.NDArray[np.uint8]] = []
     steps: dict[str, None] = {}
     for path in paths:
-        with silent():
+        with silence_pillow():
             pixels = _read_pixels(path, how, steps, largest // len(paths))
         if pictures and pixels.shape != pictures[0].shape:
             raise InputError(
-                f"{quoted(str(path))} has {_size_text(pixels)} pixels, and {quoted(str(paths[0]))} "
+                f"{quote(str(path))} has {_size_text(pixels)} pixels, and {quote(str(paths[0]))} "
                 f"{_size_text(pictures[0])}: the images of a batch need one size, and the model doesn't fix it",
                 hint="give one image a run, or resize them first",
             )
         pictures.append(pixels)
     batch = _values(np.stack(pictures), how)
-    return batch, _told(paths, batch, how, steps)
+    return batch, _pictures_text(paths, batch, how, steps)
 
 
 def read_image(path: Path | NamedPicture, how: Recipe, *, largest: int) -> npt.NDArray[Any]:
-    """One picture as ``read_images`` makes it, without the batch. For threads, within ``silent``.
+    """One picture as ``read_images`` makes it, without the batch. For threads, within ``silence_pillow``.
 
     InputError as there. Of pictures of ``LARGE`` pixels one is in memory at a time, however many threads there are.
     """
@@ -179,7 +179,7 @@ def read_image(path: Path | NamedPicture, how: Recipe, *, largest: int) -> npt.N
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def silence_pillow() -> Iterator[None]:
     """Without Pillow's warnings. All threads share their filters: enter this around threads, not in each of them."""
     import warnings
 
@@ -199,13 +199,15 @@ def parse_numbers(text: str) -> tuple[float, ...]:
 def _check_takes_pictures(wanted: TensorInfo) -> None:
     way_out = "give its values as NAME=FILE.npy"
     if len(wanted.shape) != 4 or 0 in wanted.shape:
-        raise InputError(f"{_titled(wanted)} is no picture: it isn't of rank 4", hint=way_out)
+        raise InputError(f"{_input_text(wanted)} is no picture: it isn't of rank 4", hint=way_out)
     if wanted.dtype not in DTYPES:
-        raise InputError(f"{_titled(wanted)} is no picture: it isn't {', '.join(DTYPES[:-1])} or uint8", hint=way_out)
+        raise InputError(
+            f"{_input_text(wanted)} is no picture: it isn't {', '.join(DTYPES[:-1])} or uint8", hint=way_out
+        )
 
 
-def _titled(wanted: TensorInfo) -> str:
-    return f"input {quoted(wanted.name)} ({wanted.dtype} {shape_text(wanted.shape)})"
+def _input_text(wanted: TensorInfo) -> str:
+    return f"input {quote(wanted.name)} ({wanted.dtype} {shape_text(wanted.shape)})"
 
 
 def _size_of(dim: int | str | None) -> int | None:
@@ -218,15 +220,15 @@ def _layout_of(wanted: TensorInfo) -> str:
     if len(fitting) == 1:
         return fitting[0]
     reason = "could be either layout" if fitting else "doesn't say where its channels (1, 3 or 4) are"
-    raise InputError(f"{_titled(wanted)} {reason}", hint=f"say --layout {' or '.join(LAYOUTS)}")
+    raise InputError(f"{_input_text(wanted)} {reason}", hint=f"say --layout {' or '.join(LAYOUTS)}")
 
 
 def _color_of(wanted: TensorInfo, channels: int | str | None, layout: str) -> str:
     if isinstance(channels, int) and channels in _COLOR_OF_CHANNELS:
         return _COLOR_OF_CHANNELS[channels]
     if isinstance(channels, int):
-        raise InputError(f"{_titled(wanted)} has {channels} channels in layout {layout}; a picture has 1, 3 or 4")
-    raise InputError(f"{_titled(wanted)} leaves its channels open", hint=f"say --color {', '.join(CHANNELS)}")
+        raise InputError(f"{_input_text(wanted)} has {channels} channels in layout {layout}; a picture has 1, 3 or 4")
+    raise InputError(f"{_input_text(wanted)} leaves its channels open", hint=f"say --color {', '.join(CHANNELS)}")
 
 
 def _numbers(
@@ -238,66 +240,68 @@ def _numbers(
     std = said.std or stored.std or (1.0,)
     if wanted.dtype == "uint8":
         if (scale not in (None, 1), any(mean), set(std) != {1}) != (False, False, False):
-            raise InputError(f"{_titled(wanted)} takes pixels as they are; scale, mean and std don't apply to uint8")
+            raise InputError(
+                f"{_input_text(wanted)} takes pixels as they are; scale, mean and std don't apply to uint8"
+            )
         scale = 1.0
     if scale is None:
         raise InputError(
-            f"neither the model's metadata nor an option says how pixels (0 to 255) become {_titled(wanted)}",
+            f"neither the model's metadata nor an option says how pixels (0 to 255) become {_input_text(wanted)}",
             hint="say --scale, e.g. --scale 0.00392156862745098 for values of 0 to 1, or --scale 1 for 0 to 255",
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):
-            raise InputError(f"{name} has {counted(len(numbers), 'number')} for {counted(channels, 'channel')}")
+            raise InputError(f"{name} has {count_text(len(numbers), 'number')} for {count_text(channels, 'channel')}")
     if 0 in std:
         raise InputError("std is 0, and values are divided by it")
     return scale, mean, std
 
 
-def _stored(metadata: Mapping[str, str], said: ImageOptions) -> ImageOptions:
+def _metadata_options(metadata: Mapping[str, str], said: ImageOptions) -> ImageOptions:
     """What the model's metadata says about the settings that the user leaves open."""
     onnx = {key.lower(): value for key, value in metadata.items() if key.lower().startswith("image.")}
     found: dict[str, Any] = {}
     for name in (field.name for field in fields(ImageOptions) if getattr(said, field.name) is None):
         if (text := metadata.get(f"image.{name}")) is not None:
-            found[name] = _parsed(name, text)
+            found[name] = _parse_setting(name, text)
     if said.color is None and "color" not in found and "image.bitmappixelformat" in onnx:
-        found["color"] = _looked_up("Image.BitmapPixelFormat", onnx, _PIXEL_FORMATS, "--color")
+        found["color"] = _metadata_value("Image.BitmapPixelFormat", onnx, _PIXEL_FORMATS, "--color")
     if said.scale is None and "scale" not in found and "image.nominalpixelrange" in onnx:
-        scale, mean = _looked_up("Image.NominalPixelRange", onnx, _PIXEL_RANGES, "--scale")
+        scale, mean = _metadata_value("Image.NominalPixelRange", onnx, _PIXEL_RANGES, "--scale")
         found = {"mean": (mean,), **found, "scale": scale}
     if onnx.get("image.colorspacegamma", "srgb").lower() != "srgb":
         raise InputError(
-            f"the model's metadata asks for Image.ColorSpaceGamma {quoted(onnx['image.colorspacegamma'])}, "
+            f"the model's metadata asks for Image.ColorSpaceGamma {quote(onnx['image.colorspacegamma'])}, "
             "and trnrt takes pixels as files store them, which is SRGB",
             hint="convert the image yourself, and give its values as NAME=FILE.npy",
         )
     return ImageOptions(**found)
 
 
-def _parsed(name: str, text: str) -> Any:
+def _parse_setting(name: str, text: str) -> Any:
     """The metadata ``image.{name}`` as the setting ``name``."""
     try:
         if name in _WORDS:
             return _WORDS[name][text.strip().upper()]
         numbers = parse_numbers(text.strip().removeprefix("[").removesuffix("]"))
-        return _only(numbers) if name == "scale" else numbers
+        return _only_number(numbers) if name == "scale" else numbers
     except (ValueError, KeyError):
         raise InputError(
-            f"the model's metadata has image.{name} {quoted(text)}, which trnrt doesn't understand",
+            f"the model's metadata has image.{name} {quote(text)}, which trnrt doesn't understand",
             hint=f"--{name} says it instead",
         ) from None
 
 
-def _only(numbers: tuple[float, ...]) -> float:
+def _only_number(numbers: tuple[float, ...]) -> float:
     (number,) = numbers
     return number
 
 
-def _looked_up(key: str, onnx: Mapping[str, str], table: Mapping[str, Any], option: str) -> Any:
+def _metadata_value(key: str, onnx: Mapping[str, str], table: Mapping[str, Any], option: str) -> Any:
     value = onnx[key.lower()]
     if value.lower() not in table:
         raise InputError(
-            f"the model's metadata has {key} {quoted(value)}, which trnrt doesn't know",
+            f"the model's metadata has {key} {quote(value)}, which trnrt doesn't know",
             hint=f"{option} says it instead",
         )
     return table[value.lower()]
@@ -319,15 +323,15 @@ def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None],
     import numpy as np
     from PIL import Image
 
-    with _reading(path), Image.open(path, formats=("PNG", "JPEG")) as file:
+    with _reading_errors(path), Image.open(path, formats=("PNG", "JPEG")) as file:
         count = file.width * file.height
         if Image.MAX_IMAGE_PIXELS is not None and count > Image.MAX_IMAGE_PIXELS:  # of which Pillow only warns
             raise Image.DecompressionBombError
         width, height = how.width or file.width, how.height or file.height
         if width * height * CHANNELS[how.color] * np.dtype(np.float64).itemsize > largest:
-            raise InputError(f"as {width}x{height} pixels, {quoted(str(path))} needs more than {size_text(largest)}")
+            raise InputError(f"as {width}x{height} pixels, {quote(str(path))} needs more than {size_text(largest)}")
         with _DECODING_LARGE if count >= LARGE else nullcontext():
-            picture = _colored(_upright(file, steps), how.color, steps)
+            picture = _convert_color(_turn_upright(file, steps), how.color, steps)
             width, height = how.width or picture.width, how.height or picture.height
             if picture.size != (width, height):
                 step = f"resized from {picture.width}x{picture.height} to {width}x{height} (bilinear, antialiased)"
@@ -338,7 +342,7 @@ def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None],
 
 
 @contextmanager
-def _reading(path: Path | NamedPicture) -> Iterator[None]:
+def _reading_errors(path: Path | NamedPicture) -> Iterator[None]:
     """Turn what Pillow raises for a bad file into InputError."""
     import struct
     import zlib
@@ -349,17 +353,17 @@ def _reading(path: Path | NamedPicture) -> Iterator[None]:
         yield
     except Image.DecompressionBombError as error:
         raise InputError(
-            f"{quoted(str(path))} has more pixels than trnrt reads ({Image.MAX_IMAGE_PIXELS:,})",
+            f"{quote(str(path))} has more pixels than trnrt reads ({Image.MAX_IMAGE_PIXELS:,})",
             hint="resize it first",
         ) from error
     except UnidentifiedImageError as error:
-        raise InputError(f"{quoted(str(path))} is no PNG or JPEG image") from error
+        raise InputError(f"{quote(str(path))} is no PNG or JPEG image") from error
     except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"can't read the image {quoted(str(path))}: {escaped(reason)}") from error
+        raise InputError(f"can't read the image {quote(str(path))}: {escape_text(reason)}") from error
 
 
-def _upright(picture: Image, steps: dict[str, None]) -> Image:
+def _turn_upright(picture: Image, steps: dict[str, None]) -> Image:
     """The picture as a viewer shows it: cameras store how it must be turned."""
     from PIL import Image
     from PIL.ExifTags import Base
@@ -373,11 +377,11 @@ def _upright(picture: Image, steps: dict[str, None]) -> Image:
     return picture.transpose(Image.Transpose[turn])
 
 
-def _colored(picture: Image, color: str, steps: dict[str, None]) -> Image:
+def _convert_color(picture: Image, color: str, steps: dict[str, None]) -> Image:
     """The picture in mode L, RGB or RGBA."""
     if picture.mode.startswith("I"):
         steps["16-bit pixels reduced to 8 bits"] = None
-        picture = _reduced(picture)
+        picture = _reduce_depth(picture)
     mode = _COLOR_OF_CHANNELS[CHANNELS[color]]
     colorful = picture.mode not in ("1", "L", "LA")
     if picture.has_transparency_data:
@@ -389,7 +393,7 @@ def _colored(picture: Image, color: str, steps: dict[str, None]) -> Image:
     return picture if picture.mode == mode else picture.convert(mode)
 
 
-def _reduced(picture: Image) -> Image:
+def _reduce_depth(picture: Image) -> Image:
     """A picture of 16-bit greys in 8 bits; Pillow's own conversion would cut the values off at 255."""
     import numpy as np
     from PIL import Image
@@ -423,29 +427,31 @@ def _size_text(pixels: npt.NDArray[np.uint8]) -> str:
     return f"{pixels.shape[1]}x{pixels.shape[0]}"
 
 
-def _told(paths: Sequence[Path | NamedPicture], batch: npt.NDArray[Any], how: Recipe, steps: Mapping[str, None]) -> str:
+def _pictures_text(
+    paths: Sequence[Path | NamedPicture], batch: npt.NDArray[Any], how: Recipe, steps: Mapping[str, None]
+) -> str:
     """One line that tells everything that was done to the pictures, and who said so."""
-    files = quoted(paths[0].name) if len(paths) == 1 else f"{len(paths)} images"
-    return told_of(files, how, batch.shape, list(steps))
+    files = quote(paths[0].name) if len(paths) == 1 else f"{len(paths)} images"
+    return recipe_text(files, how, batch.shape, list(steps))
 
 
-def told_of(files: str, how: Recipe, shape: Sequence[int | str | None], steps: Sequence[str] = ()) -> str:
+def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], steps: Sequence[str] = ()) -> str:
     """One line that tells what a recipe does to ``files``, and who said so; ``steps`` were needed for some of them."""
     if how.dtype == "uint8":
         formula = "pixels as they are"
     else:
-        formula = f"value = (pixel * {how.scale:.9g} - {_joined(how.mean)}) / {_joined(how.std)}"
+        formula = f"value = (pixel * {how.scale:.9g} - {_numbers_text(how.mean)}) / {_numbers_text(how.std)}"
     by: dict[str, list[str]] = {}
     for name, source in how.sources.items():
         by.setdefault(source, []).append(name)
     origins = "; ".join(f"{', '.join(names)}: {source}" for source, names in by.items())
-    parts = [*_some(steps), f"colour {how.color}", f"layout {how.layout}", formula]
-    return f"{files} as {quoted(how.name)} {how.dtype} {shape_text(shape)}: {', '.join(parts)} ({origins})"
+    parts = [*_steps_text(steps), f"colour {how.color}", f"layout {how.layout}", formula]
+    return f"{files} as {quote(how.name)} {how.dtype} {shape_text(shape)}: {', '.join(parts)} ({origins})"
 
 
-def _some(steps: Sequence[str]) -> list[str]:
-    return [listed(steps, 4)] if steps else []
+def _steps_text(steps: Sequence[str]) -> list[str]:
+    return [list_text(steps, 4)] if steps else []
 
 
-def _joined(numbers: Sequence[float]) -> str:
+def _numbers_text(numbers: Sequence[float]) -> str:
     return f"{numbers[0]:.9g}" if len(numbers) == 1 else f"[{', '.join(f'{number:.9g}' for number in numbers)}]"

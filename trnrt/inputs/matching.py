@@ -25,7 +25,7 @@ import numpy as np
 
 from trnrt.errors import InputError
 from trnrt.inputs.images import ImageOptions, read_images, recipe
-from trnrt.report.text import escaped, listed, quoted, shape_text, shown, size_text
+from trnrt.report.text import escape_text, list_text, name_text, quote, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -63,9 +63,7 @@ class _Reading:
     def claim(self, name: str, path: Path) -> None:
         """Say that the input ``name`` comes from ``path``; it can't come from two."""
         if name in self.sources:
-            raise InputError(
-                f"input {quoted(name)} is given twice: by {_file(self.sources[name])} and by {_file(path)}"
-            )
+            raise InputError(f"input {quote(name)} is given twice: by {_file(self.sources[name])} and by {_file(path)}")
         self.sources[name] = path
 
     def reserve(self, size: int, path: Path) -> None:
@@ -123,7 +121,7 @@ def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt
         raise InputError(f"{_file(path)} is no .npz, which holds inputs and labels together", hint=_SAVE)
     with reading_file(path), zipfile.ZipFile(path) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-        inputs, label = _matched(list(members), reading.wanted, path)
+        inputs, label = _match_arrays(list(members), reading.wanted, path)
         reading.spare += [key for key in members if key not in inputs and key != label]
         arrays = {}
         for key in [*inputs, label]:
@@ -134,16 +132,16 @@ def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt
     labels = _label_column(arrays[label], path)
     for name, array in reading.inputs.feeds.items():
         if array.ndim and len(array) != len(labels):
-            raise InputError(f"{_file(path)} holds {len(labels)} labels for {len(array)} rows of {quoted(name)}")
+            raise InputError(f"{_file(path)} holds {len(labels)} labels for {len(array)} rows of {quote(name)}")
     return reading.inputs, labels
 
 
-def _matched(keys: Sequence[str], wanted: Mapping[str, TensorInfo], path: Path) -> tuple[dict[str, str], str]:
+def _match_arrays(keys: Sequence[str], wanted: Mapping[str, TensorInfo], path: Path) -> tuple[dict[str, str], str]:
     """Which array is which input, and which one holds the labels."""
     inputs = {key: key for key in keys if key in wanted}
     labels = [key for key in keys if key not in inputs and key.lower() in LABEL_NAMES]
     if len(labels) != 1:
-        found = listed([quoted(key) for key in labels or keys]) or "nothing"
+        found = list_text([quote(key) for key in labels or keys]) or "nothing"
         raise InputError(
             f"{_file(path)} holds {found}: which are the labels is not clear",
             hint=f"call them {' or '.join(LABEL_NAMES)}; to compare without labels, use --input",
@@ -180,7 +178,7 @@ def split_argument(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str
     path = local_path(argument)
     if "=" in argument and not path.exists():
         name = argument.split("=")[0]
-        raise InputError(f"the model has no input {quoted(name)}", hint=f"its inputs are {_inputs(wanted)}")
+        raise InputError(f"the model has no input {quote(name)}", hint=f"its inputs are {_inputs(wanted)}")
     return None, path
 
 
@@ -189,25 +187,25 @@ def local_path(text: str) -> Path:
     path = Path(text)
     if "://" in text and not path.exists():
         raise InputError(
-            f"{quoted(text)} is an address, and trnrt reads and writes files of this machine",
+            f"{quote(text)} is an address, and trnrt reads and writes files of this machine",
             hint="copy it, as with aws s3 cp --recursive, or mount it",
         )
     return path
 
 
-def _checked(path: Path) -> Path:
+def _check_file(path: Path) -> Path:
     try:
         if path.is_file():
             return path
         reason = "it is no regular file" if path.exists() else "there is no such file"
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise InputError(f"can't read {_file(path)}: {escaped(reason)}")
+    raise InputError(f"can't read {_file(path)}: {escape_text(reason)}")
 
 
 def kind_of(path: Path) -> str:
     """What a file is, by its first bytes: "npy", "npz" or "image"; InputError for anything else."""
-    with reading_file(_checked(path)), path.open("rb") as file:
+    with reading_file(_check_file(path)), path.open("rb") as file:
         start = file.read(8)
     for magic, kind in _KINDS + _IMAGES:
         if start.startswith(magic):
@@ -231,7 +229,7 @@ def _read_npy(reading: _Reading, name: str | None, path: Path) -> None:
 
 def _read_npz(reading: _Reading, name: str | None, path: Path) -> None:
     if name is not None:
-        raise InputError(f"{_file(path)} names its arrays itself", hint=f"give it without {shown(name)}=")
+        raise InputError(f"{_file(path)} names its arrays itself", hint=f"give it without {name_text(name)}=")
     with reading_file(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             key = member.filename.removesuffix(".npy")
@@ -280,7 +278,7 @@ def npy_header(file: IO[bytes], path: Path, available: int) -> NpyHeader:
     if header.dtype.hasobject:
         raise InputError(f"{_file(path)} holds an array of Python objects, which only pickle can read", hint=_SAVE)
     if header.dtype.kind not in "biufcSU" or header.dtype.itemsize == 0:
-        told = f"an array of {escaped(str(header.dtype))}, which is no tensor"
+        told = f"an array of {escape_text(str(header.dtype))}, which is no tensor"
         raise InputError(f"{_file(path)} holds {told}", hint=_SAVE)
     if header.size > available:
         raise InputError(f"{_file(path)} is truncated: it says {size_text(header.size)} and has {size_text(available)}")
@@ -329,7 +327,7 @@ def reading_file(path: Path) -> Iterator[None]:
         yield
     except _DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"can't read {_file(path)}: {escaped(reason)}") from error
+        raise InputError(f"can't read {_file(path)}: {escape_text(reason)}") from error
 
 
 def _only_input(reading: _Reading, path: Path) -> str:
@@ -337,18 +335,18 @@ def _only_input(reading: _Reading, path: Path) -> str:
         return next(iter(reading.wanted))
     raise InputError(
         f"the model has {len(reading.wanted)} inputs, and {_file(path)} doesn't say which it is for",
-        hint=f"say NAME={shown(str(path))}; the inputs are {_inputs(reading.wanted)}",
+        hint=f"say NAME={name_text(str(path))}; the inputs are {_inputs(reading.wanted)}",
     )
 
 
 def _check_complete(reading: _Reading) -> None:
     missing = [tensor for name, tensor in reading.wanted.items() if name not in reading.inputs.feeds]
-    spare = listed([quoted(name) for name in reading.spare])
+    spare = list_text([quote(name) for name in reading.spare])
     if missing:
         found = f"; the files hold {spare}, which no input is called" if spare else ""
         raise InputError(
             f"no array for input {_inputs({tensor.name: tensor for tensor in missing})}{found}",
-            hint=f"arrays of an .npz are matched by name; or say --input {shown(missing[0].name)}=FILE.npy",
+            hint=f"arrays of an .npz are matched by name; or say --input {name_text(missing[0].name)}=FILE.npy",
         )
     if spare:
         reading.inputs.notes.append(f"not named like an input, and left alone: {spare}")
@@ -356,8 +354,8 @@ def _check_complete(reading: _Reading) -> None:
 
 def _inputs(wanted: Mapping[str, TensorInfo]) -> str:
     """The inputs as messages name them: ``'image' float32 [batch, 1, 8, 8]``."""
-    return listed([f"{quoted(t.name)} {t.dtype} {shape_text(t.shape)}" for t in wanted.values()])
+    return list_text([f"{quote(t.name)} {t.dtype} {shape_text(t.shape)}" for t in wanted.values()])
 
 
 def _file(path: Path) -> str:
-    return quoted(str(path))
+    return quote(str(path))

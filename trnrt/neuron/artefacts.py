@@ -47,7 +47,7 @@ class Made:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode("utf-8")).hexdigest()[:32]
 
 
-def made_from(plan: Plan, source: bytes, lnc: int, *, debug_info: bool = False) -> Made:
+def describe_made(plan: Plan, source: bytes, lnc: int, *, debug_info: bool = False) -> Made:
     """What the artefact of a plan would be, compiled here and now."""
     shapes = [(t.name, t.shape, t.dtype) for t in (*plan.inputs, *plan.results)]
     kernel = hashlib.sha256(source + _kernels_digest() + repr((plan.entry, shapes)).encode("utf-8"))

@@ -27,7 +27,7 @@ import numpy as np
 from trnrt.backends import Array, DeviceOptions
 from trnrt.backends.simulator import load_entry
 from trnrt.errors import BackendError, DeviceError, TrnrtError
-from trnrt.neuron.artefacts import Made, find, find_below, keep, made_from, stem_of
+from trnrt.neuron.artefacts import Made, describe_made, find, find_below, keep, stem_of
 from trnrt.neuron.cores import Lease, lease_for_process, note_failure
 from trnrt.neuron.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.neuron.failures import compile_error, device_error
@@ -72,30 +72,34 @@ class NeuronBackend:
         self._set_environment(plan.target)
         cores = _least_used(lease, self.parallel)
         if self._options.compiled is not None:
-            found, reason = find_below(self._options.compiled, stem_of(plan), made_from(plan, source, self.lnc))
+            found, reason = find_below(self._options.compiled, stem_of(plan), describe_made(plan, source, self.lnc))
             if found is None:
                 shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in plan.inputs)
                 told = f"{plan.name} for {shapes}: {reason}"
                 raise BackendError(told, hint="compile it here: trnrt compile MODEL --backend neuron -o DIR")
             return NeuronKernel(plan, found, cores, self._options.timeout_s)
         if self._folder is not None:
-            return NeuronKernel(plan, self._kept(plan, path, source, self._folder), cores, self._options.timeout_s)
+            return NeuronKernel(
+                plan, self._find_or_compile(plan, path, source, self._folder), cores, self._options.timeout_s
+            )
         with tempfile.TemporaryDirectory() as folder:
-            return NeuronKernel(plan, self._kept(plan, path, source, Path(folder)), cores, self._options.timeout_s)
+            return NeuronKernel(
+                plan, self._find_or_compile(plan, path, source, Path(folder)), cores, self._options.timeout_s
+            )
 
     def compile_into(self, directory: Path, plan: Plan, path: Path, source: bytes) -> list[Path]:
         """Compile the module into ``directory``, on the CPU alone: no device is needed or touched."""
         self._set_environment(plan.target)
-        made = self._made(plan, source)
+        made = self._describe_made(plan, source)
         stem = stem_of(plan)
         work = directory / f"{stem}_neuronx-cc"
         return keep(directory, stem, made, lambda file: self._compile(file, plan, path, source, work, on_device=False))
 
-    def _made(self, plan: Plan, source: bytes) -> Made:
-        return made_from(plan, source, self.lnc, debug_info=self._options.debug_info)
+    def _describe_made(self, plan: Plan, source: bytes) -> Made:
+        return describe_made(plan, source, self.lnc, debug_info=self._options.debug_info)
 
-    def _kept(self, plan: Plan, path: Path, source: bytes, folder: Path) -> Path:
-        made = self._made(plan, source)
+    def _find_or_compile(self, plan: Plan, path: Path, source: bytes, folder: Path) -> Path:
+        made = self._describe_made(plan, source)
         found, _ = find(folder, made.key, made)
         if found is not None:
             os.utime(found)
@@ -113,7 +117,7 @@ class NeuronBackend:
 
     def _compile(self, file: Path, plan: Plan, path: Path, source: bytes, work: Path, *, on_device: bool) -> None:
         """Trace and compile the module, and save it with its weights beside the NEFF, not in it."""
-        torch, torch_neuronx = _imported()
+        torch, torch_neuronx = _import_torch()
         kernel = load_entry(plan, path, source, importable=True)
         module = _as_module(torch, kernel if self.lnc == 1 else kernel[self.lnc], list(plan.weights.values()))  # type: ignore[index]
         examples = tuple(
@@ -169,7 +173,7 @@ class NeuronKernel:
         try:
             if self._closed:
                 raise DeviceError(f"{self._plan.name} is closed: {self._closed}", hint="open it again", usable=True)
-            results = self._checked(copy.run(inputs, self._timeout_s))
+            results = self._check_results(copy.run(inputs, self._timeout_s))
         except DeviceError as error:
             self.close(str(error))
             raise
@@ -182,7 +186,7 @@ class NeuronKernel:
         self._closed = self._closed or reason
         _close(self._copies)
 
-    def _checked(self, results: list[Array]) -> list[Array]:
+    def _check_results(self, results: list[Array]) -> list[Array]:
         """The results in the plan's dtypes; DeviceError where they are not its results."""
         dtypes = [as_dtype(tensor.dtype).numpy for tensor in self._plan.results]
         got = [array.shape for array in results]
@@ -320,7 +324,7 @@ def run_kernel(kernel: Callable[..., Any], *arrays: Array, target: str, lnc: int
     return [np.asarray(result) for result in (results if isinstance(results, tuple | list) else [results])]
 
 
-def _imported() -> tuple[Any, Any]:
+def _import_torch() -> tuple[Any, Any]:
     """PyTorch and torch-neuronx. After the environment is set: importing them may start the runtime."""
     try:
         import torch
@@ -346,7 +350,7 @@ def _least_used(lease: Lease, count: int) -> list[int]:
 
 def _on_core(artefact: Path, core: int) -> Any:
     """The model, loaded on a core straight away, and its weights moved there, so that no run brings them again."""
-    torch, torch_neuronx = _imported()
+    torch, torch_neuronx = _import_torch()
     with _PLACING, torch_neuronx.neuron_cores_context(start_nc=core, nc_count=1):
         module = torch.jit.load(str(artefact))
     torch_neuronx.move_trace_to_device(module, core)
@@ -354,7 +358,7 @@ def _on_core(artefact: Path, core: int) -> Any:
 
 
 def _run(module: Any, inputs: Sequence[Array]) -> list[Array]:
-    torch, _ = _imported()
+    torch, _ = _import_torch()
     results = module(*(_as_tensor(torch, array) for array in inputs))
     return [_as_array(torch, result) for result in (results if isinstance(results, tuple | list) else [results])]
 

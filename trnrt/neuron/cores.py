@@ -36,7 +36,7 @@ class Lease:
         self.cores, self.lnc, self._files = cores, lnc, list(files)
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether nobody else can have them."""
         return bool(self._files)
 
@@ -53,14 +53,14 @@ class _Process:
     lease: Lease | None = None
 
 
-def _forked() -> None:
+def _forget_lease() -> None:
     """In a child: the lease is its parent's, who holds the locks all the same, and whose runtime it can't use."""
     lease, _Process.lease, _Process.lock = _Process.lease, None, Lock()
     if lease is not None:
         lease.release()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_forget_lease)
 
 
 def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None, lnc: int = 1) -> Lease:
@@ -78,7 +78,7 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     rows = [cores for cores in rows if cores == tuple(range(cores[0], cores[0] + count))]
     with _choosing(folder):
         for cores in sorted(rows, key=lambda cores: max(failed.get(core, 0.0) for core in _physical(cores, lnc))):
-            files = _locked(folder, cores, lnc)
+            files = _lock_cores(folder, cores, lnc)
             if files is not None:
                 return Lease(cores, lnc, files)
         free = sum(_is_free(folder, core, lnc) for core in known)
@@ -101,7 +101,7 @@ def lease_for_process(count: int = 1, lnc: int = 1) -> Lease:
     """
     with _Process.lock:
         lease = _Process.lease
-        if lease is None or not lease.held:
+        if lease is None or not lease.is_held:
             return _lease_for_process(count, lnc)
     told = os.environ.get(VISIBLE)
     if told is not None and not set(lease.cores) <= set(parse_cores(told)):
@@ -226,7 +226,7 @@ def _physical(cores: Sequence[int], lnc: int) -> list[int]:
     return [core * lnc + k for core in cores for k in range(lnc)]
 
 
-def _locked(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:
+def _lock_cores(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:
     """The locked files of all these cores; None where somebody has one of them."""
     files: list[int] = []
     for physical in _physical(cores, lnc):
@@ -242,7 +242,7 @@ def _locked(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:
 
 
 def _is_free(folder: Path, core: int, lnc: int) -> bool:
-    files = _locked(folder, [core], lnc)
+    files = _lock_cores(folder, [core], lnc)
     for file in files or ():
         os.close(file)
     return files is not None

@@ -84,7 +84,7 @@ def status_of(message: str) -> tuple[str, Status] | None:
 
 def device_error(doing: str, error: BaseException) -> BackendError:
     """What the runtime raised while it was ``doing`` something, with what its status means."""
-    whole, said = _said(error)
+    whole, said = _error_texts(error)
     if _TAKEN.search(whole):
         return DeviceError(f"{doing}: another process has the NeuronCore: {said}", hint=_OTHER_CORE, usable=True)
     found = status_of(whole)
@@ -105,7 +105,7 @@ def device_error(doing: str, error: BaseException) -> BackendError:
 
 def compile_error(name: str, target: str, log: str, error: BaseException) -> TrnrtError:
     """What the compiler raised for a kernel module, or the runtime, to which it brings what it made."""
-    whole, said = _said(error)
+    whole, said = _error_texts(error)
     if _TAKEN.search(whole) or _NOT_STARTED.search(whole) or status_of(whole) is not None:
         return device_error(f"{name}: compiling it for {target}", error)
     return KernelError(
@@ -114,14 +114,14 @@ def compile_error(name: str, target: str, log: str, error: BaseException) -> Trn
     )
 
 
-def _said(error: BaseException) -> tuple[str, str]:
+def _error_texts(error: BaseException) -> tuple[str, str]:
     """What an error says, and what is shown of that."""
     message = str(error) or type(error).__name__
     inner = _SCRIPT.search(message)
-    return message, _shortened(message if inner is None else inner[1])
+    return message, _shorten(message if inner is None else inner[1])
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     """The end of a long message, which says what went wrong; on one line."""
     text = " ".join(message.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"

@@ -34,7 +34,7 @@ class Finding:
     mend: str = ""
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The finding in one line."""
         return f"{self.name}: {self.found}{f' (wanted: {self.expected})' if self.expected else ''}"
 

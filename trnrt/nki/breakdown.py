@@ -39,8 +39,8 @@ class Breakdown(Named):
 def breakdown_of(timeline: Timeline, segments: Iterable[Segment], floor: Program | None) -> Breakdown:
     """The breakdown of a benchmark's figure for ``timeline``, whose critical path the segments are."""
     launch = round(timeline.timing.benchmark_ns * 1000)
-    spent = _spent(launch, segments)
-    least = None if floor is None else _spent(launch, critical_path(schedule(floor)))
+    spent = _sum_parts(launch, segments)
+    least = None if floor is None else _sum_parts(launch, critical_path(schedule(floor)))
     parts = tuple(
         PathPart(part, fixed, spent[part] / PS_PER_US, None if least is None else least[part] / PS_PER_US)
         for part, fixed in PARTS.items()
@@ -50,7 +50,7 @@ def breakdown_of(timeline: Timeline, segments: Iterable[Segment], floor: Program
     return Breakdown(parts, least.total() / PS_PER_US, spent.total() / least.total())
 
 
-def _spent(launch: int, segments: Iterable[Segment]) -> Counter[str]:
+def _sum_parts(launch: int, segments: Iterable[Segment]) -> Counter[str]:
     """Part -> picoseconds."""
     spent = Counter({LAUNCH: launch})
     for segment in segments:

@@ -59,7 +59,7 @@ def parse_call(text: str) -> Call:
         if any(keyword.arg is None for keyword in node.keywords):
             raise ValueError("it expands a dictionary")
         args = tuple(_value(argument) for argument in node.args)
-        return Call(*_launched(node.func), args, {str(k.arg): _value(k.value) for k in node.keywords})
+        return Call(*_parse_launch(node.func), args, {str(k.arg): _value(k.value) for k in node.keywords})
     except SyntaxError as error:
         raise OptionError(f"can't read --call {text!r}: {error.msg}", hint=f"for example {_EXAMPLE!r}") from None
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
@@ -68,10 +68,10 @@ def parse_call(text: str) -> Call:
 
 def describe(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
     """Arguments as ``parse_call`` reads them."""
-    return ", ".join([*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())])
+    return ", ".join([*map(_value_text, args), *(f"{name}={_value_text(value)}" for name, value in kwargs.items())])
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, np.generic):
         return repr(value.item())
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
@@ -82,14 +82,14 @@ def _shown(value: Any) -> str:
             name = str(dtype)
         return f"{_LONG.get(name, name)}[{','.join(map(str, shape))}]"
     if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(map(_shown, value)) + ("," if len(value) == 1 else "") + ")"
+        return "(" + ", ".join(map(_value_text, value)) + ("," if len(value) == 1 else "") + ")"
     if isinstance(value, DType):
         return _LONG[value.name]
     known = value is None or isinstance(value, (bool, int, float, str))
     return repr(value) if known else f"<{type(value).__name__}>"
 
 
-def _launched(node: ast.expr) -> tuple[str, int | None]:
+def _parse_launch(node: ast.expr) -> tuple[str, int | None]:
     """The name and the cores of ``kernel`` or ``kernel[2]``."""
     if isinstance(node, ast.Subscript):
         return _name(node.value), _size(node.slice)

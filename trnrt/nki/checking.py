@@ -29,7 +29,7 @@ from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.nki.machine.unwritten import unwritten_reads
-from trnrt.nki.sim.kernel import Kernel, Simulated, intercepted
+from trnrt.nki.sim.kernel import Kernel, Simulated, intercept_calls
 from trnrt.nki.sim.subset import check_api, check_source, load_api
 from trnrt.nki.sim.subset_source import Finding
 
@@ -147,7 +147,7 @@ class _Recorder:
         key = kernel.function, arguments, (kernel.target.name, kernel.cores)
         if key not in self._seen:
             try:
-                self._seen[key] = self._traced(kernel, args, kwargs)
+                self._seen[key] = self._trace_call(kernel, args, kwargs)
             except KernelError as error:
                 self.report.calls.append(CheckedCall(_name(kernel), arguments, error=str(error)))
                 place = scripts.place_of(error) or self._call_site() or _definition(kernel.function)
@@ -158,7 +158,7 @@ class _Recorder:
             raise found
         return _zeros(found)
 
-    def _traced(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+    def _trace_call(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         # A file that the compiler refuses anyway is traced leniently, so that the rest of it is looked at.
         strict = not self._lines_refused(kernel.function.__code__)
         checked = Simulated(kernel.kernel, kernel.target, strict=strict, capacity=kernel.capacity)
@@ -246,11 +246,11 @@ def _finding(error: KernelError, place: Source) -> Finding:
 
 
 def _zeros(program: Program) -> Any:
-    return program.returned([np.zeros(view.shape, view.dtype.numpy) for view in program.outputs])
+    return program.call_result([np.zeros(view.shape, view.dtype.numpy) for view in program.outputs])
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _tolerate_zeros() -> Iterator[None]:
     """How a script runs whose kernels return zeros: what it prints goes to stderr, since stdout is for the report,
     and what it compares with numpy counts as equal, so that it goes on to its next kernel."""
     import numpy.testing
@@ -274,15 +274,15 @@ def _answer(answer: bool | None, *args: Any, **kwargs: Any) -> bool | None:
 
 def _run_script(script: Path, recorder: _Recorder) -> None:
     report = recorder.report
-    with intercepted(recorder), _undisturbed():
-        stopped = _stopped(lambda: scripts.run_main(script))
+    with intercept_calls(recorder), _tolerate_zeros():
+        stopped = _ending_error(lambda: scripts.run_main(script))
     if stopped is not None:
         _tell(stopped, recorder)
     if not report.calls:
         report.notes.append("the script called no kernel; --call traces one")
 
 
-def _stopped(run: Callable[[], None]) -> BaseException | None:
+def _ending_error(run: Callable[[], None]) -> BaseException | None:
     """What ended a run of the user's code, if not its end."""
     try:
         run()
@@ -317,8 +317,8 @@ def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> No
     """Import the script's module without running its kernels, and trace the calls that were asked for."""
     module = ModuleType(script.stem)
     unasked = _Recorder(Report(recorder.report.file, recorder.report.target), script)
-    with intercepted(unasked), _undisturbed():
-        stopped = _stopped(lambda: scripts.import_module(script, module))
+    with intercept_calls(unasked), _tolerate_zeros():
+        stopped = _ending_error(lambda: scripts.import_module(script, module))
     kernels = [_kernel(module, call, stopped, recorder) for call in asked]
     for kernel, call in zip(kernels, asked, strict=True):
         if kernel is not None:

@@ -44,7 +44,7 @@ def _moves(tensor: Any, number: int, *, loads: bool) -> list[Instruction]:
     pieces = [whole[:, first : first + piece_end] for first, piece_end in _pieces(columns, itemsize)]
     if rows * columns < size:
         pieces.append(flat[rows * columns : size].reshape((1, size - rows * columns)))
-    return [_move(piece, _asked(number), loads=loads) for piece in pieces]
+    return [_move(piece, _trigger_options(number), loads=loads) for piece in pieces]
 
 
 def _pieces(columns: int, itemsize: int) -> list[tuple[int, int]]:
@@ -53,7 +53,7 @@ def _pieces(columns: int, itemsize: int) -> list[tuple[int, int]]:
     return [(first, min(most, columns - first)) for first in range(0, columns, most)]
 
 
-def _asked(number: int) -> dict[str, Any]:
+def _trigger_options(number: int) -> dict[str, Any]:
     """Who triggers the transfers of a tensor; trn1 has no hardware descriptors, and with its own nobody is asked."""
     if nisa.get_nc_version() < nisa.nc_version.gen3:
         return {}

@@ -23,7 +23,7 @@ from trnrt.nki.sim.kernel import jit, simulate
 from trnrt.nki.sim.subset_api import advice, load_api
 from trnrt.nki.sim.tensor import NkiTensor
 
-__all__ = ["aws_nki_installed", "install", "installed", "uninstall"]
+__all__ = ["aws_nki_installed", "install", "install_briefly", "uninstall"]
 
 SEAM_VARIABLE = "TRNRT_NKI"
 
@@ -53,7 +53,7 @@ class mutable_tensor(tensor):  # noqa: N801 - NKI's name
 
 def aws_nki_installed() -> bool:
     """Whether AWS's `nki` is here. The PyPI package of that name is an empty placeholder without these modules."""
-    with _hidden():
+    with _hide_ours():
         try:
             return find_spec("nki.language") is not None and find_spec("nki.isa") is not None
         except Exception:  # a placeholder may raise whatever it likes when it is imported to look inside
@@ -70,10 +70,10 @@ def install() -> bool:
         return True
     if aws_nki_installed() and os.environ.get(SEAM_VARIABLE) != "simulator":
         return False
-    neuronxcc = _found("neuronxcc")
+    neuronxcc = _is_importable("neuronxcc")
     wanted = [name for name in _CONTENTS if name.startswith("nki") or not neuronxcc]
     modules = [_Module(name, _CONTENTS[name]()) for name in wanted]
-    _State.saved = _taken_out("nki") | ({} if neuronxcc else _taken_out("neuronxcc"))
+    _State.saved = _remove_modules("nki") | ({} if neuronxcc else _remove_modules("neuronxcc"))
     for module in modules:
         _register(module)
     sys.meta_path.insert(0, _FINDER)
@@ -91,7 +91,7 @@ def uninstall() -> None:
 
 
 @contextmanager
-def installed() -> Iterator[bool]:
+def install_briefly() -> Iterator[bool]:
     """The simulator as ``nki`` for a while; False where AWS's package stays in its place."""
     before = _State.saved is not None
     try:
@@ -156,13 +156,13 @@ def _register(module: _Module) -> None:
         setattr(sys.modules[parent], own, module)
 
 
-def _taken_out(top: str) -> dict[str, ModuleType]:
+def _remove_modules(top: str) -> dict[str, ModuleType]:
     """The modules called ``top`` or below it, which are taken out of ``sys.modules``."""
     names = [name for name in sys.modules if name == top or name.startswith(f"{top}.")]
     return {name: sys.modules.pop(name) for name in names}
 
 
-def _found(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except Exception:
@@ -170,7 +170,7 @@ def _found(name: str) -> bool:
 
 
 @contextmanager
-def _hidden() -> Iterator[None]:
+def _hide_ours() -> Iterator[None]:
     """Our own modules and finder out of the way of a search for AWS's."""
     if _State.saved is None:
         yield

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from trnrt.nki.errors import KernelError, OptionError
-from trnrt.nki.installing import installed
+from trnrt.nki.installing import install_briefly
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import portable_name
 from trnrt.nki.sim.kernel import TARGET_VARIABLE, without_capacity
@@ -38,7 +38,7 @@ def environment(
         OptionError: if AWS's package is installed, which the script would run on.
     """
     argv, path, before = sys.argv, sys.path, os.environ.get(TARGET_VARIABLE)
-    with installed() as ours, nullcontext(list[Program]()) if capacity else without_capacity() as overflowed:
+    with install_briefly() as ours, nullcontext(list[Program]()) if capacity else without_capacity() as overflowed:
         if not ours:
             raise OptionError(
                 "AWS's nki is installed here, and the script would run on it", hint="set TRNRT_NKI=simulator"

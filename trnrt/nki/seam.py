@@ -19,7 +19,7 @@ _set_aside: dict[str, ModuleType] = {}
 
 
 @contextmanager
-def simulated() -> Iterator[None]:
+def use_simulator() -> Iterator[None]:
     """What is imported inside, ``trnrt.kernels`` too, gets the simulator from ``trnrt.nki``, whatever is installed.
 
     A function keeps what its module was given, so kernels of both kinds live side by side.
@@ -30,17 +30,17 @@ def simulated() -> Iterator[None]:
         return
     with _LOCK:
         aws = {name: getattr(seam, name) for name in _OURS}
-        theirs = _exchanged(_set_aside)
+        theirs = _exchange_kernels(_set_aside)
         vars(seam).update(_OURS)
         try:
             yield
         finally:
             vars(seam).update(aws)
             _set_aside.clear()
-            _set_aside.update(_exchanged(theirs))
+            _set_aside.update(_exchange_kernels(theirs))
 
 
-def _exchanged(modules: dict[str, ModuleType]) -> dict[str, ModuleType]:
+def _exchange_kernels(modules: dict[str, ModuleType]) -> dict[str, ModuleType]:
     """Put ``modules`` in the place of the kernels that are imported, which are returned."""
     names = [name for name in sys.modules if name == _KERNELS or name.startswith(f"{_KERNELS}.")]
     taken = {name: sys.modules.pop(name) for name in names}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, Program
 from trnrt.nki.machine.timing.steps import Step
-from trnrt.nki.machine.timing.unrolling import unrolled
+from trnrt.nki.machine.timing.unrolling import issue_order
 
 _MOVES = Engine.dma
 
@@ -57,11 +57,11 @@ class StepTiles:
 def tile_plan(program: Program, steps: Sequence[Step]) -> tuple[StepTiles, ...]:
     """What each of ``steps`` does, in their order. Instructions of device loops count once for each iteration."""
     owners = _owners(program, steps)
-    held = {region: _held(program, region) for region in (MemoryRegion.sbuf, MemoryRegion.psum)}
+    held = {region: _held_bytes(program, region) for region in (MemoryRegion.sbuf, MemoryRegion.psum)}
     counts: list[Counter[tuple[str, str, tuple[int, ...]]]] = [Counter() for _ in steps]
     peaks = [dict.fromkeys(held, 0) for _ in steps]
     kinds = [_kind(instruction) for instruction in program.instructions]
-    for position in unrolled(program, []):
+    for position in issue_order(program, []):
         kind = kinds[position]
         if kind is not None and owners[position] >= 0:
             counts[owners[position]][kind] += 1
@@ -70,7 +70,7 @@ def tile_plan(program: Program, steps: Sequence[Step]) -> tuple[StepTiles, ...]:
             for region, alive in held.items():
                 peaks[owner][region] = max(peaks[owner][region], int(alive[position]))
     return tuple(
-        StepTiles(step.name, count.total(), peak[MemoryRegion.sbuf], peak[MemoryRegion.psum], _sorted(count))
+        StepTiles(step.name, count.total(), peak[MemoryRegion.sbuf], peak[MemoryRegion.psum], _sort_tiles(count))
         for step, count, peak in zip(steps, counts, peaks, strict=True)
     )
 
@@ -87,7 +87,7 @@ def _owners(program: Program, steps: Sequence[Step]) -> list[int]:
     return owners
 
 
-def _held(program: Program, region: MemoryRegion) -> NDArray[np.int64]:
+def _held_bytes(program: Program, region: MemoryRegion) -> NDArray[np.int64]:
     """Bytes a partition that tiles hold at each instruction."""
     change = np.zeros(len(program.instructions) + 1, np.int64)
     spans = program.lifetimes()
@@ -122,7 +122,7 @@ def _kind(instruction: Instruction) -> tuple[str, str, tuple[int, ...]] | None:
     return operation, engine, (views[0].partitions, views[0].free_size)
 
 
-def _sorted(counts: Counter[tuple[str, str, tuple[int, ...]]]) -> tuple[Tiles, ...]:
+def _sort_tiles(counts: Counter[tuple[str, str, tuple[int, ...]]]) -> tuple[Tiles, ...]:
     """The most frequent first; of those that are as frequent, the largest first."""
     ordered: Iterable[tuple[tuple[str, str, tuple[int, ...]], int]] = sorted(
         counts.items(), key=lambda entry: (-entry[1], -int(np.prod(entry[0][2])), entry[0])

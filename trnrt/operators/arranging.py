@@ -17,7 +17,7 @@ from trnrt.planner.plan import Array
 from trnrt.planner.steps import Operand, SourceName, Step, WeightName
 
 
-def arranged(
+def arrange_parameter(
     lowering: Lowering, node: ir.Node, value: ir.Value, prepare: Callable[[Array], Array], what: str, dtype: str = ""
 ) -> Array | Operand:
     """``prepare`` of a weight: its array where the weight is constant, else a tensor that a movement step makes.
@@ -48,8 +48,8 @@ def arranged(
     return Operand(name, numbers.shape)
 
 
-def named(step: Step, key: str, parameter: Array | Operand) -> WeightName | SourceName:
-    """How a call of the step names what ``arranged`` gave: as the weight ``key``, or as one of its sources."""
+def parameter_name(step: Step, key: str, parameter: Array | Operand) -> WeightName | SourceName:
+    """How a call of the step names what ``arrange_parameter`` gave: as the weight ``key``, or as one of its sources."""
     return SourceName(step.sources.index(parameter)) if isinstance(parameter, Operand) else WeightName(key)
 
 

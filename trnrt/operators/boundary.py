@@ -39,8 +39,8 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
         and target in (ir.DataType.INT32, ir.DataType.INT64)
     ):
         lowering.view(node, source, "indices: the host cuts them off")
-    elif lowering.on_host(source):
-        lowering.to_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
+    elif lowering.is_on_host(source):
+        lowering.run_on_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
     elif ir.DataType.STRING in (source.dtype, target):
         raise Blocked(
             "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
@@ -71,9 +71,9 @@ def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
             raise Blocked(f"an index outside the {view.shape[-1]} columns of its input")
         add_take(lowering, node, view, len(view.shape) - 1, picks.reshape(-1), "constant columns: access patterns")
         return
-    if table is None or (picks is None and not lowering.on_host(node.inputs[1])):
+    if table is None or (picks is None and not lowering.is_on_host(node.inputs[1])):
         raise Blocked("only the look-up of a constant by a final index (ArgMax), or of constant columns, is supported")
-    lowering.to_host(node, _extract, "looks labels up on the host")
+    lowering.run_on_host(node, _extract, "looks labels up on the host")
 
 
 @host_function

@@ -14,7 +14,7 @@ from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators import batch, order, shapes
-from trnrt.operators.arranging import arranged, named
+from trnrt.operators.arranging import arrange_parameter, parameter_name
 from trnrt.operators.bounds import sums
 from trnrt.operators.fusing import following_sum, next_activation
 from trnrt.operators.pool import counts_alike, read_pool
@@ -82,9 +82,9 @@ class ImagesStep(Step):
         shape = super().hbm_view(position)
         return (*shape[:2], 1, shape[2]) if not position and len(shape) == 3 else shape
 
-    def _called(self, module: str, kernel: str, given: dict[str, Any]) -> Call:
+    def _kernel_call(self, module: str, kernel: str, given: dict[str, Any]) -> Call:
         """The call, with the options that are not the kernel's own defaults."""
-        weight, bias = named(self, "w", self.weight), named(self, "b", self.bias)
+        weight, bias = parameter_name(self, "w", self.weight), parameter_name(self, "b", self.bias)
         return Call(
             module=module,
             kernel=kernel,
@@ -92,10 +92,10 @@ class ImagesStep(Step):
             options={key: value for key, value in given.items() if value != _DEFAULTS.get(key)} | self.tuned,
             weights={} if isinstance(self.weight, Operand) else {"w": self.weight},
             biases={} if isinstance(self.bias, Operand) else {"b": self.bias},
-            held=self._held(),
+            held=self._held_weights(),
         )
 
-    def _held(self) -> tuple[str, ...]:
+    def _held_weights(self) -> tuple[str, ...]:
         """The weights that the kernel takes in SBUF."""
         return ()
 
@@ -156,8 +156,8 @@ class ConvStep(ImagesStep):
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
         """How much is worked on at once, where that makes a difference, and whether taps share the partitions."""
         kernel, columns = self.window.kernel, self.shape[0] * self.size[0] * self.size[1]
-        cycles = columns * kernel[0] * kernel[1] * blocks_of(self._layer.seen) * blocks_of(self.shape[1])
-        if cycles < _LEAST_CYCLES or replace(self, tuned={})._stacked():
+        cycles = columns * kernel[0] * kernel[1] * blocks_of(self._layer.channels_at_once) * blocks_of(self.shape[1])
+        if cycles < _LEAST_CYCLES or replace(self, tuned={})._is_stacked():
             return {}
         found: dict[str, tuple[int | str, ...]] = {}
         sizes = self._band_sizes()
@@ -172,7 +172,7 @@ class ConvStep(ImagesStep):
 
     def _band_sizes(self) -> tuple[int, ...]:
         """Those of _BAND_BYTES that fit, and that give other bands than the default and each other."""
-        shape, pooling = self._shape(self._layer.seen), _pooling(self.pool_op, self.pool)
+        shape, pooling = self._shape(self._layer.channels_at_once), _pooling(self.pool_op, self.pool)
         images, rows, cols = self.shape[0], *((1, *self.shape[2:])[-2:])
         bands: dict[conv_room.Steps, int] = {}
         for size in (0, *_BAND_BYTES):
@@ -180,11 +180,11 @@ class ConvStep(ImagesStep):
                 bands.setdefault(conv_room.band_steps(images, rows, cols, shape, pooling, (1, 1, 0), size), size)
         return tuple(size for size in bands.values() if size)
 
-    def _held(self) -> tuple[str, ...]:
+    def _held_weights(self) -> tuple[str, ...]:
         """Not those of few channels: the kernel arranges them as it packs taps, where that saves time."""
         if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return ()
-        if self._stacked():
+        if self._is_stacked():
             return ("w", "b")
         way = self.tuned.get("way", "best")
         packs = self._packs if way == "best" else way != "taps"
@@ -192,9 +192,9 @@ class ConvStep(ImagesStep):
 
     @property
     def _packs(self) -> bool:
-        return packing.is_worth_packing(self._shape(self._layer.seen), self.shape[0], self.shape[1])
+        return packing.is_worth_packing(self._shape(self._layer.channels_at_once), self.shape[0], self.shape[1])
 
-    def _stacked(self) -> bool:
+    def _is_stacked(self) -> bool:
         """Whether the rows of the kernel are stacked on chip."""
         if isinstance(self.weight, Operand) or self.added is not None or self.groups > 1 or len(self.shape) != 4:
             return False
@@ -218,11 +218,11 @@ class ConvStep(ImagesStep):
         in_place = tensors.layout(self.output) is not Layout.HBM and self.pool == _NO_POOL
         added = "" if self.added is None else "hbm" if tensors.layout(self.added.value) is Layout.HBM else "sbuf"
         band_bytes = int(self.tuned.get("band_bytes", 0))
-        packs = self._held() == ("b",)
-        weight = 0 if held and not packs else conv_room.weight_bytes(self._shape(self._layer.seen), outputs)
+        packs = self._held_weights() == ("b",)
+        weight = 0 if held and not packs else conv_room.weight_bytes(self._shape(self._layer.channels_at_once), outputs)
         source = conv_room.source_bytes(self._shape(self.channels), images, self._image, on_chip, packs)
         result = conv_room.result_bytes(self._shape(self.channels), images, in_place, added, band_bytes)
-        stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._stacked() else 0
+        stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._is_stacked() else 0
         return min(WORKING_BYTES, weight + source + result + stack)
 
     def call(self, tensors: Tensors) -> Call:
@@ -244,11 +244,11 @@ class ConvStep(ImagesStep):
         }
         if self.added is not None:
             given["added"] = SourceName(self.sources.index(self.added))
-        if self._stacked():
+        if self._is_stacked():
             assert not isinstance(self.weight, Operand)
-            call = self._called("conv.stacking", "conv2d_stacked", given)
+            call = self._kernel_call("conv.stacking", "conv2d_stacked", given)
             return replace(call, weights={"w": weights.stacked_weight(self.weight, window.kernel)})
-        return self._called("conv.conv2d", "conv2d", given)
+        return self._kernel_call("conv.conv2d", "conv2d", given)
 
 
 @dataclass(kw_only=True)
@@ -266,7 +266,7 @@ class ConvTransposeStep(ImagesStep):
             "act": self.act,
             "groups": self.groups,
         }
-        return self._called("conv.conv_transpose", "conv_transpose2d", given)
+        return self._kernel_call("conv.conv_transpose", "conv_transpose2d", given)
 
 
 def _pooling(op: str, pool: Window) -> Pooling:
@@ -293,7 +293,7 @@ class _Layer:
         return int(grouping.groups_together(self.channels, self.outputs, self.groups))
 
     @property
-    def seen(self) -> int:
+    def channels_at_once(self) -> int:
         """Channels that are on the partitions, or in their blocks, at once."""
         return self.channels // self.groups * self.together
 
@@ -301,13 +301,15 @@ class _Layer:
     def in_blocks(self) -> bool:
         """Whether the groups that are computed as one have whole blocks of channels, and make whole ones."""
         made = self.outputs // self.groups * self.together
-        return self.together == self.groups or not (self.seen % weights.PARTITIONS or made % weights.PARTITIONS)
+        return self.together == self.groups or not (
+            self.channels_at_once % weights.PARTITIONS or made % weights.PARTITIONS
+        )
 
     def dense(self, itemsize: int) -> _Layer:
         """The layer as one group, with zeros where an output does not see a channel, if these take little: what is
         between steps can stay in SBUF then."""
         taps = self.kernel[0] * self.kernel[1]
-        zeros = (self.channels - self.seen) * self.outputs * taps * itemsize
+        zeros = (self.channels - self.channels_at_once) * self.outputs * taps * itemsize
         return self if self.in_blocks or zeros > MOST_ZEROS else replace(self, groups=1)
 
 
@@ -335,19 +337,19 @@ def _parameters(
     groups = int(attribute(node, "group", 1))
     together = groups if layer.groups == 1 else layer.together
 
-    def prepared(weight: Array) -> Array:
+    def prepare_weight(weight: Array) -> Array:
         images = weight if weight.ndim == 4 else weight[:, :, None]
         made = weights.conv_transpose_weight if transposed else weights.conv_weight
         return made(images, groups, together)
 
     value = node.inputs[1]
     assert value is not None
-    weight = arranged(lowering, node, value, prepared, "weight")
+    weight = arrange_parameter(lowering, node, value, prepare_weight, "weight")
     columns = partial(weights.columns, each=layer.together * layer.outputs // layer.groups)
     added = node.inputs[2] if len(node.inputs) > 2 else None
     if added is None:
         return weight, columns(np.zeros(layer.outputs, np.float32))
-    return weight, arranged(lowering, node, added, columns, "bias", "float32")
+    return weight, arrange_parameter(lowering, node, added, columns, "bias", "float32")
 
 
 @_convolution({"Conv": (6, 11, 22)})
@@ -359,14 +361,14 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     window = read_window(node, layer.kernel, source.shape[2:], shape[2:])
     size = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
     dense = layer.dense(as_dtype(lowering.dtype).itemsize)
-    if _fits(dense.seen, size, window, _NO_POOL):
+    if _fits(dense.channels_at_once, size, window, _NO_POOL):
         layer = dense
-    if not _fits(layer.seen, size, window, _NO_POOL):
+    if not _fits(layer.channels_at_once, size, window, _NO_POOL):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, False)
     act, activation = next_activation(lowering, node.outputs[0], node)
     nodes = [node, *activation]
-    pool_op, pool, pooling = _following_pool(lowering, nodes, layer.seen, size, window)
+    pool_op, pool, pooling = _following_pool(lowering, nodes, layer.channels_at_once, size, window)
     nodes += pooling
     if pooling and act == "none" and pool_op == "max":
         # Every activation here is monotonic: the largest of the activated is the activated largest.
@@ -400,7 +402,7 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
 def _too_large(layer: _Layer, window: Window) -> tuple[str, str]:
     """The reason, and a way out."""
     dilated = f" with dilation {window.dilation}" if window.dilation != (1, 1) else ""
-    seen = f"{layer.seen} channels under a kernel of {window.kernel}{dilated}"
+    seen = f"{layer.channels_at_once} channels under a kernel of {window.kernel}{dilated}"
     return f"the input of one result, {seen}, exceeds SBUF", "use fewer channels (groups), or a smaller kernel"
 
 
@@ -411,7 +413,7 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     source = lowering.operand(node.inputs[0])
     window = read_transposed(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
     taps = conv_transpose.Taps(window.kernel, window.stride, window.pads, window.dilation)
-    if not conv_transpose.transpose_fits(layer.seen, taps):
+    if not conv_transpose.transpose_fits(layer.channels_at_once, taps):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, True)
     act, activation = next_activation(lowering, node.outputs[0], node)

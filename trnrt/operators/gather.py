@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.operators import batch
-from trnrt.operators.movement import add_move, movable, moves, take
+from trnrt.operators.movement import add_move, can_move, moves, take
 from trnrt.operators.record import CHEAP, COUNTS, Index
 from trnrt.planner.lowering.refusals import FALLBACK
 from trnrt.planner.lowering.row_numbers import row_numbers
@@ -35,7 +35,7 @@ class GatherStep(Step):
 @moves({"Gather": (6, 11, 13)}, batch=batch.gather, values=Index(1), folds=CHEAP | COUNTS)
 def lower_gather(lowering: Lowering, node: ir.Node) -> None:
     """Constant indices are access patterns, one for each run of them; by those of an input DMA looks rows up."""
-    view = movable(lowering, node.inputs[0])
+    view = can_move(lowering, node.inputs[0])
     picked = lowering.constant(node.inputs[1])
     axis = attribute(node, "axis", 0) % len(view.shape)
     size = view.shape[axis]
@@ -51,7 +51,7 @@ def lower_gather(lowering: Lowering, node: ir.Node) -> None:
     if len(runs) == 1:
         other = runs[0][0].reshape(shape)
         if other is not None:
-            lowering.view_as(node, node.outputs[0], other, why)
+            lowering.add_view(node, node.outputs[0], other, why)
             return
     whole = View.whole(value_name(node.outputs[0]), flat)
     add_move(lowering, node, [(taken, whole.slice(axis, start, count)) for taken, start, count in runs], why)
@@ -80,7 +80,7 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
         picked = lowering.shape(indices)
         before, after = range(len(picked), len(picked) + axis), range(len(picked) + axis, len(picked) + len(sizes))
         stored = View.whole(step.output, (*picked, *sizes))
-        lowering.stored_as(made, stored.permute((*before, *range(len(picked)), *after)))
+        lowering.set_view(made, stored.permute((*before, *range(len(picked)), *after)))
 
 
 def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:

@@ -85,12 +85,12 @@ class LinearStep(Step):
             | ({"outputs": self.weight.shape[1]} if by_features else {})
             | ({"act": self.act} if self.act != "none" else {})
             | self.tuned,
-            weights={"w": self._prepared(positions)},
+            weights={"w": self._prepare_weight(positions)},
             biases={"b": bias},
             held=("w", "b") if by_features or self._bias_rows() == self.shape[0] else ("w",),
         )
 
-    def _prepared(self, positions: int) -> Array:
+    def _prepare_weight(self, positions: int) -> Array:
         if (self.name, positions) not in self.prepared:
             self.prepared[self.name, positions] = weights.linear_weight(self.weight, positions)
         return self.prepared[self.name, positions]

@@ -70,7 +70,7 @@ def add_take(
     made = node.outputs[output]
     runs = take(view, axis, indices)
     if len(runs) == 1:
-        lowering.view_as(node, made, runs[0][0], why)
+        lowering.add_view(node, made, runs[0][0], why)
         return
     whole = View.whole(value_name(made), lowering.shape(made))
     add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why, output=output)
@@ -142,7 +142,7 @@ def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
     """Put channels of images in another order, where that is what an earlier Transpose and this Reshape do together."""
     made = node.outputs[0]
     shape = lowering.shape(made)
-    if len(shape) != 4 or source.dtype not in FLOATS or lowering.on_host(source):
+    if len(shape) != 4 or source.dtype not in FLOATS or lowering.is_on_host(source):
         return False
     view = lowering.view_of(source)
     put = View.whole(value_name(made), shape).reshape(view.shape)
@@ -203,22 +203,22 @@ def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
     """Another order of dimensions: a view; Transposes that follow each other make one, or none. Of a final index: on
     the host."""
     source = node.inputs[0]
-    if source is not None and lowering.on_host(source):
+    if source is not None and lowering.is_on_host(source):
         order = tuple(attribute(node, "perm", tuple(reversed(range(len(lowering.shape(source)))))))
         shape = lowering.shape(source)
-        lowering.to_host(node, partial(_turned, shape=shape, order=order), "turns a final index on the host")
+        lowering.run_on_host(node, partial(_turn_index, shape=shape, order=order), "turns a final index on the host")
         return
-    view = movable(lowering, source)
+    view = can_move(lowering, source)
     order = tuple(attribute(node, "perm", tuple(reversed(range(len(view.shape))))))
-    lowering.view_as(node, node.outputs[0], view.permute(order), "another order of dimensions: an access pattern")
+    lowering.add_view(node, node.outputs[0], view.permute(order), "another order of dimensions: an access pattern")
 
 
 @host_function
-def _turned(values: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
+def _turn_index(values: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
     return values.reshape(shape).transpose(order)
 
 
-def movable(lowering: Lowering, value: ir.Value | None) -> View:
+def can_move(lowering: Lowering, value: ir.Value | None) -> View:
     """A tensor whose elements may be moved, as a view."""
     return lowering.view_of(value, short_integers=True)
 
@@ -226,14 +226,14 @@ def movable(lowering: Lowering, value: ir.Value | None) -> View:
 @moves({"Slice": (6, 10, 11, 13)}, batch=batch.slicing, order=order.slicing, values=(1, 2, 3, 4), folds=CHEAP | COUNTS)
 def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     """Ranges of indices: an access pattern with an offset and strides."""
-    view = movable(lowering, node.inputs[0])
+    view = can_move(lowering, node.inputs[0])
     for axis, start, end, step in slice_ranges(node, len(view.shape), partial(integers, lowering, node)):
         size = view.shape[axis]
         # As Python's slices, but for a start before the first element on the way back, which is that element.
         first = max(start, -size) if step < 0 and size else start
         first, last, stride = slice(first, end, step).indices(size)
         view = view.slice(axis, first, len(range(first, last, stride)), stride)
-    lowering.view_as(node, node.outputs[0], view, "ranges of indices: an access pattern")
+    lowering.add_view(node, node.outputs[0], view, "ranges of indices: an access pattern")
 
 
 def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tuple[int, ...] | None:
@@ -249,29 +249,29 @@ def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tup
 @moves({"Split": (6, 11, 13, 18)}, batch=batch.along, order=order.split, values=(1,), folds=COUNTS, shapes=shapes.split)
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
     """Parts side by side: each output is an access pattern on the input."""
-    view = movable(lowering, node.inputs[0])
+    view = can_move(lowering, node.inputs[0])
     axis = attribute(node, "axis", 0) % len(view.shape)
     start = 0
     for made in node.outputs:
         if not made.name:
             continue
         size = lowering.shape(made)[axis]
-        lowering.view_as(node, made, view.slice(axis, start, size), "a part of the input: an access pattern")
+        lowering.add_view(node, made, view.slice(axis, start, size), "a part of the input: an access pattern")
         start += size
 
 
 @moves({"Expand": (8, 13)}, batch=batch.expand, values=(1,), folds=CHEAP)
 def lower_expand(lowering: Lowering, node: ir.Node) -> None:
     """Broadcasting to a shape: repeated elements have stride 0."""
-    view = movable(lowering, node.inputs[0])
+    view = can_move(lowering, node.inputs[0])
     made = node.outputs[0]
-    lowering.view_as(node, made, view.broadcast(lowering.shape(made)), "repeated elements: an access pattern")
+    lowering.add_view(node, made, view.broadcast(lowering.shape(made)), "repeated elements: an access pattern")
 
 
 @moves({"Tile": (6, 13)}, batch=batch.expand, values=(1, 2), folds=CHEAP)
 def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     """Whole copies side by side: repeated elements have stride 0."""
-    view = movable(lowering, node.inputs[0])
+    view = can_move(lowering, node.inputs[0])
     shape = lowering.shape(node.outputs[0])
     pairs = [(total // size, size) for total, size in zip(shape, view.shape, strict=True)]
     split = view.reshape(tuple(n for _, size in pairs for n in (1, size)))
@@ -279,16 +279,16 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     repeated = split.broadcast(tuple(n for pair in pairs for n in pair))
     whole = repeated.reshape(shape)
     if whole is None:
-        copy = lowering.operand_of(repeated.through(node_name(node)))
+        copy = lowering.operand_of(repeated.with_node(node_name(node)))
         whole = View.whole(copy.value, shape)
-    lowering.view_as(node, node.outputs[0], whole, "copies side by side: repeated elements have stride 0")
+    lowering.add_view(node, node.outputs[0], whole, "copies side by side: repeated elements have stride 0")
 
 
 @moves({"DepthToSpace": (6, 11, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
 @moves({"SpaceToDepth": (6, 13, 28)}, batch=batch.by_image, values=(), folds=NEVER, shapes=shapes.blocks)
 def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     """Channels to pixels and back: a transpose of six dimensions."""
-    view = movable(lowering, node.inputs[0])
+    view = can_move(lowering, node.inputs[0])
     if len(view.shape) != 4:
         raise Blocked(f"{node.op_type} of {len(view.shape)} dimensions; only images (N, C, H, W) are supported")
     n, c, h, w = view.shape
@@ -308,8 +308,8 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     shape = lowering.shape(node.outputs[0])
     whole = turned.reshape(shape)
     if whole is None:
-        whole = View.whole(lowering.operand_of(turned.through(node_name(node))).value, shape)
-    lowering.view_as(node, node.outputs[0], whole, "pixels and channels exchanged: an access pattern")
+        whole = View.whole(lowering.operand_of(turned.with_node(node_name(node))).value, shape)
+    lowering.add_view(node, node.outputs[0], whole, "pixels and channels exchanged: an access pattern")
 
 
 @moves(
@@ -327,7 +327,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     whole = View.whole(value_name(node.outputs[0]), shape)
     parts, start = [], 0
     for value in node.inputs:
-        view = movable(lowering, value)
+        view = can_move(lowering, value)
         size = view.shape[axis]
         parts.append((view, whole.slice(axis, start, size)))
         start += size
@@ -344,7 +344,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
 )
 def lower_pad(lowering: Lowering, node: ir.Node) -> None:
     """Constant padding is written first; edge, reflect and wrap take the elements that they repeat."""
-    view = movable(lowering, node.inputs[0])
+    view = can_move(lowering, node.inputs[0])
     shape = lowering.shape(node.outputs[0])
     begins, ends = paddings(node, len(view.shape), partial(integers, lowering, node))
     mode = attribute(node, "mode", "constant")
@@ -400,4 +400,4 @@ def _pad_by_index(lowering: Lowering, node: ir.Node, view: View, begins: list[in
         step.nodes = [node_name(node)]
         lowering.add(step, [node], why, place="dma")
         view = whole
-    lowering.view_as(node, node.outputs[0], view, "nothing is padded")
+    lowering.add_view(node, node.outputs[0], view, "nothing is padded")

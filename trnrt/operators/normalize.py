@@ -14,7 +14,7 @@ from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize as bounds
 from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.operators.reduce import Reduction, add_reduce, checked_axes, filled
+from trnrt.operators.reduce import Reduction, add_reduce, checked_axes, nonempty_shape
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, rows_and_columns, value_name
 from trnrt.planner.plan import Array, Layout
@@ -54,7 +54,7 @@ def lower_batch_normalization(lowering: Lowering, node: ir.Node) -> None:
         program.apply("add", scaled, program.source(shift.astype(np.float32)))
         add_compute(lowering, node, program, "a scale and a shift for each channel, folded when the plan was made")
         return
-    operands = [_reshaped(lowering, value, shape) for value in node.inputs[1:5]]
+    operands = [_reshape_operand(lowering, value, shape) for value in node.inputs[1:5]]
     rates = Program()
     root = rates.apply("sqrt", rates.apply("add", rates.source(operands[3]), eps))
     rates.apply("divide", rates.source(operands[0]), root)
@@ -90,12 +90,12 @@ def _check_inference(lowering: Lowering, node: ir.Node) -> None:
             raise Blocked(f"the output {made.name!r}: statistics of the batch, which training makes", hint)
 
 
-def _reshaped(lowering: Lowering, value: ir.Value | None, shape: Shape) -> Operand:
+def _reshape_operand(lowering: Lowering, value: ir.Value | None, shape: Shape) -> Operand:
     """A tensor in another shape."""
-    return _dense(lowering, lowering.view_of(value), shape)
+    return _dense_operand(lowering, lowering.view_of(value), shape)
 
 
-def _dense(lowering: Lowering, view: View, shape: Shape) -> Operand:
+def _dense_operand(lowering: Lowering, view: View, shape: Shape) -> Operand:
     """A view in another shape, dense."""
     other = view.reshape(shape)
     if other is None:
@@ -166,7 +166,7 @@ def _add_rows(
     kernel: str = "normalize_rows",
 ) -> Operand:
     """Append the step that normalises ``source`` as so many rows."""
-    columns = prod(filled(source.shape)) // rows
+    columns = prod(nonempty_shape(source.shape)) // rows
     if columns > MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel takes {MAX_COLUMNS}")
     step = NormalizeStep(
@@ -241,7 +241,7 @@ def _by_column(lowering: Lowering, value: ir.Value | None, shape: Shape, what: s
         return np.broadcast_to(constant.reshape(given), shape).reshape(1, -1)
     view = lowering.view_of(value).reshape(given)
     assert view is not None
-    return _dense(lowering, view.broadcast(shape), (1, prod(shape)))
+    return _dense_operand(lowering, view.broadcast(shape), (1, prod(shape)))
 
 
 def _by_row(lowering: Lowering, value: ir.Value | None, images: int) -> Coefficient:
@@ -252,8 +252,8 @@ def _by_row(lowering: Lowering, value: ir.Value | None, images: int) -> Coeffici
     if constant is not None:
         return np.tile(constant.reshape(-1), images).reshape(-1, 1)
     each = prod(lowering.shape(value))
-    view = View.whole(_reshaped(lowering, value, (each,)).value, (each,))
-    return _dense(lowering, view.broadcast((images, each)), (images * each, 1))
+    view = View.whole(_reshape_operand(lowering, value, (each,)).value, (each,))
+    return _dense_operand(lowering, view.broadcast((images, each)), (images * each, 1))
 
 
 @_by_image({"InstanceNormalization": (6, 22)}, bound=bounds.instance, shapes=shapes.by_channel)
@@ -296,7 +296,7 @@ def _per_channel(lowering: Lowering, program: Program, value: ir.Value | None, s
     constant = lowering.constant(value)
     if constant is not None:
         return program.source(constant.astype(np.float32).reshape(shape))
-    return program.source(_reshaped(lowering, value, shape))
+    return program.source(_reshape_operand(lowering, value, shape))
 
 
 @_normalization({"LpNormalization": (6, 22)}, batch=batch.along, bound=bounds.lp, shapes=shapes.by_onnx)
@@ -379,7 +379,7 @@ class LrnStep(Step):
 def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
     """Each element over a power of the squares in a window of channels."""
     source = lowering.operand(node.inputs[0])
-    if len(filled(source.shape)) < 3:
+    if len(nonempty_shape(source.shape)) < 3:
         raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions")
     step = LrnStep(
         name=node_name(node),

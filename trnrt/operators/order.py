@@ -8,31 +8,31 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_used
-from trnrt.importer.rewriting.orders import Order, Through, inverse, stored
+from trnrt.importer.rewriting.orders import NodeOrders, Order, inverse, stored_shape
 from trnrt.importer.values import opset_of, static_shape, static_size
 
 
-def fixed(_node: ir.Node, _order: Order) -> Through | None:
+def fixed(_node: ir.Node, _order: Order) -> NodeOrders | None:
     """An operator that no Transpose is moved past."""
     return None
 
 
-def _through(node: ir.Node, order: Order, made: Order, edit: Callable[[Editor], None] | None = None) -> Through:
+def _through(node: ir.Node, order: Order, made: Order, edit: Callable[[Editor], None] | None = None) -> NodeOrders:
     """The main input in ``order``, the others as they are, and each output in the order ``made``."""
-    return Through((order, *(None,) * (len(node.inputs) - 1)), (made,) * len(node.outputs), edit)
+    return NodeOrders((order, *(None,) * (len(node.inputs) - 1)), (made,) * len(node.outputs), edit)
 
 
-def unary(node: ir.Node, order: Order) -> Through | None:
+def unary(node: ir.Node, order: Order) -> NodeOrders | None:
     return _through(node, order, order)
 
 
-def dropout(node: ir.Node, order: Order) -> Through | None:
+def dropout(node: ir.Node, order: Order) -> NodeOrders | None:
     if any(is_used(value) for value in node.outputs[1:]):
         return None
     return _through(node, order, order)
 
 
-def broadcasting(node: ir.Node, order: Order) -> Through | None:
+def broadcasting(node: ir.Node, order: Order) -> NodeOrders | None:
     if len(static_shape(node.outputs[0]) or ()) != len(order):
         return None
     needs: list[Order | None] = []
@@ -43,38 +43,40 @@ def broadcasting(node: ir.Node, order: Order) -> Through | None:
         # One number is the same in any order.
         is_number = shape == () or (value.const_value is not None and static_size(value) == 1)
         needs.append(None if is_number else order)
-    return Through(tuple(needs), (order,))
+    return NodeOrders(tuple(needs), (order,))
 
 
-def concat(node: ir.Node, order: Order) -> Through | None:
+def concat(node: ir.Node, order: Order) -> NodeOrders | None:
     axis = node.attributes.get_int("axis", 1)
-    return Through((order,) * len(node.inputs), (order,), _axis_edit(node, order[axis % len(order)]))
+    return NodeOrders((order,) * len(node.inputs), (order,), _axis_edit(node, order[axis % len(order)]))
 
 
-def softmax(node: ir.Node, order: Order) -> Through | None:
+def softmax(node: ir.Node, order: Order) -> NodeOrders | None:
     is_old = opset_of(node) < 13
     axis = order[node.attributes.get_int("axis", 1 if is_old else -1) % len(order)]
     if is_old:
         # Before opset 13 all axes from this one on are normalised together: the others must have one element.
         shape = static_shape(node.outputs[0]) or ()
         first = node.attributes.get_int("axis", 1) % len(order)
-        if any(size > 1 for size in shape[first + 1 :]) or any(size > 1 for size in stored(shape, order)[axis + 1 :]):
+        if any(size > 1 for size in shape[first + 1 :]) or any(
+            size > 1 for size in stored_shape(shape, order)[axis + 1 :]
+        ):
             return None
     return _through(node, order, order, _axis_edit(node, axis))
 
 
-def split(node: ir.Node, order: Order) -> Through | None:
+def split(node: ir.Node, order: Order) -> NodeOrders | None:
     axis = order[node.attributes.get_int("axis", 0) % len(order)]
     return _through(node, order, order, _axis_edit(node, axis))
 
 
-def arg(node: ir.Node, order: Order) -> Through | None:
+def arg(node: ir.Node, order: Order) -> NodeOrders | None:
     axis = node.attributes.get_int("axis", 0) % len(order)
     keeps = bool(node.attributes.get_int("keepdims", 1))
     return _through(node, order, order if keeps else _without(order, [axis]), _axis_edit(node, order[axis]))
 
 
-def reduce(node: ir.Node, order: Order) -> Through | None:
+def reduce(node: ir.Node, order: Order) -> NodeOrders | None:
     if is_computed(node, 1):
         return None
     keeps = bool(node.attributes.get_int("keepdims", 1))
@@ -88,7 +90,7 @@ def reduce(node: ir.Node, order: Order) -> Through | None:
     return _through(node, order, made, _numbers_edit(node, "axes", [order[axis] for axis in axes], 1))
 
 
-def squeeze(node: ir.Node, order: Order) -> Through | None:
+def squeeze(node: ir.Node, order: Order) -> NodeOrders | None:
     if is_computed(node, 1):
         return None
     shape = static_shape(node.inputs[0]) or ()
@@ -100,7 +102,7 @@ def squeeze(node: ir.Node, order: Order) -> Through | None:
     return _through(node, order, _without(order, axes), edit)
 
 
-def slicing(node: ir.Node, order: Order) -> Through | None:
+def slicing(node: ir.Node, order: Order) -> NodeOrders | None:
     if is_computed(node, 3):
         return None
     axes = integers(node, "axes", 3)
@@ -111,10 +113,10 @@ def slicing(node: ir.Node, order: Order) -> Through | None:
             return None
         axes = list(range(count))
     edit = _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3)
-    return Through((order, *(None,) * max(3, len(node.inputs) - 1)), (order,), edit)
+    return NodeOrders((order, *(None,) * max(3, len(node.inputs) - 1)), (order,), edit)
 
 
-def pad(node: ir.Node, order: Order) -> Through | None:
+def pad(node: ir.Node, order: Order) -> NodeOrders | None:
     if is_computed(node, 3) or is_computed(node, 1):
         return None
     if (axes := integers(node, "axes", 3)) is not None:

@@ -262,12 +262,12 @@ def _add_label(lowering: Lowering, node: ir.Node, scores: Operand, labels: Array
         last=False,
     )
     lowering.add(step, [node], "the vector engine's search")
-    look_up = partial(_labelled, labels=labels)
+    look_up = partial(_look_up_labels, labels=labels)
     lowering.host.append(HostNode(node_name(node), operator_name(node), (step.output,), label, look_up))
 
 
 @host_function
-def _labelled(indices: Array, labels: Array) -> Array:
+def _look_up_labels(indices: Array, labels: Array) -> Array:
     return labels[indices.reshape(-1)]
 
 
@@ -276,7 +276,7 @@ def _labelled(indices: Array, labels: Array) -> Array:
 _KINDS = ("int64s", "strings", "floats", "tensor")
 
 
-def _listed(node: ir.Node, what: str) -> Array | None:
+def _encoder_list(node: ir.Node, what: str) -> Array | None:
     """``keys_*`` or ``values_*`` of a LabelEncoder, whichever type they have."""
     for kind in _KINDS:
         if f"{what}_{kind}" in node.attributes:
@@ -304,16 +304,18 @@ def _default(node: ir.Node, values: Array) -> Any:
 def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
     """Labels for other labels: of a final label or index, or of an input, on the host."""
     source = node.inputs[0]
-    known = lowering.on_host(source) or (source is not None and lowering.is_input(source))
+    known = lowering.is_on_host(source) or (source is not None and lowering.is_input(source))
     if not known and lowering.constant(source) is None:
         raise Blocked(
             "labels of computed numbers", "only final indices, labels, constants and inputs of the model are looked up"
         )
-    keys, values = _listed(node, "keys"), _listed(node, "values")
+    keys, values = _encoder_list(node, "keys"), _encoder_list(node, "values")
     if keys is None or values is None or keys.size != values.size:
         raise Blocked("its keys and values are not two lists of one length")
-    encode = partial(_encoded, table=dict(zip(map(_key, keys), values, strict=True)), default=_default(node, values))
-    lowering.to_host(node, partial(encode, dtype=values.dtype), "looks labels up on the host")
+    encode = partial(
+        _encode_labels, table=dict(zip(map(_key, keys), values, strict=True)), default=_default(node, values)
+    )
+    lowering.run_on_host(node, partial(encode, dtype=values.dtype), "looks labels up on the host")
 
 
 def _key(value: Any) -> Any:
@@ -322,7 +324,7 @@ def _key(value: Any) -> Any:
 
 
 @host_function
-def _encoded(labels: Array, table: dict[Any, Any], default: Any, dtype: np.dtype[Any]) -> Array:
+def _encode_labels(labels: Array, table: dict[Any, Any], default: Any, dtype: np.dtype[Any]) -> Array:
     found = [table.get(_key(label), default) for label in labels.reshape(-1)]
     return np.array(found, dtype).reshape(labels.shape)
 
@@ -337,13 +339,13 @@ def lower_zip_map(lowering: Lowering, node: ir.Node) -> None:
     scores = lowering.operand(node.inputs[0])
     if not labels or prod(scores.shape[1:]) != len(labels):
         raise Blocked(f"{len(labels)} labels for rows of {prod(scores.shape[1:])} scores")
-    zipped = partial(_zipped, labels=tuple(labels))
+    zipped = partial(_zip_scores, labels=tuple(labels))
     lowering.host.append(HostNode(node_name(node), operator_name(node), (scores.value,), value_name(made), zipped))
     lowering.mark_list(made)
     lowering.report(node, "host", "gives each row as a dict")
 
 
 @host_function
-def _zipped(scores: Array, labels: tuple[Any, ...]) -> Any:
+def _zip_scores(scores: Array, labels: tuple[Any, ...]) -> Any:
     rows = scores.astype(np.float32).reshape(-1, len(labels)).tolist()
     return [dict(zip(labels, row, strict=True)) for row in rows]

@@ -122,7 +122,7 @@ def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
     if node.op_type != "AveragePool":
         return True
     window, _ = _window(node, _source_shape(lowering, node)[2:])
-    ends, needed = _ends(lowering, node, window), _needed(lowering, node, window)
+    ends, needed = _ends(lowering, node, window), _needed_padding(lowering, node, window)
     if attribute(node, "count_include_pad", 0):
         return needed[0] <= max(0, ends[0]) and needed[1] <= max(0, ends[1])
     return max(window.pads) <= 0 and needed == (0, 0)
@@ -194,11 +194,11 @@ def _ends(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     """The padding (bottom, right) that counts in averages, if padding does."""
     whole = lowering.opset < _CUT_SINCE and not attribute(node, "ceil_mode", 0)
     if attribute(node, "count_include_pad", 0) and whole:
-        return _needed(lowering, node, window)
+        return _needed_padding(lowering, node, window)
     return _window(node, _source_shape(lowering, node)[2:])[1]
 
 
-def _needed(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
+def _needed_padding(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     """The padding (bottom, right) that the last windows see."""
     image, result = _pixels(_source_shape(lowering, node)), _pixels(lowering.shape(node.outputs[0]))
     ends = [
@@ -275,7 +275,7 @@ def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
         if p > 1:
             before.apply("power", magnitude, float(p))
     powers = add_program(lowering, node, before, lowering.spare_name(f"{made}.powers"), source.shape, dtype="float32")
-    averages = _average(lowering, node, powers, window, _needed(lowering, node, window), True)
+    averages = _average(lowering, node, powers, window, _needed_padding(lowering, node, window), True)
     averages.output, averages.dtype = lowering.spare_name(f"{made}.averages"), "float32"
     averages.name = lowering.spare_name(f"{averages.output}.step")
     lowering.add(averages, [node], "window sums on the vector engine")

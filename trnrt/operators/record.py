@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import onnx_ir as ir
 
-from trnrt.importer.rewriting.orders import Order, Through
+from trnrt.importer.rewriting.orders import NodeOrders, Order
 from trnrt.importer.rows.batch import Batch
 from trnrt.operators.bounds.case import Array, Case
 
@@ -28,7 +28,7 @@ Lower = Callable[[Any, ir.Node], None]
 """Makes the steps of a node; takes a ``Lowering``."""
 BatchRule = Callable[[ir.Node, list[Batch | None], Shape], Batch]
 """Where the batch lies in the output; raises ``Mixes`` where rows come together."""
-OrderRule = Callable[[ir.Node, Order], Through | None]
+OrderRule = Callable[[ir.Node, Order], NodeOrders | None]
 """What changes if the main input is stored in another order of axes; None if the node can't work on that."""
 BoundRule = Callable[[Case], list[Array]]
 """How far each output may be off, element by element."""

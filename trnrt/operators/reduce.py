@@ -72,7 +72,7 @@ def add_reduce(
 
     What is between them is float32.
     """
-    runs = merged_runs(filled(source.shape), axes)
+    runs = merged_runs(nonempty_shape(source.shape), axes)
     factor = 1.0 / prod(source.shape[a] for a in axes) if reduction.is_mean else 1.0
     before = reduction.before
     while True:
@@ -137,7 +137,7 @@ def reduced_axes(lowering: Lowering, node: ir.Node, rank: int) -> Shape:
     return checked_axes(axes, rank)
 
 
-def filled(shape: Shape) -> Shape:
+def nonempty_shape(shape: Shape) -> Shape:
     """A shape that has elements; blocks one that has none."""
     if 0 in shape:
         raise Blocked(f"a tensor of shape {shape}, which has no elements", "export the model for larger inputs")
@@ -162,7 +162,7 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
         _apply_elementwise(lowering, node, reduction)
         return
     source, stored_axes = readable(lowering, node.inputs[0], axes, integers=exact)
-    filled(source.shape)
+    nonempty_shape(source.shape)
     if stored_axes == (2, 3) and len(source.shape) == 4 and node.op_type in ("ReduceMean", "ReduceMax"):
         _pool_images(lowering, node, source)
         return
@@ -195,7 +195,7 @@ def _pool_images(lowering: Lowering, node: ir.Node, source: Operand) -> None:
     if not is_same:
         view = View.whole(step.output, shape).reshape(lowering.shape(made))
         assert view is not None
-        lowering.stored_as(made, view)
+        lowering.set_view(made, view)
     if made.dtype in INTEGERS:
         lowering.mark_whole_numbers(made)
 

@@ -16,7 +16,7 @@ from trnrt.operators.matmul import product_step
 from trnrt.operators.movement import add_move, take
 from trnrt.operators.programs import Program, add_compute
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside
+from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside_mask
 from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
@@ -206,7 +206,7 @@ def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
     found = {d: linear_matrix(axis, *options) for d, axis in enumerate(axes) if axis.moves}
     matrices = {d: matrix for d, matrix in found.items() if not np.array_equal(matrix, np.eye(axes[d].size))}
     made, shape = value_name(node.outputs[0]), lowering.shape(node.outputs[0])
-    masks = [outside(axis) for axis in axes]
+    masks = [outside_mask(axis) for axis in axes]
     value = float(attribute(node, "extrapolation_value", 0.0))
     fills = value != 0.0 and any(mask.any() for mask in masks)
     output = lowering.spare_name(f"{made}.inside") if fills else made

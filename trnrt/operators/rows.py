@@ -18,7 +18,7 @@ from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize, sums
 from trnrt.operators.movement import integers
 from trnrt.operators.record import NEVER, SMALL, Declaration, NotApplicable
-from trnrt.operators.reduce import checked_axes, filled
+from trnrt.operators.reduce import checked_axes, nonempty_shape
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
@@ -90,7 +90,7 @@ class TopKStep(RowsStep):
         return Call("topk", kernel, (self.shape[1], self.largest))
 
 
-def _turned(lowering: Lowering, value: ir.Value | None, axis: int, *, exact: bool = False) -> Operand:
+def _move_axis_last(lowering: Lowering, value: ir.Value | None, axis: int, *, exact: bool = False) -> Operand:
     """A tensor with one axis as its last; ``exact``: short integers, too."""
     view = lowering.view_of(value, short_integers=exact)
     if not view.shape:
@@ -105,7 +105,7 @@ def _stored_last(lowering: Lowering, made: ir.Value, stored: str, axis: int) -> 
     size = shape.pop(axis)
     order = list(range(len(shape)))
     order.insert(axis, len(shape))
-    lowering.stored_as(made, View.whole(stored, (*shape, size)).permute(tuple(order)))
+    lowering.set_view(made, View.whole(stored, (*shape, size)).permute(tuple(order)))
 
 
 @_along({"Softmax": (6, 11, 13)}, order=order.softmax, bound=normalize.softmax, values=(), folds=SMALL)
@@ -113,10 +113,10 @@ def _stored_last(lowering: Lowering, made: ir.Value, stored: str, axis: int) -> 
 def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
     """Softmax, or its logarithm, along an axis (before opset 13: over everything from the axis on)."""
     made = node.outputs[0]
-    shape = filled(lowering.shape(made)) or (1,)
+    shape = nonempty_shape(lowering.shape(made)) or (1,)
     axis = checked_axes((attribute(node, "axis", -1 if lowering.opset >= 13 else 1),), len(shape))[0]
     is_last = lowering.opset < 13 or prod(shape[axis + 1 :]) == 1
-    source = lowering.operand(node.inputs[0]) if is_last else _turned(lowering, node.inputs[0], axis)
+    source = lowering.operand(node.inputs[0]) if is_last else _move_axis_last(lowering, node.inputs[0], axis)
     columns = prod(shape[axis:]) if is_last else shape[axis]
     if columns > softmax.MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel takes {softmax.MAX_COLUMNS}")
@@ -140,7 +140,7 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     lowering.mark_index(node.outputs[0])  # first, so that nodes after one that is blocked are not blamed for it
     shape = _shape_of(lowering, node.inputs[0])
     axis = checked_axes((attribute(node, "axis", 0),), len(shape))[0]
-    source = _turned(lowering, node.inputs[0], axis, exact=True)
+    source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
     columns = shape[axis]
     if columns > argmax.MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel counts to {argmax.MAX_COLUMNS}")
@@ -162,7 +162,7 @@ def _shape_of(lowering: Lowering, value: ir.Value | None) -> tuple[int, ...]:
     """The shape of an input, of at least one dimension and one element."""
     if value is None:
         raise Blocked("the input is left out")
-    return filled(lowering.shape(value)) or (1,)
+    return nonempty_shape(lowering.shape(value)) or (1,)
 
 
 @_along({"TopK": (6, 10, 11, 24)}, order=order.fixed, bound=sums.topk, values=(1,), folds=NEVER)
@@ -173,7 +173,7 @@ def lower_topk(lowering: Lowering, node: ir.Node) -> None:
     shape = _shape_of(lowering, node.inputs[0])
     axis = checked_axes((attribute(node, "axis", -1),), len(shape))[0]
     k = _read_k(lowering, node, shape[axis])
-    source = _turned(lowering, node.inputs[0], axis, exact=True)
+    source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
     if values.uses() or values.is_graph_output():
         stored = lowering.spare_name(f"{value_name(values)}.rows")
         _add_topk(lowering, node, source, stored, k, "")

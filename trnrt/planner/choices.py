@@ -25,7 +25,7 @@ class Choices:
     own_weights: frozenset[str] = frozenset()
     options: frozenset[tuple[str, str, int | str]] = frozenset()
 
-    def tuned(self, step: str) -> dict[str, int | str]:
+    def step_options(self, step: str) -> dict[str, int | str]:
         """The options of a step's kernel."""
         return {option: value for name, option, value in sorted(self.options, key=str) if name == step}
 
@@ -49,7 +49,7 @@ class Choices:
         }
 
     @staticmethod
-    def of(document: Mapping[str, Sequence[Any]]) -> Choices:
+    def from_document(document: Mapping[str, Sequence[Any]]) -> Choices:
         """The choices that ``document`` was."""
         names = {key: frozenset(document.get(key, ())) for key in ("no_fuse", "in_hbm", "own_weights")}
         options = frozenset((step, option, value) for step, option, value in document.get("options", ()))

@@ -15,7 +15,7 @@ from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.checking import check_choices
 from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.lowering.merging import merge_steps
-from trnrt.planner.lowering.refusals import summed_up
+from trnrt.planner.lowering.refusals import summarize_blockers
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.placing import passes
@@ -23,7 +23,7 @@ from trnrt.planner.placing.passes import Fewer, fewer_rows, most_fewer, same_cro
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.rendering.module import KernelModule
-from trnrt.planner.searching.fitting import Fitted, Material, repeated
+from trnrt.planner.searching.fitting import Fitted, Material, repeat_part
 from trnrt.planner.searching.search import search
 
 # Names in notes are as ``repr`` writes them.
@@ -92,7 +92,7 @@ class _Planning:
             found = self.fewer(rows)
             assert found is not None, "it was there when the rows were chosen"
             view = found
-        return _lowered(self.model, view, self.options.dtype, no_fuse, self.prepared)
+        return _lower_graph(self.model, view, self.options.dtype, no_fuse, self.prepared)
 
     def material(self, choices: Choices, rows: int | None) -> Material:
         """What a module for so many rows is made from."""
@@ -116,17 +116,17 @@ class _Planning:
         found = self.material(choices, fitted.rows)
         found.tune()
         if self.batch is not None and fitted.rows is not None and fitted.rows != self.batch:
-            lowering.notes.append(_told(self.batch, fitted.rows))
-            fitted = repeated(found, fitted, self.batch // fitted.rows, whole.heading)
+            lowering.notes.append(_passes_note(self.batch, fitted.rows))
+            fitted = repeat_part(found, fitted, self.batch // fitted.rows, whole.heading)
         return _assemble(self.model, self.view, lowering, whole, found, fitted)
 
 
-def _told(batch: int, rows: int) -> str:
+def _passes_note(batch: int, rows: int) -> str:
     counted = f"{rows} rows" if rows > 1 else "1 row"
     return f"{counted} of {batch} at a time, in a loop over the whole plan: predicted to be faster than more together"
 
 
-def _lowered(
+def _lower_graph(
     model: ImportedModel,
     view: GraphView,
     dtype: str,
@@ -139,8 +139,8 @@ def _lowered(
     lowering.settle_outputs()
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
     if blockers:
-        raise UnsupportedModelError(model.name, summed_up(view.model.graph, blockers))
-    merge_steps(lowering, _leaving(lowering))
+        raise UnsupportedModelError(model.name, summarize_blockers(view.model.graph, blockers))
+    merge_steps(lowering, _leaving_values(lowering))
     return lowering
 
 
@@ -178,7 +178,7 @@ def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
     return given + lowering.prepared_inputs
 
 
-def _leaving(lowering: Lowering) -> set[str]:
+def _leaving_values(lowering: Lowering) -> set[str]:
     """Values that leave the device: model outputs, and what boundary nodes read."""
     wanted = {lowering.root(value) for value in lowering.graph.outputs}
     return wanted | {name for node in lowering.host for name in node.inputs}
@@ -186,7 +186,7 @@ def _leaving(lowering: Lowering) -> set[str]:
 
 def _kernel_results(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
     """Results of steps that leave the device."""
-    wanted = _leaving(lowering)
+    wanted = _leaving_values(lowering)
     return [DeviceTensor(s.output, s.shape, s.dtype or dtype) for s in lowering.steps if s.output in wanted]
 
 
@@ -226,7 +226,7 @@ def _assemble(
 
 
 def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: Fitted) -> tuple[StepReport, ...]:
-    held = lowering.held([step.output for step in whole.steps])
+    held = lowering.stored_values([step.output for step in whole.steps])
     placed, module = fitted.placed, fitted.module
     images = part.batch or 0 if part.batch != whole.batch else 0
     return tuple(
@@ -240,7 +240,9 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             layout=placed.layout(step.output).value,
             reason=placed.reasons[step.output],
             lines=lines,
-            sources=tuple(_stored(source.value, whole, fitted, swept=_is_swept(k, placed)) for source in step.sources),
+            sources=tuple(
+                _stored_tensor(source.value, whole, fitted, swept=_is_swept(k, placed)) for source in step.sources
+            ),
             holds=held[step.output][0],
             order=held[step.output][1],
             weights=loading[0],
@@ -266,7 +268,7 @@ def _identifier(value: str, module: KernelModule, *, swept: bool) -> str:
     return module.views.get(value, module.identifiers[value]) if swept else module.identifiers[value]
 
 
-def _stored(value: str, whole: Material, fitted: Fitted, *, swept: bool) -> StoredTensor:
+def _stored_tensor(value: str, whole: Material, fitted: Fitted, *, swept: bool) -> StoredTensor:
     shape, layout = fitted.placed.shape(value), fitted.placed.layout(value)
     if fitted.rows != whole.batch and whole.batch is not None and value not in whole.constants:
         shape = (whole.batch, *shape[1:])
@@ -316,7 +318,7 @@ def node_reports(
         name, op = node_name(node), operator_name(node)
         told = first_notes.get(repr(name), "")
         if name not in planned:
-            report = _folded(name, op, told, of_steps)
+            report = _folded_report(name, op, told, of_steps)
         else:
             report = planned.pop(name)
             why = [report.reason, told if report.op != op else ""]
@@ -327,7 +329,7 @@ def node_reports(
     return (*found, *planned.values())
 
 
-def _folded(name: str, op: str, told: str, others: Mapping[str, NodeReport]) -> NodeReport:
+def _folded_report(name: str, op: str, told: str, others: Mapping[str, NodeReport]) -> NodeReport:
     """The report of a node that the clean-up took away: with the step of the node it was merged into, if any.
 
     ``others`` are reports of nodes in steps, by their quoted names.

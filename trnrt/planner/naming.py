@@ -39,7 +39,7 @@ class Names:
         self._taken = set(taken)
         self._given: dict[tuple[str, str], str] = {}
 
-    def of(self, name: str, part: str = "") -> str:
+    def identifier(self, name: str, part: str = "") -> str:
         """The identifier of ``name``, or of a ``part`` of what it names; the same one whenever asked again."""
         if (name, part) not in self._given:
             base = candidate = identifier(name) + (f"_{part}" if part else "")

@@ -135,7 +135,7 @@ class WeightPart:
     first: int
     shape: tuple[int, ...]
 
-    def of(self, array: Array) -> Array:
+    def view(self, array: Array) -> Array:
         """The weight in the argument's array, in two dimensions: a view."""
         columns = prod(self.shape[1:])
         return array[: self.shape[0], self.first : self.first + columns]

@@ -38,9 +38,9 @@ def default_shapes(
     named = _by_input(model, given or {})
     shapes = {}
     for info in model.inputs:
-        sizes = tuple(_sized(d, k, model.batch, batch) for k, d in enumerate(info.shape))
+        sizes = tuple(_fill_batch(d, k, model.batch, batch) for k, d in enumerate(info.shape))
         if info.name in named:
-            sizes = _fitted(info, sizes, named[info.name], has_batch=model.batch is not None)
+            sizes = _fill_sizes(info, sizes, named[info.name], has_batch=model.batch is not None)
         open_dims = [printable(d or "?") for d in sizes if not isinstance(d, int)]
         if open_dims:
             raise InputError(
@@ -70,13 +70,13 @@ def _by_input(model: ImportedModel, given: Mapping[str, Shape]) -> dict[str, Sha
     return named
 
 
-def _fitted(
+def _fill_sizes(
     info: TensorInfo, sizes: tuple[int | str | None, ...], given: Shape, *, has_batch: bool
 ) -> tuple[int | str | None, ...]:
     """The sizes with those given in the place of what is open; a given batch may be left out."""
     whole = (sizes[0], *given) if has_batch and len(given) == len(sizes) - 1 else given
     declared = "x".join(str(d) if isinstance(d, int) else printable(d or "?") for d in info.shape)
-    told = f"shape {_text(given)} for input {printable(info.name)!r}, which is {declared}"
+    told = f"shape {_shape_text(given)} for input {printable(info.name)!r}, which is {declared}"
     if len(whole) != len(sizes):
         raise InputError(f"{told}: {len(sizes)} sizes, or all but the batch's")
     for axis, (mine, theirs) in enumerate(zip(whole, info.shape, strict=True)):
@@ -85,7 +85,7 @@ def _fitted(
     return whole
 
 
-def _sized(dim: int | str | None, position: int, symbol: int | str | None, batch: int) -> int | str | None:
+def _fill_batch(dim: int | str | None, position: int, symbol: int | str | None, batch: int) -> int | str | None:
     """A declared dimension, with ``batch`` where it is the model's batch."""
     if isinstance(dim, int):
         return dim
@@ -94,8 +94,8 @@ def _sized(dim: int | str | None, position: int, symbol: int | str | None, batch
 
 def _example(info: TensorInfo, sizes: tuple[int | str | None, ...], has_batch: bool) -> str:
     shown = sizes[1:] if has_batch else sizes
-    return f"{printable(info.name)}={_text(tuple(d if isinstance(d, int) else 224 for d in shown))}"
+    return f"{printable(info.name)}={_shape_text(tuple(d if isinstance(d, int) else 224 for d in shown))}"
 
 
-def _text(shape: Shape) -> str:
+def _shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))

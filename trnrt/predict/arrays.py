@@ -21,7 +21,7 @@ from trnrt.errors import InputError
 from trnrt.inputs.matching import DATA_NAMES, NpyHeader, npy_header, reading_file
 from trnrt.predict.rows import Array, Columns, Wanted, check_kind, fit
 from trnrt.predict.source import file_identity
-from trnrt.report.text import listed, quoted, shape_text
+from trnrt.report.text import list_text, quote, shape_text
 
 _LOCAL_HEADER = 30  # the fixed part of a zip member's own header: section 4.3.7 of PKWARE's APPNOTE
 
@@ -101,7 +101,7 @@ class StreamedArray:
         header = self.header
         width = math.prod(header.shape[1:]) * header.dtype.itemsize
         with reading_file(self.path):
-            stream = self._at(start, width)
+            stream = self._seek(start, width)
             content = stream.read((stop - start) * width)
             if len(content) != (stop - start) * width:
                 raise EOFError("it ends before its rows do")
@@ -109,7 +109,7 @@ class StreamedArray:
             rows = np.frombuffer(content, header.dtype).reshape(stop - start, *header.shape[1:])
             return rows.astype(header.dtype.newbyteorder("="), copy=False)
 
-    def _at(self, start: int, width: int) -> IO[bytes]:
+    def _seek(self, start: int, width: int) -> IO[bytes]:
         if self.stream is None or start < self.position:
             self.close()
             self.archive = zipfile.ZipFile(self.path)
@@ -188,7 +188,7 @@ def open_arrays(path: Path, name: str | None, id_name: str | None, wanted: Seque
         arrays: dict[str, StoredArray | StreamedArray] = {name: _open_npy(path)}
     else:
         members = _members(path)
-        chosen = _chosen(list(members), wanted, path, id_name)
+        chosen = _match_arrays(list(members), wanted, path, id_name)
         arrays = {one: _open_member(path, members[key]) for key, one in chosen.items()}
         # Another file may have the ids.
         ids = _open_ids(path, members, id_name) if id_name in members else None
@@ -228,7 +228,7 @@ def _open_member(path: Path, member: zipfile.ZipInfo) -> StoredArray | StreamedA
             return StoredArray(path, offset + length, header, (offset, member.file_size, member.CRC))
         if header.fortran and len(header.shape) > 1:
             raise InputError(
-                f"{quoted(member.filename)} in {quoted(str(path))} is compressed and in Fortran's order, whose rows "
+                f"{quote(member.filename)} in {quote(str(path))} is compressed and in Fortran's order, whose rows "
                 "can't be streamed",
                 hint="save it anew: numpy.savez(FILE, NAME=numpy.ascontiguousarray(array))",
             )
@@ -245,7 +245,7 @@ def _data_offset(file: IO[bytes], member: zipfile.ZipInfo) -> int:
     return member.header_offset + _LOCAL_HEADER + int(name) + int(extra)
 
 
-def _chosen(keys: Sequence[str], wanted: Sequence[Wanted], path: Path, id_name: str | None) -> dict[str, str]:
+def _match_arrays(keys: Sequence[str], wanted: Sequence[Wanted], path: Path, id_name: str | None) -> dict[str, str]:
     """Which array is which input; a model's only input is also found under one of ``DATA_NAMES``."""
     names = [one.name for one in wanted]
     chosen = {key: key for key in keys if key in names}
@@ -254,8 +254,9 @@ def _chosen(keys: Sequence[str], wanted: Sequence[Wanted], path: Path, id_name: 
         chosen = {others[0]: names[0]}
     if not chosen:
         raise InputError(
-            f"{quoted(str(path))} holds {listed([quoted(key) for key in keys]) or 'nothing'}, which no input is called",
-            hint=f"the inputs are {listed([one.told() for one in wanted])}",
+            f"{quote(str(path))} holds {list_text([quote(key) for key in keys]) or 'nothing'}, "
+            "which no input is called",
+            hint=f"the inputs are {list_text([one.describe() for one in wanted])}",
         )
     return chosen
 
@@ -264,38 +265,38 @@ def _open_ids(path: Path, members: Mapping[str, zipfile.ZipInfo], name: str) -> 
     ids = _open_member(path, members[name])
     if len(ids.header.shape) != 1 or ids.header.dtype.kind not in "iuUS":
         told = f"{ids.header.dtype} {shape_text(ids.header.shape)}"
-        raise InputError(f"{quoted(name)} in {quoted(str(path))} is {told}: ids are one integer or text a row")
+        raise InputError(f"{quote(name)} in {quote(str(path))} is {told}: ids are one integer or text a row")
     return ids
 
 
 def _row_shape(array: StoredArray | StreamedArray, wanted: Wanted, path: Path) -> tuple[int, ...]:
     """The shape of the array's rows; InputError where the input takes no such rows."""
     shape, told = array.header.shape, f"{array.header.dtype} {shape_text(array.header.shape)}"
-    place = f"{quoted(str(path))}, {told},"
+    place = f"{quote(str(path))}, {told},"
     check_kind(array.header.dtype.kind, wanted, place)
     fits = len(shape) == len(wanted.shape) + 1 and all(
         want is None or have == want for have, want in zip(shape[1:], wanted.shape, strict=True)
     )
     if not fits or 0 in shape[1:]:
         hint = "one row needs its batch dimension, too: array[None]" if len(shape) == len(wanted.shape) else None
-        raise InputError(f"{place} is not what {wanted.told()} takes", hint=hint)
+        raise InputError(f"{place} is not what {wanted.describe()} takes", hint=hint)
     return shape[1:]
 
 
 def _row_count(arrays: Mapping[str, StoredArray | StreamedArray], path: Path) -> int:
     counts = {array.header.shape[0]: name for name, array in arrays.items()}
     if len(counts) > 1:
-        told = ", ".join(f"{quoted(name)} has {count:,}" for count, name in counts.items())
-        raise InputError(f"the arrays in {quoted(str(path))} have different numbers of rows: {told}")
+        told = ", ".join(f"{quote(name)} has {count:,}" for count, name in counts.items())
+        raise InputError(f"the arrays in {quote(str(path))} have different numbers of rows: {told}")
     return next(iter(counts))
 
 
 def _notes(
     arrays: Mapping[str, StoredArray | StreamedArray], wanted: Mapping[str, Wanted], spare: Sequence[str]
 ) -> list[str]:
-    notes = [f"not named like an input, and left alone: {listed([quoted(key) for key in spare])}"] * bool(spare)
+    notes = [f"not named like an input, and left alone: {list_text([quote(key) for key in spare])}"] * bool(spare)
     for name, array in arrays.items():
         held, taken = array.header.dtype.newbyteorder("="), wanted[name]
         if held != taken.dtype and taken.info.dtype != "str":
-            notes.append(f"{quoted(name)} is {held}, and its values are converted to {taken.info.dtype}")
+            notes.append(f"{quote(name)} is {held}, and its values are converted to {taken.info.dtype}")
     return notes

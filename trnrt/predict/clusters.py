@@ -33,7 +33,7 @@ def require() -> None:
 
 
 @contextmanager
-def started(each: Mapping[str, float], count: int) -> Iterator[dict[str, Any]]:
+def start_cluster(each: Mapping[str, float], count: int) -> Iterator[dict[str, Any]]:
     """Ray on this machine as long as the context lasts: its addresses and folders.
 
     OptionError where there is no room for ``count`` processes that need ``each`` of its resources.
@@ -63,7 +63,7 @@ def started(each: Mapping[str, float], count: int) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def joined(address: str) -> Iterator[None]:
+def join_cluster(address: str) -> Iterator[None]:
     """A connection to a cluster. BackendError where there is none."""
     import ray
 

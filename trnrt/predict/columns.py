@@ -22,7 +22,7 @@ import numpy as np
 
 from trnrt.errors import InputError
 from trnrt.predict.rows import Array, Wanted, check_kind, fit
-from trnrt.report.text import counted, quoted, shape_text, shown
+from trnrt.report.text import count_text, name_text, quote, shape_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,21 +69,25 @@ def row_shape(type_: pa.DataType, wanted: Wanted, place: str) -> tuple[int, ...]
     """
     leaf = leaf_of(type_)
     if leaf is None:
-        raise InputError(f"{place} is {shown(str(type_))}, which is no tensor", hint="convert it to numbers or lists")
+        raise InputError(
+            f"{place} is {name_text(str(type_))}, which is no tensor", hint="convert it to numbers or lists"
+        )
     check_kind(leaf.kind, wanted, place)
     lengths, shape = leaf.lengths, wanted.shape
     if len(lengths) == len(shape):
         shape = tuple(have if want is None else want for want, have in zip(shape, lengths, strict=True))
-    known = _known(shape, wanted, place)
+    known = _known_shape(shape, wanted, place)
     expected = known
     if len(lengths) != len(known):
         expected = (math.prod(known),) if len(lengths) == 1 else ()
     if len(lengths) != len(expected) or (not lengths and math.prod(known) != 1):
-        depth = f"{counted(len(lengths), 'level')} of lists" if lengths else "one value a row"
-        raise InputError(f"{place} has {depth}, and {wanted.told()} takes {_ways(known)}")
+        depth = f"{count_text(len(lengths), 'level')} of lists" if lengths else "one value a row"
+        raise InputError(f"{place} has {depth}, and {wanted.describe()} takes {_column_kinds(known)}")
     for have, want in zip(lengths, expected, strict=True):
         if have is not None and have != want:
-            raise InputError(f"{place} is {shown(str(type_))}, and {wanted.told()} takes {_ways(known)}")
+            raise InputError(
+                f"{place} is {name_text(str(type_))}, and {wanted.describe()} takes {_column_kinds(known)}"
+            )
     return known
 
 
@@ -99,7 +103,7 @@ def tensor(column: pa.Array, shape: tuple[int, ...], wanted: Wanted) -> tuple[Ar
     while _is_list(type_):
         depth, type_ = depth + 1, type_.value_type
     lengths = shape if depth == len(shape) else (math.prod(shape),) * depth
-    leaf, kept, bad = _unnested(column, lengths, rows)
+    leaf, kept, bad = _unnest_lists(column, lengths, rows)
     found = _numpy(leaf).reshape(len(kept), *shape)
     fitted, reasons = fit(found, wanted)
     if len(kept) == rows:
@@ -138,12 +142,13 @@ def id_dtype(type_: pa.DataType, place: str) -> np.dtype[Any]:
 
     if _kind(type_) not in ("i", "u", "U") or pa.types.is_decimal(type_):
         raise InputError(
-            f"{place} is {shown(str(type_))}; ids are integers or texts", hint="convert the column to text, for example"
+            f"{place} is {name_text(str(type_))}; ids are integers or texts",
+            hint="convert the column to text, for example",
         )
     return np.dtype(type_.to_pandas_dtype()) if pa.types.is_integer(type_) else np.dtype(object)
 
 
-def _unnested(column: pa.Array, lengths: tuple[int, ...], rows: int) -> tuple[pa.Array, Array, dict[int, str]]:
+def _unnest_lists(column: pa.Array, lengths: tuple[int, ...], rows: int) -> tuple[pa.Array, Array, dict[int, str]]:
     """The values below the lists of the rows that are whole, which rows these are, and why the others are not."""
     import pyarrow.compute as pc
 
@@ -158,8 +163,8 @@ def _unnested(column: pa.Array, lengths: tuple[int, ...], rows: int) -> tuple[pa
             where = "" if not level else f" in level {level + 1} of its lists"
             for row in np.flatnonzero(wrong.any(axis=1)):
                 size = int(sizes[row * width + int(wrong[row].argmax())])
-                bad[int(kept[row])] = told.get(size, f"{counted(size, 'value')}{where}, not {length}")
-            column, kept = _without(column, wrong, width), kept[~wrong.any(axis=1)]
+                bad[int(kept[row])] = told.get(size, f"{count_text(size, 'value')}{where}, not {length}")
+            column, kept = _drop_rows(column, wrong, width), kept[~wrong.any(axis=1)]
         column = column.flatten()
         width *= length
     if column.null_count:
@@ -167,11 +172,11 @@ def _unnested(column: pa.Array, lengths: tuple[int, ...], rows: int) -> tuple[pa
         for row in np.flatnonzero(null.any(axis=1)):
             place = f"value {int(null[row].argmax()) + 1} of {width} is null"
             bad[int(kept[row])] = "null" if width == 1 else place
-        column, kept = _without(column, null, width), kept[~null.any(axis=1)]
+        column, kept = _drop_rows(column, null, width), kept[~null.any(axis=1)]
     return column, kept, bad
 
 
-def _without(column: pa.Array, wrong: Array, width: int) -> pa.Array:
+def _drop_rows(column: pa.Array, wrong: Array, width: int) -> pa.Array:
     """The values of the rows in which nothing is wrong, (rows, width)."""
     import pyarrow as pa
 
@@ -216,25 +221,25 @@ def _is_list(type_: pa.DataType) -> bool:
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
-def _known(shape: tuple[int | None, ...], wanted: Wanted, place: str) -> tuple[int, ...]:
+def _known_shape(shape: tuple[int | None, ...], wanted: Wanted, place: str) -> tuple[int, ...]:
     known = tuple(size for size in shape if size is not None)
     if len(known) < len(shape):
         raise InputError(
-            f"neither the model nor {place} says how large a row is: {wanted.told()}",
-            hint=f"say --shape {shown(wanted.name)}={'x'.join(str(size or 224) for size in shape)}",
+            f"neither the model nor {place} says how large a row is: {wanted.describe()}",
+            hint=f"say --shape {name_text(wanted.name)}={'x'.join(str(size or 224) for size in shape)}",
         )
     return known
 
 
-def _ways(shape: tuple[int, ...]) -> str:
+def _column_kinds(shape: tuple[int, ...]) -> str:
     """What a column may hold for a row of this shape."""
     count = math.prod(shape)
-    ways = [f"lists of {counted(count, 'value')}"]
+    ways = [f"lists of {count_text(count, 'value')}"]
     if len(shape) > 1:
         ways.append(f"lists {len(shape)} deep of the lengths {shape_text(shape)}")
     return " or ".join((["one value"] if count == 1 else []) + ways)
 
 
-def titled(column: str, file: str) -> str:
+def column_text(column: str, file: str) -> str:
     """A column as messages name it."""
-    return f"column {quoted(column)} of {quoted(file)}"
+    return f"column {quote(column)} of {quote(file)}"

@@ -26,8 +26,8 @@ from trnrt.planner.sizes import default_shapes
 from trnrt.predict.opening import open_source
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source
-from trnrt.predict.writing import version_in
-from trnrt.report.text import counted, listed, quoted, shown
+from trnrt.predict.writing import writer_version
+from trnrt.report.text import count_text, list_text, name_text, quote
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
 from trnrt.running.buckets import DEFAULT_BUCKETS
 from trnrt.running.rows import as_matrix
@@ -137,8 +137,8 @@ class Opened:
         """What a user should know about how the files are understood, and what the parts will hold."""
         dicts = [output for output in self.session.model.outputs if output.dtype.startswith("seq(map(")]
         return self.source.notes + [
-            f"{quoted(output.name)} has a number for each of these labels, in this order: "
-            f"{listed([shown(str(label)) for label in _dict_labels(self.session, output)], 20)}"
+            f"{quote(output.name)} has a number for each of these labels, in this order: "
+            f"{list_text([name_text(str(label)) for label in _dict_labels(self.session, output)], 20)}"
             for output in dicts
         ]
 
@@ -158,7 +158,7 @@ class Opened:
         for name, output in outputs.items():
             if output.shape[:1] != (whole,):
                 raise OptionError(  # no InputError, which would say that a row is bad
-                    f"output {quoted(name)} has the shape {output.shape} for {counted(whole, 'row')}: it is not one "
+                    f"output {quote(name)} has the shape {output.shape} for {count_text(whole, 'row')}: it is not one "
                     "answer a row, which batch prediction needs",
                     hint="run it with trnrt run",
                 )
@@ -197,7 +197,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         cache=request.cache,
         device=request.device,
     )
-    wanted = _wanted(session, dict(request.shapes))
+    wanted = _wanted_inputs(session, dict(request.shapes))
     _check_outside(request.asked.files, directory, wanted)
     source = open_source(request.asked, wanted, session.metadata)
     rows = source.rows if request.limit is None else min(request.limit, source.rows)
@@ -223,7 +223,7 @@ def open_job(job: Job) -> Opened:
     opened = prepare(job.request, checked=True)  # by who settled it; the identity tells whether it is the same file
     if changed := changes(dict(job.identity), dict(opened.job.identity)):
         opened.close()
-        raise InputError(f"the job is not what it was: {listed(changed)}")
+        raise InputError(f"the job is not what it was: {list_text(changed)}")
     return opened
 
 
@@ -233,7 +233,7 @@ def check_input(opened: Opened) -> None:
     now.close()
     if changed := changes(opened.source.identity, now.identity):
         raise InputError(
-            f"the input changed while it was read: {listed(changed)}",
+            f"the input changed while it was read: {list_text(changed)}",
             hint="the parts may have rows of either; let nobody write to the files, and begin anew with --overwrite",
         )
 
@@ -241,25 +241,23 @@ def check_input(opened: Opened) -> None:
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What is not the same, in words."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    return [f"{key} {shown(before.get(key, 'none'))} -> {shown(now.get(key, 'none'))}" for key in keys]
+    return [f"{key} {name_text(before.get(key, 'none'))} -> {name_text(now.get(key, 'none'))}" for key in keys]
 
 
-def _wanted(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[Wanted]:
+def _wanted_inputs(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[Wanted]:
     """The inputs, with what the model or --shape says of a row's sizes."""
     model = session.model
     if model.batch is None:
         raise InputError("the model has no batch, so its inputs are no rows", hint="run it with trnrt run")
     if model.parameters:
         raise InputError(
-            f"input {quoted(model.parameters[0])} says what an operator does (a shape, axes, a count), and is no row",
+            f"input {quote(model.parameters[0])} says what an operator does (a shape, axes, a count), and is no row",
             hint="export the model with it as a constant",
         )
     strange = [info for info in model.inputs if info.dtype.endswith(")") or not info.shape]
     if strange:
         what = "one value for all rows" if not strange[0].shape and not strange[0].dtype.endswith(")") else "no tensor"
-        raise InputError(
-            f"input {quoted(strange[0].name)} ({strange[0].dtype}) is {what}", hint="run it with trnrt run"
-        )
+        raise InputError(f"input {quote(strange[0].name)} ({strange[0].dtype}) is {what}", hint="run it with trnrt run")
     if ("" in shapes and len(model.inputs) > 1) or any(shapes.keys() - {"", *(info.name for info in model.inputs)}):
         default_shapes(model, 1, shapes)  # which says what is wrong with the name
     return [Wanted(info, _row_sizes(model, info, shapes), as_numpy(info.dtype)) for info in model.inputs]
@@ -280,7 +278,7 @@ def _check_outside(files: Sequence[str], directory: Path, wanted: Sequence[Wante
         folder = split_argument(argument, names)[1]
         if folder.is_dir() and directory.resolve().is_relative_to(folder.resolve()):
             raise OptionError(
-                f"--output {quoted(str(directory))} is in the folder of the input, {quoted(str(folder))}",
+                f"--output {quote(str(directory))} is in the folder of the input, {quote(str(folder))}",
                 hint="name a directory outside of it",
             )
 
@@ -385,6 +383,6 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "image options": ", ".join(f"{name} {value}" for name, value in images.items()) or "none",
         # All of it: the simulator and what reads the rows count as much as the planner.
         "trnrt": code_version(),
-        "pyarrow": version_in(request.form) or "none",
+        "pyarrow": writer_version(request.form) or "none",
     }
     return tuple((name, str(value)) for name, value in found.items())

@@ -27,7 +27,7 @@ from ray.exceptions import RayError
 
 from trnrt import errors
 from trnrt.errors import BackendError, DeviceError, InputError, ModelFileError, OptionError, TrnrtError
-from trnrt.predict.clusters import CLIENT, CPU, NEURON_CORES, joined, started
+from trnrt.predict.clusters import CLIENT, CPU, NEURON_CORES, join_cluster, start_cluster
 from trnrt.predict.job import Job, Opened, open_job
 from trnrt.predict.output import Output
 from trnrt.predict.part import PartDone, bad_file, make_part, part_file
@@ -72,9 +72,9 @@ def run_parts(opened: Opened, output: Output, place: Place, advance: Callable[[i
     cores = {NEURON_CORES: float(device.cores if device else 1)} if opened.session.backend == "neuron" else {}
     # Closed before Ray is: after an error its threads are at work, and one that finds Ray gone ends this process at
     # once, before anybody was told of the error.
-    with _cluster(place, cores), closing(_made(opened.job, output, place, cores)) as rows:
+    with _cluster(place, cores), closing(_make_parts(opened.job, output, place, cores)) as rows:
         for row in rows:
-            done = _believed(row, opened.job, output.workshop)
+            done = _read_answer(row, opened.job, output.workshop)
             output.add(done)
             advance(done.rows)
 
@@ -127,7 +127,7 @@ class PartMaker:
         return self._opened
 
 
-def _made(job: Job, output: Output, place: Place, cores: dict[str, float]) -> Generator[Row, None, None]:
+def _make_parts(job: Job, output: Output, place: Place, cores: dict[str, float]) -> Generator[Row, None, None]:
     """What Ray's processes say of each part, as it comes."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
@@ -155,7 +155,7 @@ def _made(job: Job, output: Output, place: Place, cores: dict[str, float]) -> Ge
             thread.join(THREAD_S)
 
 
-def _believed(row: Row, job: Job, workshop: Path) -> PartDone:
+def _read_answer(row: Row, job: Job, workshop: Path) -> PartDone:
     """The part that was made, whose files are here, or the error in its place."""
     told = json.loads(row["told"])
     host = told.pop("host")
@@ -194,7 +194,9 @@ def _check_here(job: Job, workshop: Path, done: PartDone, host: str) -> None:
 def _cluster(place: Place, cores: dict[str, float]) -> Iterator[None]:
     """Ray, with the signals left to whoever has them: Ray takes one of them when it connects."""
     entered: AbstractContextManager[Any] = (
-        started({CPU: place.replica_cpus, **cores}, place.replicas) if place.address is None else joined(place.address)
+        start_cluster({CPU: place.replica_cpus, **cores}, place.replicas)
+        if place.address is None
+        else join_cluster(place.address)
     )
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
     with entered:

@@ -20,7 +20,7 @@ from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import kind_of, reading_file, split_argument
 from trnrt.predict.rows import Reader, Wanted
 from trnrt.predict.source import Asked, Source
-from trnrt.report.text import counted, listed, quoted
+from trnrt.report.text import count_text, list_text, quote
 
 # Which function of pyarrow reads a table, and what it needs beside the path.
 _TABLES = {
@@ -82,15 +82,15 @@ def _kind(path: Path) -> str:
             if file.read(4) == b"PAR1":
                 return "parquet"
         if path.suffix.lower() == ".parquet":
-            raise InputError(f"{quoted(str(path))} is no Parquet file, by its first bytes")
+            raise InputError(f"{quote(str(path))} is no Parquet file, by its first bytes")
         if (read := _TABLES.get(path.suffix.lower())) is not None:
             raise InputError(
-                f"{quoted(str(path))} is no Parquet file, and tables are read from Parquet alone",
+                f"{quote(str(path))} is no Parquet file, and tables are read from Parquet alone",
                 hint=_conversion(path, read),
             )
     elif has_magic(str(path)) and not path.exists():
         hint = "name the folder for all Parquet files or pictures in it, or repeat --input for each file"
-        raise InputError(f"there is no file {quoted(str(path))}, and --input takes no patterns", hint=hint)
+        raise InputError(f"there is no file {quote(str(path))}, and --input takes no patterns", hint=hint)
     return kind_of(path)
 
 
@@ -119,7 +119,7 @@ def _readers(
         named = [name for _, name, _ in places if name is not None]
         if named:
             raise InputError(
-                f"a Parquet file has all inputs in its columns, and {quoted(named[0])}= was said",
+                f"a Parquet file has all inputs in its columns, and {quote(named[0])}= was said",
                 hint=f"say --columns {named[0]}=COLUMN for the column of an input",
             )
         return [open_parquet([path for _, _, path in places], asked, wanted, metadata)]
@@ -129,7 +129,7 @@ def _readers(
         if kind in ("image", "images"):
             pictures.setdefault(name or _only(wanted, path), []).append(path)
         elif kind == "npz" and name is not None:
-            raise InputError(f"{quoted(str(path))} names its arrays itself", hint=f"give it without {name}=")
+            raise InputError(f"{quote(str(path))} names its arrays itself", hint=f"give it without {name}=")
         else:
             known = name or _only(wanted, path) if kind == "npy" else None
             readers.append(open_arrays(path, known, asked.id, wanted))
@@ -141,8 +141,8 @@ def _only(wanted: Sequence[Wanted], path: Path) -> str:
     if len(wanted) == 1:
         return wanted[0].name
     raise InputError(
-        f"the model has {len(wanted)} inputs, and {quoted(str(path))} doesn't say which it is for",
-        hint=f"say NAME={path}; the inputs are {listed([one.told() for one in wanted])}",
+        f"the model has {len(wanted)} inputs, and {quote(str(path))} doesn't say which it is for",
+        hint=f"say NAME={path}; the inputs are {list_text([one.describe() for one in wanted])}",
     )
 
 
@@ -158,20 +158,22 @@ def _keyed(readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Pa
     if not keyed:
         archives = [path for kind, _, path in places if kind == "npz"]
         told = "; ".join(
-            f"{quoted(str(path))} has {listed([quoted(key) for key in names_in(path)])}" for path in archives
+            f"{quote(str(path))} has {list_text([quote(key) for key in names_in(path)])}" for path in archives
         )
-        raise InputError(f"no array {quoted(id_)} for --id; {told}")
+        raise InputError(f"no array {quote(id_)} for --id; {told}")
     return keyed
 
 
 def _joined(readers: Sequence[Reader], wanted: Sequence[Wanted], keyed: Sequence[int]) -> Source:
     given = [name for reader in readers for name in reader.shapes]
     if twice := [name for name in given if given.count(name) > 1]:
-        raise InputError(f"input {quoted(twice[0])} is given twice")
+        raise InputError(f"input {quote(twice[0])} is given twice")
     if missing := [one for one in wanted if one.name not in given]:
-        raise InputError(f"no rows for {listed([one.told() for one in missing])}; given were {listed(given) or 'none'}")
+        raise InputError(
+            f"no rows for {list_text([one.describe() for one in missing])}; given were {list_text(given) or 'none'}"
+        )
     counts = {reader.rows: next(iter(reader.shapes), "") for reader in readers}
     if len(counts) > 1:
-        told = ", ".join(f"{counted(rows, 'row')} for {quoted(name)}" for rows, name in counts.items())
+        told = ", ".join(f"{count_text(rows, 'row')} for {quote(name)}" for rows, name in counts.items())
         raise InputError(f"the inputs have different numbers of rows: {told}")
     return Source(wanted, readers, next(iter(counts)), keyed)

@@ -32,7 +32,7 @@ from trnrt.errors import OptionError, TooManyBadError
 from trnrt.predict.job import Job, changes
 from trnrt.predict.part import QUARANTINE, PartDone, bad_file, digest_of, part_file
 from trnrt.report.files import sync_directory, write_text
-from trnrt.report.text import counted, escaped, listed, quoted
+from trnrt.report.text import count_text, escape_text, list_text, quote
 
 SCHEMA_VERSION = 1
 MANIFEST = "_manifest.json"
@@ -107,9 +107,9 @@ class Output:
 
         TooManyBadError where there are too many bad rows now; the part is kept.
         """
-        with _writing(self.directory):
+        with _writing_errors(self.directory):
             self._place(part)
-        with _writing(self.directory / PROGRESS), (self.directory / PROGRESS).open("ab") as file:
+        with _writing_errors(self.directory / PROGRESS), (self.directory / PROGRESS).open("ab") as file:
             file.write(f"{json.dumps(asdict(part))}\n".encode())
             file.flush()
             os.fsync(file.fileno())
@@ -136,7 +136,7 @@ class Output:
             rows = sum(part.rows for part in self.done.values())
             reasons = [reason for _, part in sorted(self.done.items()) for reason in part.reasons]
             raise TooManyBadError(
-                f"{self.bad:,} of {counted(rows, 'row')} so far are bad, and --max-bad {self.most_bad} allows "
+                f"{self.bad:,} of {count_text(rows, 'row')} so far are bad, and --max-bad {self.most_bad} allows "
                 f"{limit:,}: {'; '.join(reasons[:3])}",
                 hint=f"all of them are in {self.directory / QUARANTINE}; with a higher --max-bad the same command goes "
                 "on where it stopped",
@@ -146,7 +146,7 @@ class Output:
         """Say in the manifest that all is done."""
         if self.finished:
             return
-        with _writing(self.directory):
+        with _writing_errors(self.directory):
             _remove(self.workshop)
         parts = [self.done[number] for number in range(self.job.parts)]
         document = _manifest(self.job, "finished") | {
@@ -155,7 +155,7 @@ class Output:
             "parts": [asdict(part) for part in parts],
         }
         write_text(self.directory / MANIFEST, _text(document), durable=True)
-        with _writing(self.directory / PROGRESS):
+        with _writing_errors(self.directory / PROGRESS):
             (self.directory / PROGRESS).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -176,18 +176,18 @@ def open_output(
         OptionError: for a directory of another job, or with other files, or that another process writes to.
     """
     directory = Path(job.request.directory)
-    with _writing(directory):
+    with _writing_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         _check_ours(directory)  # before there is a lock of ours in it
-        lock = _locked(directory)
+        lock = _lock_directory(directory)
     output = Output(job, most_bad, lock, directory / f".parts-{secrets.token_hex(8)}")
     try:
-        with _writing(directory):
+        with _writing_errors(directory):
             _sweep(directory)
             if overwrite:
                 _clear(directory)
             found = _read_manifest(directory)
-            if found is not None and found["state"] == "running" and not any(_noted(directory, found)):
+            if found is not None and found["state"] == "running" and not any(_recorded_parts(directory, found)):
                 # Nothing would be lost: a first try that ended before its first part binds nobody.
                 _clear(directory)
                 found = None
@@ -205,7 +205,7 @@ def open_output(
 def _take_over(output: Output, found: dict[str, Any] | None, checked: Callable[[int], None]) -> None:
     """Believe the parts that are whole, and note them anew."""
     job, directory = output.job, output.directory
-    noted = list(_noted(directory, found))
+    noted = list(_recorded_parts(directory, found))
     broken = []
     for part in noted:
         if not 0 <= part.number < job.parts:
@@ -217,7 +217,7 @@ def _take_over(output: Output, found: dict[str, Any] | None, checked: Callable[[
         checked(part.rows)
     output.bad = sum(part.bad for part in output.done.values())
     if broken:
-        output.notes.append(f"not as they were written, and made again: {listed(broken)}")
+        output.notes.append(f"not as they were written, and made again: {list_text(broken)}")
     if found is not None and found["state"] == "finished" and not output.missing:
         output.finished = True
         (directory / PROGRESS).unlink(missing_ok=True)
@@ -250,13 +250,13 @@ def _read_manifest(directory: Path) -> dict[str, Any] | None:
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise OptionError(
-            f"{quoted(str(path))} is no manifest that this trnrt can read",
+            f"{quote(str(path))} is no manifest that this trnrt can read",
             hint="name another directory, or say --overwrite to begin anew",
         ) from None
     return dict(found)
 
 
-def _noted(directory: Path, found: dict[str, Any] | None) -> Iterable[PartDone]:
+def _recorded_parts(directory: Path, found: dict[str, Any] | None) -> Iterable[PartDone]:
     """The parts that the manifest of a finished job, or the progress of another, speaks of."""
     lines: Iterable[Any] = []
     if found is not None and found["state"] == "finished":
@@ -264,7 +264,7 @@ def _noted(directory: Path, found: dict[str, Any] | None) -> Iterable[PartDone]:
         lines = parts if isinstance(parts, list) else []
     elif found is not None and (directory / PROGRESS).exists():
         # The last line may be half: its part is made again.
-        lines = map(_parsed, (directory / PROGRESS).read_bytes().splitlines())
+        lines = map(_parse_line, (directory / PROGRESS).read_bytes().splitlines())
     for line in lines:
         if _is_part(line):
             yield PartDone(**{**line, "reasons": tuple(line["reasons"])})
@@ -284,7 +284,7 @@ def _is_part(line: object) -> TypeGuard[dict[str, Any]]:
     )
 
 
-def _parsed(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -305,19 +305,19 @@ def _is_whole(job: Job, part: PartDone) -> bool:
 def _check_same(job: Job, found: dict[str, Any], directory: Path) -> None:
     if changed := changes({str(key): str(value) for key, value in found["job"].items()}, dict(job.identity)):
         raise OptionError(
-            f"{quoted(str(directory))} holds another prediction; what is not the same: {'; '.join(changed)}",
+            f"{quote(str(directory))} holds another prediction; what is not the same: {'; '.join(changed)}",
             hint="name another directory, or say --overwrite to delete what is there and begin anew",
         )
 
 
-def _locked(directory: Path) -> IO[bytes]:
+def _lock_directory(directory: Path) -> IO[bytes]:
     file = (directory / LOCK).open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         raise OptionError(
-            f"another trnrt predict is writing into {quoted(str(directory))}",
+            f"another trnrt predict is writing into {quote(str(directory))}",
             hint="wait for it, or name another directory",
         ) from None
     return file
@@ -329,8 +329,8 @@ def _check_ours(directory: Path) -> None:
     others = [name for name in names if name != LOCK and not name.startswith(_HALF_WRITTEN)]
     if others and MANIFEST not in names:
         raise OptionError(
-            f"{quoted(str(directory))} has files that are none of a batch prediction: "
-            f"{listed(sorted(map(quoted, others)))}",
+            f"{quote(str(directory))} has files that are none of a batch prediction: "
+            f"{list_text(sorted(map(quote, others)))}",
             hint="name a new or an empty directory",
         )
 
@@ -365,10 +365,10 @@ def _clear(directory: Path) -> None:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _writing_errors(path: Path) -> Iterator[None]:
     """Turn what the file system raises into OptionError."""
     try:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise OptionError(f"can't write {quoted(str(path))}: {escaped(reason)}") from error
+        raise OptionError(f"can't write {quote(str(path))}: {escape_text(reason)}") from error

@@ -25,11 +25,11 @@ import numpy as np
 
 from trnrt.errors import BackendError, InputError, OptionError
 from trnrt.inputs.matching import DATA_NAMES, LABEL_NAMES
-from trnrt.predict.columns import contents, id_dtype, id_values, is_picture, leaf_of, row_shape, tensor, titled
+from trnrt.predict.columns import column_text, contents, id_dtype, id_values, is_picture, leaf_of, row_shape, tensor
 from trnrt.predict.pictures import Decoder
 from trnrt.predict.rows import Array, Columns, Wanted
 from trnrt.predict.source import Asked, file_identity
-from trnrt.report.text import counted, escaped, listed, quoted, shown
+from trnrt.report.text import count_text, escape_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,7 @@ class Binding:
             return tensor(arrays[0], self.shape, self.wanted)
         found = [tensor(array, (), self.wanted) for array in arrays]
         bad = {
-            row: f"column {quoted(name)}: {reason}"
+            row: f"column {quote(name)}: {reason}"
             for name, (_, reasons) in reversed(list(zip(self.columns, found, strict=True)))
             for row, reason in reasons.items()
         }
@@ -120,7 +120,7 @@ class ParquetRows:
         group = int(np.searchsorted(self.groups, start, "right"))
         first = int(self.groups[group - 1]) if group else 0
         if self._batches is None or not first <= self._position <= start:
-            self._batches, self._left, self._position = self._from(start), [], start
+            self._batches, self._left, self._position = self._read_batches(start), [], start
         # Forward in the same row group it is quicker to go on than to begin the group anew.
         while self._position < start:
             self._take(min(self.at_once, start - self._position))
@@ -138,13 +138,13 @@ class ParquetRows:
         self._position += count
         return [*found[:-1], found[-1].slice(0, len(found[-1]) + missing)]
 
-    def _from(self, start: int) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self, start: int) -> Iterator[pa.RecordBatch]:
         """All rows from ``start`` on: those before it in its row group are decoded and dropped."""
         names = [name for binding in self.bindings for name in binding.columns]
         names = list(dict.fromkeys([*names, *([] if self.id is None else [self.id])]))
         for index in range(int(np.searchsorted(self.ends, start, "right")), len(self.files)):
             before = int(self.ends[index - 1]) if index else 0
-            with reading_parquet(self.files[index]), _opened(self.files[index]) as file:
+            with reading_parquet(self.files[index]), _open_file(self.files[index]) as file:
                 first, skip = _row_group(file, max(start - before, 0))
                 groups = range(first, file.metadata.num_row_groups)
                 for batch in file.iter_batches(self.at_once, groups, columns=names, use_threads=False):
@@ -180,7 +180,7 @@ def open_parquet(
     schema: pa.Schema | None = None
     width, coded, ids = 0, False, None
     for path in files:
-        with reading_parquet(path), _opened(path) as file:
+        with reading_parquet(path), _open_file(path) as file:
             counts.append(file.metadata.num_rows)
             groups += [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
             schema = schema or file.schema_arrow
@@ -188,7 +188,7 @@ def open_parquet(
             if path == files[0]:
                 bindings = _bindings(schema, path.name, asked, wanted, metadata)
                 if asked.id is not None:
-                    ids = id_dtype(_field(schema, asked.id, path.name, "--id").type, titled(asked.id, path.name))
+                    ids = id_dtype(_field(schema, asked.id, path.name, "--id").type, column_text(asked.id, path.name))
             _check_same(schema, found, bindings, asked.id, path)
             width = max(width, _bytes_a_row(file))
             coded = coded or _has_dictionary(file, bindings)
@@ -220,12 +220,12 @@ def reading_parquet(*paths: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, ValueError, StopIteration, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        named = listed([quoted(str(path)) for path in paths])
-        raise InputError(f"can't read {'one of ' * (len(paths) > 1)}{named}: {escaped(reason)[:400]}") from error
+        named = list_text([quote(str(path)) for path in paths])
+        raise InputError(f"can't read {'one of ' * (len(paths) > 1)}{named}: {escape_text(reason)[:400]}") from error
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def _open_file(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     # pre_buffer would read whole row groups ahead.
@@ -271,22 +271,22 @@ def _has_dictionary(file: pq.ParquetFile, bindings: Sequence[Binding]) -> bool:
 def _bindings(
     schema: pa.Schema, file: str, asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, str]
 ) -> list[Binding]:
-    said = _said(asked.columns, wanted)
+    said = _parse_columns(asked.columns, wanted)
     bindings = []
     for one in wanted:
-        names = said.get(one.name) or _found(schema, file, one, alone=len(wanted) == 1, id_=asked.id)
-        types = [_field(schema, name, file, one.told()).type for name in names]
+        names = said.get(one.name) or _guess_columns(schema, file, one, alone=len(wanted) == 1, id_=asked.id)
+        types = [_field(schema, name, file, one.describe()).type for name in names]
         if len(names) == 1 and is_picture(types[0]):
             decoder = Decoder.make(one, metadata, asked.images)
             bindings.append(Binding(one, (names[0],), decoder.shape, decoder))
         elif len(names) == 1:
-            bindings.append(Binding(one, tuple(names), row_shape(types[0], one, titled(names[0], file)), None))
+            bindings.append(Binding(one, tuple(names), row_shape(types[0], one, column_text(names[0], file)), None))
         else:
             bindings.append(Binding(one, tuple(names), _features(one, names, types, file), None))
     return bindings
 
 
-def _said(columns: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, list[str]]:
+def _parse_columns(columns: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, list[str]]:
     """What --columns says, by input."""
     said: dict[str, list[str]] = {}
     names = [one.name for one in wanted]
@@ -295,14 +295,14 @@ def _said(columns: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, list[st
         listed_ = text if name is None else text[len(name) + 1 :]
         if name is None and len(names) != 1:
             raise OptionError(
-                f"--columns {shown(text)} doesn't say for which input",
-                hint=f"say INPUT=COLUMN; the inputs are {listed([one.told() for one in wanted])}",
+                f"--columns {name_text(text)} doesn't say for which input",
+                hint=f"say INPUT=COLUMN; the inputs are {list_text([one.describe() for one in wanted])}",
             )
         said.setdefault(name or names[0], []).extend(part.strip() for part in listed_.split(","))
     return said
 
 
-def _found(schema: pa.Schema, file: str, wanted: Wanted, *, alone: bool, id_: str | None) -> list[str]:
+def _guess_columns(schema: pa.Schema, file: str, wanted: Wanted, *, alone: bool, id_: str | None) -> list[str]:
     """The columns of an input about which nothing was said."""
     names = [name for name in schema.names if name != id_]
     if wanted.name in names:
@@ -315,17 +315,18 @@ def _found(schema: pa.Schema, file: str, wanted: Wanted, *, alone: bool, id_: st
         if len(wanted.shape) == 1 and len(numbers) > 1 and wanted.shape[0] in (None, len(numbers)):
             return numbers
     raise InputError(
-        f"which columns of {quoted(file)} are {wanted.told()} is not clear; it has {listed(_told(schema), 12)}",
-        hint=f"say --columns {shown(wanted.name)}=COLUMN, or =COLUMN,COLUMN,... for columns of one number each",
+        f"which columns of {quote(file)} are {wanted.describe()} is not clear; "
+        f"it has {list_text(_column_texts(schema), 12)}",
+        hint=f"say --columns {name_text(wanted.name)}=COLUMN, or =COLUMN,COLUMN,... for columns of one number each",
     )
 
 
 def _features(wanted: Wanted, names: Sequence[str], types: Sequence[Any], file: str) -> tuple[int, ...]:
     """The shape of a row whose numbers stand in a column each."""
     for name, type_ in zip(names, types, strict=True):
-        row_shape(type_, Wanted(wanted.info, (), wanted.dtype), titled(name, file))
+        row_shape(type_, Wanted(wanted.info, (), wanted.dtype), column_text(name, file))
     if len(wanted.shape) != 1 or wanted.shape[0] not in (None, len(names)):
-        raise InputError(f"{counted(len(names), 'column')} of one value each are not what {wanted.told()} takes")
+        raise InputError(f"{count_text(len(names), 'column')} of one value each are not what {wanted.describe()} takes")
     return (len(names),)
 
 
@@ -335,9 +336,9 @@ def _field(schema: pa.Schema, name: str, file: str, use: str) -> pa.Field:
         return schema.field(found[0])
     told = "two columns" if found else "no column"
     raise InputError(
-        f"{quoted(file)} has {told} {quoted(name)}, which {use} should be from"
+        f"{quote(file)} has {told} {quote(name)}, which {use} should be from"
         if found
-        else f"{quoted(file)} has no column {quoted(name)} for {use}; it has {listed(_told(schema), 12)}"
+        else f"{quote(file)} has no column {quote(name)} for {use}; it has {list_text(_column_texts(schema), 12)}"
     )
 
 
@@ -348,17 +349,18 @@ def _check_same(schema: pa.Schema, found: pa.Schema, bindings: Sequence[Binding]
         theirs = _field(found, name, str(path), "a column of the first file").type
         if mine != theirs:
             raise InputError(
-                f"{titled(name, str(path))} is {shown(str(theirs))}, and {shown(str(mine))} in the first file"
+                f"{column_text(name, str(path))} is {name_text(str(theirs))}, "
+                f"and {name_text(str(mine))} in the first file"
             )
 
 
 def _notes(binding: Binding, path: Path, schema: pa.Schema) -> list[str]:
     name, columns = binding.wanted.name, binding.columns
     if binding.picture is not None:
-        return [binding.picture.told(f"column {quoted(columns[0])}")]
+        return [binding.picture.describe(f"column {quote(columns[0])}")]
     if len(columns) > 1:
-        return [f"{quoted(name)} is from {counted(len(columns), 'column')}: {listed([quoted(c) for c in columns])}"]
-    return [f"{quoted(name)} is from {titled(columns[0], path.name)}"] if columns[0] != name else []
+        return [f"{quote(name)} is from {count_text(len(columns), 'column')}: {list_text([quote(c) for c in columns])}"]
+    return [f"{quote(name)} is from {column_text(columns[0], path.name)}"] if columns[0] != name else []
 
 
 def _is_number(schema: pa.Schema, name: str) -> bool:
@@ -367,5 +369,5 @@ def _is_number(schema: pa.Schema, name: str) -> bool:
     return leaf is not None and not leaf.lengths and leaf.kind in "biuf"
 
 
-def _told(schema: pa.Schema) -> list[str]:
-    return [f"{quoted(item.name)} {shown(str(item.type))}" for item in schema]
+def _column_texts(schema: pa.Schema) -> list[str]:
+    return [f"{quote(item.name)} {name_text(str(item.type))}" for item in schema]

@@ -19,11 +19,11 @@ import numpy as np
 from trnrt.errors import BackendError, DeviceError, InputError, OptionError, TrnrtError
 from trnrt.predict.job import Job, Opened
 from trnrt.predict.rows import Array, Bad, Rows
-from trnrt.predict.source import plain
+from trnrt.predict.source import json_id
 from trnrt.predict.writing import write_part
 from trnrt.report.files import write_text
-from trnrt.report.text import quoted, shown
-from trnrt.report.top import ranked
+from trnrt.report.text import name_text, quote
+from trnrt.report.top import rank_classes
 
 QUARANTINE = "_quarantine"
 """The folder of the bad rows, one file a part that has any. Readers of Parquet folders leave "_" and "." alone."""
@@ -86,7 +86,7 @@ def make_part(opened: Opened, number: int, folder: Path, after_batch: Callable[[
         TrnrtError: what the session raises that is not one row's fault.
     """
     job, collected = opened.job, _Collected()
-    with closing(_ahead(opened, *job.span(number))) as blocks:
+    with closing(_read_ahead(opened, *job.span(number))) as blocks:
         for rows in blocks:
             collected.bad += rows.bad
             _run_block(opened, rows, collected, after_batch or (lambda rows: None))
@@ -106,7 +106,7 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _ahead(opened: Opened, start: int, stop: int) -> Generator[Rows]:
+def _read_ahead(opened: Opened, start: int, stop: int) -> Generator[Rows]:
     """The rows in blocks; while one is run, the next is read."""
     starts = range(start, stop, opened.block)
     spans = [(first, min(first + opened.block, stop)) for first in starts]
@@ -128,7 +128,7 @@ def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: C
     for start in range(0, good, opened.step):
         stop = min(start + opened.step, good)
         feeds = {name: array[start:stop] for name, array in rows.feeds.items()}
-        outputs, failed = _isolated(opened, feeds, stop - start)
+        outputs, failed = _isolate_failures(opened, feeds, stop - start)
         kept = np.array([row for row in range(stop - start) if row not in failed], np.int64)
         if outputs is not None:
             collected.outputs.append(outputs)
@@ -136,11 +136,13 @@ def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: C
         collected.ids.append(rows.ids[start:stop][kept] if failed else rows.ids[start:stop])
         for row, reason in failed.items():
             at = start + row
-            collected.bad.append(Bad(int(rows.numbers[at]), plain(rows.ids[at]), None, reason))
+            collected.bad.append(Bad(int(rows.numbers[at]), json_id(rows.ids[at]), None, reason))
         after_batch(stop - start)
 
 
-def _isolated(opened: Opened, feeds: Mapping[str, Array], rows: int) -> tuple[dict[str, Array] | None, dict[int, str]]:
+def _isolate_failures(
+    opened: Opened, feeds: Mapping[str, Array], rows: int
+) -> tuple[dict[str, Array] | None, dict[int, str]]:
     """The outputs of the rows that run, in order, and why the others do not: in halves, to the one that is at fault.
 
     Where none runs it may be nobody's fault: then rows of zeros tell whether the session works at all.
@@ -150,13 +152,13 @@ def _isolated(opened: Opened, feeds: Mapping[str, Array], rows: int) -> tuple[di
     except (InputError, BackendError) as error:
         if isinstance(error, DeviceError):
             raise
-        whole, failed = _halved(opened, feeds, rows, error)
+        whole, failed = _run_halves(opened, feeds, rows, error)
         if not whole:
             opened.run(opened.zeros(rows), rows)
-        return _joined(whole) if whole else None, failed
+        return _concatenate(whole) if whole else None, failed
 
 
-def _halved(
+def _run_halves(
     opened: Opened, feeds: Mapping[str, Array], rows: int, error: TrnrtError
 ) -> tuple[list[dict[str, Array]], dict[int, str]]:
     if rows == 1:
@@ -170,13 +172,13 @@ def _halved(
         except (InputError, BackendError) as again:
             if isinstance(again, DeviceError):
                 raise
-            more, reasons = _halved(opened, half, stop - start, again)
+            more, reasons = _run_halves(opened, half, stop - start, again)
             whole += more
             failed |= {start + row: reason for row, reason in reasons.items()}
     return whole, failed
 
 
-def _joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
+def _concatenate(pieces: list[dict[str, Array]]) -> dict[str, Array]:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
@@ -187,13 +189,13 @@ def _columns(opened: Opened, collected: _Collected) -> dict[str, Array]:
         collected.outputs, collected.top = (
             [{name: array[:0] for name, array in found.items()}] for found in (made, _top(opened, made))
         )
-    outputs, extra = _joined(collected.outputs), _joined(collected.top)
+    outputs, extra = _concatenate(collected.outputs), _concatenate(collected.top)
     ids = np.concatenate([np.empty(0, opened.source.id_dtype), *collected.ids])
     named = {name: f"output_{name}" if name in {"id", *extra} else name for name in outputs}
     for column in named.values():
-        if len(sharing := [quoted(name) for name, own in named.items() if own == column]) > 1:
+        if len(sharing := [quote(name) for name, own in named.items() if own == column]) > 1:
             raise OptionError(
-                f"outputs {' and '.join(sharing)} would both be the column {quoted(column)}",
+                f"outputs {' and '.join(sharing)} would both be the column {quote(column)}",
                 hint="rename one of them in the model",
             )
     return {"id": ids, **{named[name]: array for name, array in outputs.items()}, **extra}
@@ -205,7 +207,7 @@ def _top(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:
     if name is None or request.top is None:
         return {}
     output = outputs[name]
-    classes, numbers = ranked(output, request.top, softmax=request.logits)
+    classes, numbers = rank_classes(output, request.top, softmax=request.logits)
     found: dict[str, Any] = {"top_class": classes, "top_number": numbers}
     if len(opened.labels) == output.shape[1]:
         found["top_label"] = np.array(opened.labels, object)[classes]
@@ -217,11 +219,12 @@ def _write_bad(path: Path, bad: list[Bad]) -> str | None:
     if not bad:
         return None
     lines = [
-        json.dumps({"row": one.row, "id": one.id, "input": one.input, "reason": _short(one.reason)}) for one in bad
+        json.dumps({"row": one.row, "id": one.id, "input": one.input, "reason": _reason_text(one.reason)})
+        for one in bad
     ]
     write_text(path, "".join(f"{line}\n" for line in lines), durable=True)
     return digest_of(path)
 
 
-def _short(reason: str) -> str:
-    return shown(reason) if len(reason) <= 120 else reason[:_LONGEST_REASON]
+def _reason_text(reason: str) -> str:
+    return name_text(reason) if len(reason) <= 120 else reason[:_LONGEST_REASON]

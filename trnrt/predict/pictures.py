@@ -26,13 +26,13 @@ from trnrt.inputs.images import (
     Recipe,
     read_image,
     recipe,
-    silent,
-    told_of,
+    recipe_text,
+    silence_pillow,
 )
 from trnrt.inputs.matching import LARGEST_INPUT
 from trnrt.predict.rows import Array, Columns, Wanted
 from trnrt.predict.source import Asked
-from trnrt.report.text import counted, quoted, shown
+from trnrt.report.text import count_text, name_text, quote
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _LARGEST_PICTURE = LARGEST_INPUT // 8
@@ -57,8 +57,8 @@ class Decoder:
             how = replace(how, height=height, width=width)
         if how.height is None or how.width is None:
             raise InputError(
-                f"{wanted.told()} has no fixed size, and all rows need one",
-                hint=f"say --shape {shown(wanted.name)}=3x224x224, or what it is; pictures are resized to it",
+                f"{wanted.describe()} has no fixed size, and all rows need one",
+                hint=f"say --shape {name_text(wanted.name)}=3x224x224, or what it is; pictures are resized to it",
             )
         channels = CHANNELS[how.color]
         shape = (how.height, how.width, channels) if LAYOUTS[how.layout] == 3 else (channels, how.height, how.width)
@@ -79,18 +79,21 @@ class Decoder:
                 made[row] = read_image(named, self.how, largest=_LARGEST_PICTURE)
             except InputError as error:
                 # By its id: how the folder was named is no part of a prediction.
-                own = "the picture" if names is None else quoted(names[row])
-                return str(error).replace(quoted(str(named)), own)
+                own = "the picture" if names is None else quote(names[row])
+                return str(error).replace(quote(str(named)), own)
             return None
 
         threads = min(_THREADS, len(os.sched_getaffinity(0)), len(pictures))
-        with silent(), ThreadPoolExecutor(threads) as pool:  # Pillow lets go of the interpreter while it decodes
+        with (
+            silence_pillow(),
+            ThreadPoolExecutor(threads) as pool,
+        ):  # Pillow lets go of the interpreter while it decodes
             reasons = list(pool.map(decode, range(len(pictures))))
         return made, {row: reason for row, reason in enumerate(reasons) if reason is not None}
 
-    def told(self, files: str) -> str:
+    def describe(self, files: str) -> str:
         """What is done to the pictures, in a line."""
-        return told_of(files, self.how, self.shape)
+        return recipe_text(files, self.how, self.shape)
 
 
 @dataclass(frozen=True)
@@ -148,13 +151,13 @@ class PictureRows:
 def open_pictures(paths: Sequence[Path], asked: Asked, wanted: Wanted, metadata: Mapping[str, str]) -> PictureRows:
     """The pictures at these paths, files or folders; InputError where there are none, or the input takes none."""
     if paths[0].is_dir() and len(wanted.info.shape) != 4:
-        raise InputError(f"{quoted(str(paths[0]))} has no Parquet files, and {wanted.told()} takes no pictures")
+        raise InputError(f"{quote(str(paths[0]))} has no Parquet files, and {wanted.describe()} takes no pictures")
     decoder = Decoder.make(wanted, metadata, asked.images)
     names, ends, roots = bytearray(), [], []
     digest = hashlib.sha256()
     others = 0
     for index, path in enumerate(paths):
-        for name, status in _listed(path) if path.is_dir() else [(os.fsencode(path.name), path.stat())]:
+        for name, status in _list_files(path) if path.is_dir() else [(os.fsencode(path.name), path.stat())]:
             if status is None:
                 others += 1
                 continue
@@ -164,27 +167,27 @@ def open_pictures(paths: Sequence[Path], asked: Asked, wanted: Wanted, metadata:
             digest.update(b"%s\0%d\0%d\0" % (name, status.st_size, status.st_mtime_ns))
     if not ends:
         raise InputError(
-            f"{quoted(str(paths[0]))} has no pictures (.png, .jpg, .jpeg) and no Parquet files",
+            f"{quote(str(paths[0]))} has no pictures (.png, .jpg, .jpeg) and no Parquet files",
             hint="name a folder of pictures, or files: .parquet, .npz or .npy",
         )
-    identity = f"{counted(len(ends), 'picture')}, {digest.hexdigest()[:32]}"
-    notes = [decoder.told(counted(len(ends), "picture"))]
-    notes += [f"called like no picture, and left alone: {counted(others, 'file')}"] * bool(others)
+    identity = f"{count_text(len(ends), 'picture')}, {digest.hexdigest()[:32]}"
+    notes = [decoder.describe(count_text(len(ends), "picture"))]
+    notes += [f"called like no picture, and left alone: {count_text(others, 'file')}"] * bool(others)
     at = np.array(roots, np.int32)
     return PictureRows(paths, at, bytes(names), np.array(ends, np.int64), decoder, identity, notes)
 
 
-def _listed(folder: Path) -> Iterator[tuple[bytes, os.stat_result | None]]:
+def _list_files(folder: Path) -> Iterator[tuple[bytes, os.stat_result | None]]:
     """(path from the folder, status) of each picture in order; the status of another file is None."""
     root = os.fsencode(folder)
-    for name in sorted(_walked(root)):
+    for name in sorted(_walk_folder(root)):
         path = Path(os.fsdecode(os.path.join(root, name)))  # noqa: PTH118  (names are bytes, in whatever encoding)
         picture = path.suffix.lower() in _ENDINGS
         # A link that leads nowhere is a row, too: a bad one.
         yield name, None if not picture else path.stat() if path.exists() else path.lstat()
 
 
-def _walked(root: bytes) -> Iterator[bytes]:
+def _walk_folder(root: bytes) -> Iterator[bytes]:
     for folder, folders, files in os.walk(root, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(b".")]
         below = os.path.relpath(folder, root)
@@ -195,4 +198,4 @@ def _walked(root: bytes) -> Iterator[bytes]:
 
 def _refuse(error: OSError) -> None:
     """A folder that can't be listed must not be left out in silence."""
-    raise InputError(f"can't list {quoted(str(error.filename))}: {error.strerror}")
+    raise InputError(f"can't list {quote(str(error.filename))}: {error.strerror}")

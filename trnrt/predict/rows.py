@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.report.text import quoted, shape_text, shown
+from trnrt.report.text import name_text, quote, shape_text
 
 if TYPE_CHECKING:
     from trnrt.importer import TensorInfo
@@ -42,9 +42,9 @@ class Wanted:
         """The input's name."""
         return self.info.name
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """As messages name it."""
-        return f"input {quoted(self.name)} ({self.info.dtype}, a row is {shape_text(self.shape)})"
+        return f"input {quote(self.name)} ({self.info.dtype}, a row is {shape_text(self.shape)})"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def check_kind(kind: str, wanted: Wanted, place: str) -> None:
     text = kind in "USO"
     if kind == "c" or (wanted.info.dtype == "str" and not text):
         found = "complex numbers" if kind == "c" else "numbers"
-        raise InputError(f"{place} holds {found}, and {wanted.told()} takes {_taken(wanted)}")
+        raise InputError(f"{place} holds {found}, and {wanted.describe()} takes {_accepted_text(wanted)}")
 
 
 def fit(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
@@ -140,19 +140,19 @@ def fit(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
         texts = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
         return texts.astype(object), {}
     if values.dtype.kind in "USO":
-        return _parsed(values, wanted)
+        return _parse_texts(values, wanted)
     if values.dtype == wanted.dtype:
         return values, {}
     with np.errstate(all="ignore"):
         made = values.astype(wanted.dtype)
-        lost = _lost(values, made, wanted)
+        lost = _lost_mask(values, made, wanted)
     if not lost.any():
         return made, {}
     made[lost] = 0
     return made, _reasons(values, lost, wanted)
 
 
-def _lost(values: Array, made: Array, wanted: Wanted) -> NDArray[np.bool_]:
+def _lost_mask(values: Array, made: Array, wanted: Wanted) -> NDArray[np.bool_]:
     """Where a value did not survive: (rows, ...)."""
     kind = _kind(wanted)
     if kind == "f":
@@ -174,7 +174,7 @@ def _lost(values: Array, made: Array, wanted: Wanted) -> NDArray[np.bool_]:
     return np.asarray(~inside | (np.trunc(values) != values))
 
 
-def _parsed(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
+def _parse_texts(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
     """Texts that spell numbers, as numbers."""
     made = np.zeros(values.shape, wanted.dtype)
     bad: dict[int, str] = {}
@@ -204,7 +204,7 @@ def _number(text: object, wanted: Wanted) -> int | float:
             raise ValueError
         number = float(plain)
     except ValueError:
-        raise ValueError(f"{quoted(spelled)} is no number") from None
+        raise ValueError(f"{quote(spelled)} is no number") from None
     if _kind(wanted) != "f":
         low, high = (0, 1) if _kind(wanted) == "b" else (np.iinfo(wanted.dtype).min, np.iinfo(wanted.dtype).max)
         # Bounded before it becomes an integer: that of 1e999999999 has a billion digits.
@@ -213,7 +213,7 @@ def _number(text: object, wanted: Wanted) -> int | float:
                 return whole
     elif math.isfinite(number) or not any(map(str.isdigit, plain)):
         return number
-    raise ValueError(f"{quoted(spelled)} does not fit {wanted.info.dtype}")
+    raise ValueError(f"{quote(spelled)} does not fit {wanted.info.dtype}")
 
 
 def _reasons(values: Array, lost: NDArray[np.bool_], wanted: Wanted) -> dict[int, str]:
@@ -224,7 +224,7 @@ def _reasons(values: Array, lost: NDArray[np.bool_], wanted: Wanted) -> dict[int
         first = int(places[row].argmax())
         place = np.unravel_index(first, values.shape[1:]) if values.ndim > 1 else ()
         where = f" at {shape_text(map(int, place))}" if flat.shape[1] > 1 else ""
-        reasons[int(row)] = f"{shown(str(flat[row, first]))}{where} does not fit {wanted.info.dtype}"
+        reasons[int(row)] = f"{name_text(str(flat[row, first]))}{where} does not fit {wanted.info.dtype}"
     return reasons
 
 
@@ -233,5 +233,5 @@ def _kind(wanted: Wanted) -> str:
     return wanted.dtype.kind if wanted.dtype.kind in "bf" else "i" if wanted.dtype.kind in "iu" else "f"
 
 
-def _taken(wanted: Wanted) -> str:
+def _accepted_text(wanted: Wanted) -> str:
     return "texts" if wanted.info.dtype == "str" else "real numbers"

@@ -33,7 +33,7 @@ class Stopping:
     asked: list[int] = field(default_factory=list)
     running: bool = False
 
-    def between(self) -> None:
+    def check(self) -> None:
         """Call this between two batches; StoppedError if it shall end."""
         self.running = True
         if self.asked:
@@ -47,7 +47,7 @@ class Stopping:
 
 
 @contextmanager
-def stopping() -> Iterator[Stopping]:
+def handle_signals() -> Iterator[Stopping]:
     """Handle SIGINT and SIGTERM while this is entered."""
     state = Stopping()
     if current_thread() is not main_thread():  # which alone may have handlers
@@ -69,7 +69,7 @@ def run_parts(opened: Opened, output: Output, stop: Stopping, advance: Callable[
 
     def after_batch(rows: int) -> None:
         advance(rows)
-        stop.between()
+        stop.check()
 
     for number in output.missing:
         output.add(make_part(opened, number, output.workshop, after_batch))

@@ -15,7 +15,7 @@ from trnrt.errors import InputError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import reading_file
 from trnrt.predict.rows import Array, Bad, Reader, Rows, Wanted
-from trnrt.report.text import counted, shown
+from trnrt.report.text import count_text, name_text
 
 _ENDS = 1 << 20
 """Bytes at a file's beginning and at its end that its identity covers, beside its size and time."""
@@ -75,7 +75,7 @@ class Source:
         aside: dict[int, tuple[str, str]] = {}
         for columns in found:
             aside = columns.bad | aside
-        bad = [Bad(start + row, plain(ids[row]), *aside[row]) for row in sorted(aside)]
+        bad = [Bad(start + row, json_id(ids[row]), *aside[row]) for row in sorted(aside)]
         good = np.ones(count, bool)
         good[list(aside)] = False
         values = {name: array for columns in found for name, array in columns.values.items()}
@@ -109,7 +109,7 @@ def file_identity(paths: Iterable[Path], names: Iterable[str]) -> str:
             file.seek(max(status.st_size - _ENDS, 0))
             digest.update(file.read(_ENDS))
         size, count = size + status.st_size, count + 1
-    return f"{counted(count, 'file')}, {counted(size, 'byte')}, {digest.hexdigest()[:32]}"
+    return f"{count_text(count, 'file')}, {count_text(size, 'byte')}, {digest.hexdigest()[:32]}"
 
 
 def _check_agree(ids: Array, others: Array, start: int) -> None:
@@ -119,12 +119,12 @@ def _check_agree(ids: Array, others: Array, start: int) -> None:
     if differing is not None:
         row, one, other = differing
         raise InputError(
-            f"row {row} has the id {shown(str(one))} in one file and {shown(str(other))} in another",
+            f"row {row} has the id {name_text(str(one))} in one file and {name_text(str(other))} in another",
             hint="the files' rows must stand in one order; without --id they are put together as they stand",
         )
 
 
-def plain(value: object) -> int | str | None:
+def json_id(value: object) -> int | str | None:
     """An id as JSON has it."""
     if value is None:
         return None

@@ -33,7 +33,7 @@ def check_form(form: str) -> None:
         needs_pyarrow("or --format npz")
 
 
-def version_in(form: str) -> str | None:
+def writer_version(form: str) -> str | None:
     """The version that files of this form have in them: of Parquet pyarrow's, as who wrote it; None for others."""
     if form != "parquet":
         return None

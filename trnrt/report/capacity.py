@@ -16,7 +16,7 @@ from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import counted, escaped, listed, range_text, shown
+from trnrt.report.text import count_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -98,8 +98,10 @@ def _fleet(fleet: Fleet) -> Document:
 def capacity_parts(answer: Answer) -> list[RenderableType]:
     """All that a terminal shows: the answer first, then what it was chosen from, and what it rests on."""
     demand, question = answer.question.demand, answer.question
-    asked = f"{shown(question.model)} in {question.dtype} on {question.target}: {rate_text(demand.rps)} requests/s of "
-    asked += f"{counted(demand.rows, 'row')}, 99 % answered within {time_text(demand.p99_us)}"
+    asked = (
+        f"{name_text(question.model)} in {question.dtype} on {question.target}: {rate_text(demand.rps)} requests/s of "
+    )
+    asked += f"{count_text(demand.rows, 'row')}, 99 % answered within {time_text(demand.p99_us)}"
     parts: list[RenderableType] = [Text(asked, "bold"), Text(verdict(answer)), *server_line(answer)]
     parts += [*end_lines(answer), *uncertain_lines(answer), "", candidates_table(answer), ""]
     if answer.chosen is not None:
@@ -123,7 +125,7 @@ def verdict(answer: Answer) -> str:
     servers, _ = _servers(chosen, fleet)
     expected = f"{time_text(chosen.waiting.p99_us)} (+- {time_text(chosen.waiting.p99_error)})"
     return (
-        f"{counted(chosen.cores, 'core')}, batches of {chosen.max_batch} at most: expected p99 {expected}, load "
+        f"{count_text(chosen.cores, 'core')}, batches of {chosen.max_batch} at most: expected p99 {expected}, load "
         f"{100 * chosen.load(demand.rps):.0f} %; {fleet.count:,} x {fleet.instance.name}, each runs"
         f"{f' {servers} x' if servers > 1 else ''}:"
     )
@@ -138,7 +140,7 @@ def server_line(answer: Answer) -> list[RenderableType]:
         return []
     _, workers = _servers(chosen, answer.fleets[0])
     sizes = ("--workers", str(workers), "--max-batch", str(chosen.max_batch))
-    command = escaped(shlex.join((*answer.question.serve, *sizes)))
+    command = escape_text(shlex.join((*answer.question.serve, *sizes)))
     return [Group(Text(f"    {command}", no_wrap=True, overflow="ignore"))]  # print() itself would wrap a bare text
 
 
@@ -150,12 +152,13 @@ def end_lines(answer: Answer) -> list[Text]:
         needs = "not possible"
         if end.chosen is not None:
             fleet = f"{end.fleets[0].count:,} x {end.fleets[0].instance.name}"
-            needs = f"{counted(end.chosen.cores, 'core')}, batches of {end.chosen.max_batch} at most, {fleet}"
+            needs = f"{count_text(end.chosen.cores, 'core')}, batches of {end.chosen.max_batch} at most, {fleet}"
         lines.append(Text(f"if the device takes the {names[end.name]} of its range: {needs}"))
     wide = [str(size) for size, found in answer.question.ranges.items() if found.too_wide]
     if wide:
         told = (
-            f"the range of batch {listed(wide)} is too wide to plan with (its most is above {WIDEST:g} times its least)"
+            f"the range of batch {list_text(wide)} is too wide to plan with "
+            f"(its most is above {WIDEST:g} times its least)"
         )
         lines.append(Text(f"Uncertain: {told}"))
     return lines
@@ -204,7 +207,7 @@ def instances_table(fleets: Sequence[Fleet]) -> Table:
             str(fleet.instance.vcpus),
             f"{fleet.instance.memory_gib:,} GiB",
             fleet.limited_by,
-            f"{fleet.rented:,}",
+            f"{fleet.rented_cores:,}",
         )
         for number, fleet in enumerate(fleets)
     ]
@@ -270,7 +273,7 @@ def _host_line(host: Host) -> str:
     )
 
 
-def doubt(target: str) -> str:
+def trust_text(target: str) -> str:
     """How far the answer is to be trusted."""
     if not get_target(target).timing.compared:
         return f"nothing of this was ever run on a device, and {target}'s model was never compared with a measurement"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trnrt.report.profiles import STEPS_SHOWN
 from trnrt.report.tables import plain_table
-from trnrt.report.text import counted, escaped, shown
+from trnrt.report.text import count_text, escape_text, name_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,13 +26,15 @@ def attribution_document(found: Attribution) -> Document:
 
 def attribution_parts(found: Attribution) -> list[RenderableType]:
     """Measured beside predicted, a line for each step, and what belongs to none."""
-    where = f" on {escaped(found.instance)}" if found.instance else ""
+    where = f" on {escape_text(found.instance)}" if found.instance else ""
     total = f"{found.total_us:,.1f} us" if found.total_us is not None else "not in the profile"
-    head = f"{shown(found.part)} as captured{where}: total_time {total}; predicted: {found.predicted_total_us:,.1f} us"
+    head = (
+        f"{name_text(found.part)} as captured{where}: total_time {total}; predicted: {found.predicted_total_us:,.1f} us"
+    )
     steps = sorted(found.steps, key=lambda step: -step.active_us)[:STEPS_SHOWN]
     rows = [_row(step) for step in found.steps if step in steps]
     for rest in found.rest:
-        name = f"(shared by {', '.join(map(shown, rest.steps))})" if rest.steps else "(of no known line)"
+        name = f"(shared by {', '.join(map(name_text, rest.steps))})" if rest.steps else "(of no known line)"
         rows.append((name, "", f"{rest.active_us:,.2f}", "", "", f"{rest.instructions:,}", ""))
     columns = ("step", "predicted us", "measured us", "ratio", "from - to", "instructions", "inferred")
     parts: list[RenderableType] = [
@@ -41,8 +43,8 @@ def attribution_parts(found: Attribution) -> list[RenderableType]:
     ]
     hidden = len(found.steps) - len(steps)
     if hidden > 0:
-        parts.append(Text(f"and {counted(hidden, 'more step')} that took less"))
-    return [*parts, Text(_meaning(found)), *(Text(escaped(note)) for note in found.notes), ""]
+        parts.append(Text(f"and {count_text(hidden, 'more step')} that took less"))
+    return [*parts, Text(_meaning(found)), *(Text(escape_text(note)) for note in found.notes), ""]
 
 
 def _row(step: StepMeasured) -> tuple[str, ...]:
@@ -50,7 +52,7 @@ def _row(step: StepMeasured) -> tuple[str, ...]:
     when = f"{step.start_us:,.1f} - {step.end_us:,.1f}" if step.instructions else "not seen"
     share = f"{step.inferred / step.instructions:.0%}" if step.inferred else ""
     return (
-        shown(step.name),
+        name_text(step.name),
         f"{step.predicted_active_us:,.2f}",
         f"{step.active_us:,.2f}" if step.instructions else "",
         ratio,

@@ -16,7 +16,7 @@ from typing import Any
 
 from trnrt.errors import OptionError
 from trnrt.report.documents import SCHEMA_VERSION, Document
-from trnrt.report.text import escaped, listed, quoted, shown
+from trnrt.report.text import escape_text, list_text, name_text, quote
 
 LARGEST_BASELINE = 256 * 2**20
 """Bytes; a report of 100,000 steps has a tenth of that."""
@@ -104,7 +104,7 @@ class Baseline:
         if different:
             known, wanted = _told(before, different), _told(now, different)
             raise OptionError(
-                f"{quoted(str(self.path))} is a baseline of {known}; this is {wanted}",
+                f"{quote(str(self.path))} is a baseline of {known}; this is {wanted}",
                 hint="profile the same again, or write a new baseline: leave --baseline out, and add --json-out FILE",
             )
 
@@ -119,7 +119,7 @@ class Baseline:
         before, after = _calls(self.document), _calls(document)
         if before.keys() != after.keys():
             raise OptionError(
-                f"{quoted(str(self.path))} is a baseline of the calls {_names(before)}; these are {_names(after)}",
+                f"{quote(str(self.path))} is a baseline of the calls {_names(before)}; these are {_names(after)}",
                 hint="name the same calls with --call, or write a new baseline with --json-out FILE",
             )
         return [_compared(name, before[name], call, self.limit) for name, call in after.items()]
@@ -137,7 +137,7 @@ def read_baseline(path: Path, limit: float, kind: str) -> Baseline:
         raise _no_report(path, kind, "it has other keys")
     if version != SCHEMA_VERSION:
         raise OptionError(
-            f"{quoted(str(path))} has schema_version {shown(str(version))}; this trnrt reads {SCHEMA_VERSION}",
+            f"{quote(str(path))} has schema_version {name_text(str(version))}; this trnrt reads {SCHEMA_VERSION}",
             hint="write a new baseline with --json-out FILE, and this version",
         )
     if kind not in document:
@@ -160,7 +160,7 @@ def _read(path: Path) -> Document:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OptionError(
-            f"can't read the baseline {quoted(str(path))}: {escaped(reason)}",
+            f"can't read the baseline {quote(str(path))}: {escape_text(reason)}",
             hint="a baseline is what --json-out FILE writes",
         ) from None
     return document if isinstance(document, dict) else {}
@@ -168,7 +168,7 @@ def _read(path: Path) -> Document:
 
 def _no_report(path: Path, kind: str, why: str) -> OptionError:
     return OptionError(
-        f"{quoted(str(path))} is no report of `{_DOCUMENTS[kind]}`: {why}",
+        f"{quote(str(path))} is no report of `{_DOCUMENTS[kind]}`: {why}",
         hint="a baseline is what --json-out FILE of the same command writes",
     )
 
@@ -194,7 +194,7 @@ def _is_time(value: Any, least: float = 0.0) -> bool:
 
 
 def _told(values: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{key} {quoted(str(values[key]))}" for key in keys)
+    return ", ".join(f"{key} {quote(str(values[key]))}" for key in keys)
 
 
 def _calls(document: Document) -> dict[str, Document]:
@@ -207,7 +207,7 @@ def call_name(call: Document) -> str:
 
 
 def _names(calls: Mapping[str, Document]) -> str:
-    return listed([shown(name) for name in calls], 4) or "of no kernel"
+    return list_text([name_text(name) for name in calls], 4) or "of no kernel"
 
 
 def _compared(name: str, before: Document, after: Document, limit: float) -> Comparison:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from trnrt.report.text import escaped, escaped_lines
+from trnrt.report.text import escape_text, escaped_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 def note(text: str) -> None:
     """Print what a user should know beside the result."""
-    sys.stderr.write(f"note: {escaped(text)}\n")
+    sys.stderr.write(f"note: {escape_text(text)}\n")
 
 
 def complain(message: str, hint: str | None = None) -> None:
@@ -66,7 +66,7 @@ def working(what: str) -> Iterator[None]:
     from rich.console import Console
     from rich.text import Text
 
-    with Console(stderr=True).status(Text(escaped(what))):
+    with Console(stderr=True).status(Text(escape_text(what))):
         yield
 
 
@@ -89,7 +89,7 @@ def counting(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
         TimeRemainingColumn(),
     )
     with Progress(*bar, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(escaped(what), total=total, completed=done, rate="")
+        task = progress.add_task(escape_text(what), total=total, completed=done, rate="")
 
         def advance(rows: int) -> None:
             speed = progress.tasks[0].speed

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import SCHEMA_VERSION
-from trnrt.report.text import counted, escaped
+from trnrt.report.text import count_text, escape_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.doctor import Diagnosis, Finding, Releases
@@ -51,7 +51,7 @@ def doctor_document(diagnosis: Diagnosis, releases: Releases, asked: str, *, ver
 
 def doctor_parts(diagnosis: Diagnosis, asked: str) -> list[Any]:
     """The answer, a row for each finding, and the commands that mend, each on a line that can be copied."""
-    headline = textwrap.fill(escaped(_headline(diagnosis, asked)), WIDTH)
+    headline = textwrap.fill(escape_text(_headline(diagnosis, asked)), WIDTH)
     parts: list[Any] = [Text(headline, "bold"), "", _table(diagnosis.findings)]
     mends: dict[str, list[str]] = {}
     for finding in diagnosis.findings:
@@ -60,14 +60,14 @@ def doctor_parts(diagnosis: Diagnosis, asked: str) -> list[Any]:
     if mends:
         parts += ["", Text("what mends it", "bold")]
     for mend, names in mends.items():
-        parts += [Text(f"  {', '.join(names)}:"), Text(f"      {escaped(mend)}", no_wrap=True, overflow="ignore")]
+        parts += [Text(f"  {', '.join(names)}:"), Text(f"      {escape_text(mend)}", no_wrap=True, overflow="ignore")]
     return parts
 
 
 def _headline(diagnosis: Diagnosis, asked: str) -> str:
     if asked != "auto" and not diagnosis.usable(asked):
         blocking = diagnosis.blocking[asked]
-        return f"--backend {asked} can't be used: {counted(len(blocking), 'finding')}, {', '.join(blocking)}"
+        return f"--backend {asked} can't be used: {count_text(len(blocking), 'finding')}, {', '.join(blocking)}"
     if not diagnosis.backend:
         return diagnosis.reason
     if asked not in ("auto", diagnosis.backend):
@@ -83,6 +83,6 @@ def _table(findings: tuple[Finding, ...]) -> Table:
     for finding in findings:
         wanted = f"; wanted: {finding.expected}" if finding.expected and finding.state != "ok" else ""
         table.add_row(
-            Text(finding.state, _STYLES[finding.state]), finding.name, Text(escaped(f"{finding.found}{wanted}"))
+            Text(finding.state, _STYLES[finding.state]), finding.name, Text(escape_text(f"{finding.found}{wanted}"))
         )
     return table

@@ -67,7 +67,7 @@ def run_document(
     """
     return header(session) | {
         "wall_ms": wall_ms,
-        **_predicted(session),
+        **_predicted_document(session),
         "parts": parts_of(session),
         "outputs": {name: _output(array, full) for name, array in outputs.items()},
         "top": None if top is None else [[_choice(choice) for choice in row] for row in top.rows],
@@ -89,11 +89,11 @@ def validate_document(
     compared = asdict(replace(report, steps=None, notes=())) | {"outputs": outputs}
     del compared["steps"]
     compared["passed"] = report.passed and (layers is None or layers.passed)
-    rest = _predicted(session) | {"parts": parts_of(session), "notes": list(notes)}
+    rest = _predicted_document(session) | {"parts": parts_of(session), "notes": list(notes)}
     return header(session) | compared | {"layers": None if layers is None else layers_document(layers)} | rest
 
 
-def _predicted(session: InferenceSession) -> Document:
+def _predicted_document(session: InferenceSession) -> Document:
     """The predicted latency of the last run with its range; null where there is none."""
     found = session.last_run.predicted
     if found is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
-from trnrt.report.text import escaped, quoted
+from trnrt.report.text import escape_text, quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,14 +24,14 @@ def check_writable(path: Path) -> None:
     """
     try:
         if path.is_dir():
-            raise OptionError(f"can't write {quoted(str(path))}: it is a directory")
+            raise OptionError(f"can't write {quote(str(path))}: it is a directory")
         if path.exists() and not path.is_file():
             if not os.access(path, os.W_OK):
                 raise PermissionError("permission denied")
         else:
             _probe(Path(os.path.realpath(path)))
     except (OSError, ValueError) as error:
-        raise _refused(path, error) from error
+        raise _write_error(path, error) from error
 
 
 def write_or_keep(path: Path, text: str) -> str | None:
@@ -47,7 +47,7 @@ def write_or_keep(path: Path, text: str) -> str | None:
             write_text(kept, text)
         except (OSError, OptionError) as again:
             return f"{error}; nor can the temporary directory be written: {again}"
-        return f"{error}; it is in {quoted(str(kept))} instead"
+        return f"{error}; it is in {quote(str(kept))} instead"
     return None
 
 
@@ -63,7 +63,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, durable: bool
     """
     try:
         if path.is_dir():
-            raise OptionError(f"can't write {quoted(str(path))}: it is a directory")
+            raise OptionError(f"can't write {quote(str(path))}: it is a directory")
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
                 write(file)
@@ -72,7 +72,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, durable: bool
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
-        raise _refused(path, error) from error
+        raise _write_error(path, error) from error
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
@@ -99,7 +99,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str
     storable = {name: _storable(array) for name, array in arrays.items()}
     write_whole(path, lambda file: pack_npz(file, storable))
     return [
-        f"{quoted(name)} is {array.dtype} and was saved as {storable[name].dtype}, as .npz files have no {array.dtype}"
+        f"{quote(name)} is {array.dtype} and was saved as {storable[name].dtype}, as .npz files have no {array.dtype}"
         for name, array in arrays.items()
         if array.dtype.kind == "V"
     ]
@@ -138,13 +138,13 @@ def _probe(path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _refused(path: Path, error: OSError | ValueError) -> OptionError:
+def _write_error(path: Path, error: OSError | ValueError) -> OptionError:
     reason = (getattr(error, "strerror", None) or str(error)).lower()
-    return OptionError(f"can't write {quoted(str(path))}: {escaped(reason)}", hint=_hint(path))
+    return OptionError(f"can't write {quote(str(path))}: {escape_text(reason)}", hint=_hint(path))
 
 
 def _hint(path: Path) -> str | None:
-    return None if path.parent.is_dir() else f"make the directory first: mkdir -p {escaped(str(path.parent))}"
+    return None if path.parent.is_dir() else f"make the directory first: mkdir -p {escape_text(str(path.parent))}"
 
 
 def _write_all(file: IO[bytes], content: bytes) -> None:

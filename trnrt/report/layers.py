@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.tables import Items, plain_table
-from trnrt.report.text import error_text, shape_text, shown
+from trnrt.report.text import error_text, name_text, shape_text
 
 if TYPE_CHECKING:
     from trnrt.validate import LayerComparison, LayersReport
@@ -24,7 +24,7 @@ def layers_table(report: LayersReport) -> Table:
 
 
 def _row(layer: LayerComparison) -> tuple[str | Text | Items, ...]:
-    nodes = Items([shown(name) for name in layer.nodes])
+    nodes = Items([name_text(name) for name in layer.nodes])
     made = Items([layer.kernel, shape_text(layer.shape).replace(" ", "")])
     isolated, cumulative = layer.isolated, layer.cumulative
     if isolated is None:

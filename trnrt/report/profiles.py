@@ -12,7 +12,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.summary import summary_of
 from trnrt.report.tables import plain_table
-from trnrt.report.text import counted, ends_text, listed, range_text, shown
+from trnrt.report.text import count_text, ends_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,9 +34,9 @@ _NEGLIGIBLE_US = 0.005  # what two decimals show as nothing
 
 def heading(profile: Profile, name: str) -> Text:
     """What is predicted: the model or the call, and for what."""
-    rows = "" if profile.batch is None else f", {counted(profile.batch, 'row')}"
-    cores = f", {counted(len(profile.cores), 'core')}" if len(profile.cores) > 1 else ""
-    return Text(f"{shown(name)}: {profile.dtype} on {profile.target}{cores}{rows}", "bold")
+    rows = "" if profile.batch is None else f", {count_text(profile.batch, 'row')}"
+    cores = f", {count_text(len(profile.cores), 'core')}" if len(profile.cores) > 1 else ""
+    return Text(f"{name_text(name)}: {profile.dtype} on {profile.target}{cores}{rows}", "bold")
 
 
 def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
@@ -44,7 +44,7 @@ def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
     parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile), ""]
     parts += range_lines(profile.benchmark, profile.causes)
     if profile.steps:
-        parts += [step_uses_table(profile), *_rest(profile.steps), ""]
+        parts += [step_uses_table(profile), *_rest_text(profile.steps), ""]
     parts += breakdown_parts(profile)
     parts += [engines_table(profile), "", *_memory(profile), _roofline(profile), ""]
     return [*parts, summary_table(profile)]
@@ -58,10 +58,10 @@ def comparison_parts(comparisons: Iterable[Comparison], baseline: str) -> list[R
         change = f"{comparison.benchmark.percent or 0:+.1f}%, accepted +{comparison.limit:g}%"
         rest = len(comparison.steps) - CHANGES_SHOWN
         parts += [
-            Text.assemble(verdict, f" {shown(comparison.name)} against {shown(baseline)}: {change}"),
+            Text.assemble(verdict, f" {name_text(comparison.name)} against {name_text(baseline)}: {change}"),
             "",
             changes_table(comparison),
-            *([Text(f"and {counted(rest, 'more step')} that changed less")] if rest > 0 else []),
+            *([Text(f"and {count_text(rest, 'more step')} that changed less")] if rest > 0 else []),
             "",
         ]
     return parts[:-1]
@@ -73,12 +73,12 @@ def range_lines(found: Range, causes: Sequence[Cause]) -> list[Text]:
     if causes:
         lines.append(Text("What makes the first range wide, each cause alone:"))
     for cause in causes[:CAUSES_SHOWN]:
-        lines.append(Text(f"  {shown(cause.name)}: {ends_text(cause.range)} us"))
+        lines.append(Text(f"  {name_text(cause.name)}: {ends_text(cause.range)} us"))
         if cause.pin:
             lines.append(Text(f"    to pin it, write in the kernel: {cause.pin}"))
     rest = len(causes) - CAUSES_SHOWN
     if rest > 0:
-        lines.append(Text(f"  and {counted(rest, 'narrower cause')}; --json has all, with their sources"))
+        lines.append(Text(f"  and {count_text(rest, 'narrower cause')}; --json has all, with their sources"))
     return [*lines, Text()] if lines else []
 
 
@@ -90,7 +90,7 @@ def wide_text(found: Range) -> str:
 
 def step_uses_table(profile: Profile) -> Table:
     """A line for each step: its nodes, its time, what bounds it, and what it makes of the hardware."""
-    steps = _longest(profile.steps)
+    steps = _longest_steps(profile.steps)
     with_nodes = any(step.nodes for step in steps)
     rows = [_step_row(step) for step in steps]
     shown_times = sum(step.time_us for step in profile.steps)
@@ -140,7 +140,7 @@ def summary_table(profile: Profile) -> Table:
 def changes_table(comparison: Comparison) -> Table:
     """A line for each total, and for each of the steps that changed most."""
     changes = [comparison.benchmark, comparison.profiler, *comparison.steps[:CHANGES_SHOWN]]
-    rows = [(shown(c.name), _amount(c.before_us), _amount(c.after_us), _change_text(c)) for c in changes]
+    rows = [(name_text(c.name), _amount(c.before_us), _amount(c.after_us), _change_text(c)) for c in changes]
     return plain_table(("", "before us", "after us", "change"), rows, right=(1, 2, 3), whole=(1, 2, 3))
 
 
@@ -160,32 +160,32 @@ def _latency(profile: Profile) -> Table:
 
 def _utilization(profile: Profile) -> Text:
     counts = (
-        f"{counted(profile.instructions, 'instruction')}, {counted(profile.dma_transfer_count, 'DMA transfer')}, "
+        f"{count_text(profile.instructions, 'instruction')}, {count_text(profile.dma_transfer_count, 'DMA transfer')}, "
         f"{profile.hbm_bytes:,} HBM bytes"
     )
     return Text(f"MFU {_share(profile.mfu)}, MBU {_share(profile.mbu)}; {counts}")
 
 
-def _longest(steps: Sequence[StepUse]) -> list[StepUse]:
+def _longest_steps(steps: Sequence[StepUse]) -> list[StepUse]:
     """The steps that take longest, in the program's order."""
     longest = sorted(range(len(steps)), key=lambda index: -steps[index].time_us)[:STEPS_SHOWN]
     return [steps[index] for index in sorted(longest)]
 
 
-def _rest(steps: Sequence[StepUse]) -> list[Text]:
+def _rest_text(steps: Sequence[StepUse]) -> list[Text]:
     rest = len(steps) - STEPS_SHOWN
     if rest <= 0:
         return []
     time, share = sum(s.time_us for s in steps), sum(s.share for s in steps)
-    kept = _longest(steps)
+    kept = _longest_steps(steps)
     time, share = time - sum(s.time_us for s in kept), share - sum(s.share for s in kept)
-    return [Text(f"and {counted(rest, 'shorter step')}: {_us(time)} us, {_share(share)}; --json has all")]
+    return [Text(f"and {count_text(rest, 'shorter step')}: {_us(time)} us, {_share(share)}; --json has all")]
 
 
 def _step_row(step: StepUse) -> tuple[str, ...]:
-    nodes = listed([shown(node) for node in step.nodes], _NODES_SHOWN)
+    nodes = list_text([name_text(node) for node in step.nodes], _NODES_SHOWN)
     cells = (_us(step.time_us), _share(step.share), step.bound, _share(step.mfu), f"{step.hbm_bytes:,}")
-    return (shown(step.name), nodes, *cells)
+    return (name_text(step.name), nodes, *cells)
 
 
 def _memory(profile: Profile) -> list[Text]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trnrt.report.doctor import WIDTH
 from trnrt.report.documents import SCHEMA_VERSION
-from trnrt.report.text import counted, error_text, escaped
+from trnrt.report.text import count_text, error_text, escape_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.selftest.suite import Outcome, Suite
@@ -31,7 +31,7 @@ def selftest_document(suite: Suite, doctor: dict[str, Any], text: str, *, versio
         "kind": "self-test",
         "backend": suite.backend,
         "target": suite.target,
-        "passed": suite.passed,
+        "passed": suite.has_passed,
         "interrupted": suite.interrupted,
         "seconds": suite.seconds,
         "counts": dict(Counter(outcome.state for outcome in suite.outcomes)),
@@ -65,9 +65,9 @@ def selftest_parts(suite: Suite) -> list[Any]:
     """The headline, a row for each case, and what went wrong."""
     counts = Counter(outcome.state for outcome in suite.outcomes)
     told = ", ".join(f"{number} {state}" for state, number in counts.items())
-    verdict = Text("PASS", "bold green") if suite.passed else Text("FAIL", "bold red")
+    verdict = Text("PASS", "bold green") if suite.has_passed else Text("FAIL", "bold red")
     where = f"on the {suite.backend}, target {suite.target}, in {suite.seconds:.0f} s"
-    cases = counted(len(suite.outcomes), "case")
+    cases = count_text(len(suite.outcomes), "case")
     ended = "; interrupted before its end" if suite.interrupted else ""
     parts: list[Any] = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {told}{ended}", "", _table(suite)]
     bad = [outcome for outcome in suite.outcomes if outcome.state not in ("passed", "skipped")]
@@ -75,7 +75,7 @@ def selftest_parts(suite: Suite) -> list[Any]:
         parts.append("")
     for outcome in bad:
         lines = str(outcome.document.get("summary") or outcome.document.get("detail") or "").strip().splitlines()
-        parts.append(Text(escaped(f"{outcome.name}: {lines[0] if lines else 'its numbers are off'}")))
+        parts.append(Text(escape_text(f"{outcome.name}: {lines[0] if lines else 'its numbers are off'}")))
     return parts
 
 

@@ -14,11 +14,11 @@ from trnrt.report.documents import dtype_name
 from trnrt.report.text import (
     aligned_number,
     error_text,
-    escaped,
+    escape_text,
     escaped_lines,
+    name_text,
     number_text,
     shape_text,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _VALUES_SHOWN = 5
 def outputs_table(outputs: Mapping[str, npt.NDArray[Any]]) -> Table:
     """A line for each output of a run: what it is, and how it starts."""
     rows = [
-        (shown(name), dtype_name(array), shape_text(array.shape), _first_values(array))
+        (name_text(name), dtype_name(array), shape_text(array.shape), _first_values(array))
         for name, array in outputs.items()
     ]
     return plain_table(("output", "dtype", "shape", "values"), rows)
@@ -52,7 +52,7 @@ def top_table(top: Top) -> Table:
     """The best classes of the first rows."""
     labelled = any(choice.label is not None for row in top.rows for choice in row)
     rows = [
-        ("" if rank else str(index), str(choice.index), aligned_number(choice.number), shown(choice.label or ""))
+        ("" if rank else str(index), str(choice.index), aligned_number(choice.number), name_text(choice.label or ""))
         for index, row in enumerate(top.rows[:ROWS_SHOWN])
         for rank, choice in enumerate(row)
     ]
@@ -65,7 +65,7 @@ def comparison_table(report: ValidationReport) -> Table:
     """A line for each output of a validation: how far it is from onnxruntime's."""
     rows = [
         (
-            shown(output.name),
+            name_text(output.name),
             output.dtype,
             error_text(output.max_abs),
             error_text(output.max_rel),
@@ -98,7 +98,7 @@ def split_table(report: ValidationReport) -> Table:
     """A line for each output of 16 bits: what of its error is there in float32 already, and what rounding adds."""
     rows = [
         (
-            shown(output.name),
+            name_text(output.name),
             error_text(output.max_abs),
             error_text(output.split.float32_max_abs),
             error_text(output.split.rounding_max_abs),
@@ -116,12 +116,12 @@ def nodes_table(nodes: Iterable[NodeReport]) -> Table:
     """A line for each ONNX node: the step and the kernel it went to, and why."""
     rows = [
         (
-            shown(node.name),
-            shown(node.op),
-            shown(node.step or "-"),
+            name_text(node.name),
+            name_text(node.op),
+            name_text(node.step or "-"),
             node.kernel or "-",
             node.place,
-            escaped(node.reason),
+            escape_text(node.reason),
         )
         for node in nodes
     ]
@@ -132,13 +132,13 @@ def steps_table(steps: Iterable[StepReport]) -> Table:
     """A line for each step: the tensor it makes, where that lives, and why there."""
     rows = [
         (
-            shown(step.name),
+            name_text(step.name),
             step.kernel,
-            shown(step.output),
+            name_text(step.output),
             shape_text(step.shape),
             step.place,
             step.layout,
-            escaped(step.reason),
+            escape_text(step.reason),
         )
         for step in steps
     ]
@@ -151,7 +151,9 @@ TILES_SHOWN = 5
 
 def tiles_table(tiles: Iterable[StepTiles]) -> Table:
     """A line for each step: the memory that is held while it runs, and the instructions that it is made of."""
-    rows = [(shown(step.name), _amount(step.sbuf_bytes), _amount(step.psum_bytes), _tile_plan(step)) for step in tiles]
+    rows = [
+        (name_text(step.name), _amount(step.sbuf_bytes), _amount(step.psum_bytes), _tile_plan(step)) for step in tiles
+    ]
     return plain_table(("step", "SBUF", "PSUM", "tile plan (bytes are of one partition)"), rows, right=(1, 2))
 
 
@@ -194,16 +196,16 @@ def parts_table(partition: Partition) -> Table:
         if isinstance(part, CpuPart):
             c = part.crossing
             cost = (f"{c.to_host:,}", f"{c.to_device:,}", f"{c.predicted_us:,.1f}")
-            rows.append((shown(part.name), "cpu", f"{len(part.nodes):,}", *cost))
+            rows.append((name_text(part.name), "cpu", f"{len(part.nodes):,}", *cost))
         else:
-            rows.append((shown(part.name), "core", f"{len(part.plan.nodes):,}", "", "", ""))
+            rows.append((name_text(part.name), "core", f"{len(part.plan.nodes):,}", "", "", ""))
     columns = ("part", "place", "nodes", "bytes to the CPU", "bytes back", "round trip us")
     return plain_table(columns, rows, right=(2, 3, 4, 5))
 
 
 def blockers_table(blockers: Iterable[Blocker]) -> Table:
     """A line for each reason why a model can't run."""
-    rows = [(shown(b.node), shown(b.op), escaped(b.reason), escaped(b.hint)) for b in blockers]
+    rows = [(name_text(b.node), name_text(b.op), escape_text(b.reason), escape_text(b.hint)) for b in blockers]
     count = 4 if any(hint for *_, hint in rows) else 3
     return plain_table(("node", "op", "why not", "what would help")[:count], [row[:count] for row in rows])
 
@@ -211,7 +213,7 @@ def blockers_table(blockers: Iterable[Blocker]) -> Table:
 def findings_table(findings: Iterable[Finding]) -> Table:
     """A line for each place of a kernel file that is refused, and what to write instead."""
     rows = [
-        (f"{shown(f.file)}:{f.line}:{f.column}", f.rule, escaped_lines(f.message), escaped_lines(f.instead))
+        (f"{name_text(f.file)}:{f.line}:{f.column}", f.rule, escaped_lines(f.message), escaped_lines(f.instead))
         for f in findings
     ]
     return plain_table(("where", "rule", "what is wrong", "instead"), rows)
@@ -224,7 +226,7 @@ def calls_table(calls: Iterable[CheckedCall]) -> Table:
     """A line for each kernel call that was traced."""
     rows = [
         (
-            f"{shown(call.kernel)}({shown(call.arguments)})",
+            f"{name_text(call.kernel)}({name_text(call.arguments)})",
             _amount(call.instructions),
             _amount(call.sbuf_peak_bytes),
             _amount(call.psum_peak_bytes),
@@ -262,4 +264,4 @@ def _first_values(array: npt.NDArray[Any]) -> str:
 
 
 def _value_text(value: Any) -> str:
-    return number_text(value) if isinstance(value, float) else shown(str(value))
+    return number_text(value) if isinstance(value, float) else name_text(str(value))

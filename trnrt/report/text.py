@@ -11,39 +11,39 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 120
 
 
-def escaped(text: str) -> str:
+def escape_text(text: str) -> str:
     """``text`` with everything that is not printable as an escape sequence; the result has one line."""
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
+    return "".join(char if char.isprintable() else _escape_char(char) for char in text)
 
 
-def shown(name: str) -> str:
+def name_text(name: str) -> str:
     """A name as a terminal may show it: one line, escaped, and of a bounded length."""
-    text = escaped(name)
+    text = escape_text(name)
     return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
 
 
-def quoted(name: str) -> str:
-    """``shown`` in quotes, for the middle of a sentence."""
-    return f"'{shown(name)}'"
+def quote(name: str) -> str:
+    """``name_text`` in quotes, for the middle of a sentence."""
+    return f"'{name_text(name)}'"
 
 
 def escaped_lines(text: str) -> str:
     """``text`` of several lines, each escaped."""
-    return "\n".join(escaped(line) for line in text.split("\n"))
+    return "\n".join(escape_text(line) for line in text.split("\n"))
 
 
 def shape_text(shape: Iterable[int | str | None]) -> str:
     """A shape as in messages: ``[batch, 1, 8, 8]``; an open dimension is ``?``."""
-    return "[" + ", ".join("?" if dim is None else shown(str(dim)) for dim in shape) + "]"
+    return "[" + ", ".join("?" if dim is None else name_text(str(dim)) for dim in shape) + "]"
 
 
-def listed(items: Sequence[str], most: int = 8) -> str:
+def list_text(items: Sequence[str], most: int = 8) -> str:
     """The items, comma-separated; of a long list, the first few and how many more there are."""
     rest = len(items) - most
     return ", ".join(items[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """``1 row``, ``10 rows``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
@@ -90,6 +90,6 @@ def _digits(found: Range) -> int:
     return 1 if found.us < 99.95 else 0
 
 
-def _escape(char: str) -> str:
+def _escape_char(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

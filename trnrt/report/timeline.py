@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Storage, View
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import StepUse
-from trnrt.report.text import shown
+from trnrt.report.text import name_text
 
 NO_STEP = -1
 
@@ -29,7 +29,7 @@ class TileSpan:
     @property
     def label(self) -> str:
         """Its name; the line that allocated it where it has none."""
-        return shown(self.storage.name or source_text(self.storage.source))
+        return name_text(self.storage.name or source_text(self.storage.source))
 
 
 def step_finder(steps: Sequence[StepUse]) -> Callable[[int], int]:
@@ -52,18 +52,18 @@ def step_finder(steps: Sequence[StepUse]) -> Callable[[int], int]:
 
 def step_name(steps: Sequence[StepUse], index: int, line: int) -> str:
     """What to call the step of an instruction: a line of the kernel that no step covers is its own."""
-    return shown(steps[index].name) if index != NO_STEP else f"line {line}"
+    return name_text(steps[index].name) if index != NO_STEP else f"line {line}"
 
 
 def operation_text(instruction: Instruction) -> str:
     """The operation, and the name that the kernel gave to this instruction of it."""
-    name = f" {shown(instruction.name)}" if instruction.name else ""
+    name = f" {name_text(instruction.name)}" if instruction.name else ""
     return f"{instruction.operation.name}{name}"
 
 
 def source_text(source: object) -> str:
     """``file:line in function``, fit to be shown whatever the file is called."""
-    return shown(str(source))
+    return name_text(str(source))
 
 
 def operand_texts(instruction: Instruction) -> list[str]:
@@ -74,11 +74,11 @@ def operand_texts(instruction: Instruction) -> list[str]:
 def _view_text(view: View) -> str:
     storage = view.storage
     shape = ", ".join(map(str, view.shape))
-    name = shown(storage.name) if storage.name else f"tile of line {storage.source.line}"
+    name = name_text(storage.name) if storage.name else f"tile of line {storage.source.line}"
     return f"{name}[{shape}] {view.dtype} {storage.buffer.value}"
 
 
-def stacked(lanes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+def stack_rows(lanes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     """The row of each span within its lane: the lowest on which nothing else runs at that time.
 
     Engines are pipelined and queues carry several transfers at once, so that spans of a lane overlap. No two spans of

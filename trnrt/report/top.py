@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
-from trnrt.report.text import listed, quoted, shape_text
+from trnrt.report.text import list_text, quote, shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ def choose_output(outputs: Sequence[TensorInfo], metadata: Mapping[str, str], lo
     """The name of the output that ``--top`` applies to; see the rule above. OptionError if there is none."""
     candidates = [output for output in outputs if _one_number_a_class(output)]
     if not candidates:
-        found = listed([f"{quoted(o.name)} {o.dtype} {shape_text(o.shape)}" for o in outputs])
+        found = list_text([f"{quote(o.name)} {o.dtype} {shape_text(o.shape)}" for o in outputs])
         raise OptionError(
             f"--top needs an output with one number a class, floats of shape [rows, classes]; the model's are {found}",
             hint="export it with options={'zipmap': False}"
@@ -96,7 +96,7 @@ def best_classes(name: str, output: npt.NDArray[Any], count: int, *, labels: Seq
     Equal numbers rank by class, NaN comes last. ``labels`` are used if there is one for each class.
     ``softmax`` turns the row's numbers into shares of 1 first, in float64.
     """
-    classes, numbers = ranked(output, count, softmax=softmax)
+    classes, numbers = rank_classes(output, count, softmax=softmax)
     named = labels if len(labels) == output.shape[1] else None
     rows = tuple(
         tuple(Choice(int(i), float(number), named[i] if named else None) for i, number in zip(*row, strict=True))
@@ -105,7 +105,7 @@ def best_classes(name: str, output: npt.NDArray[Any], count: int, *, labels: Seq
     return Top(name, softmax, rows)
 
 
-def ranked(
+def rank_classes(
     output: npt.NDArray[Any], count: int, *, softmax: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The ``count`` best classes of each row, best first, and their numbers: see ``best_classes``."""
@@ -114,11 +114,11 @@ def ranked(
     numbers = output.reshape(output.shape[:2]).astype(np.float64)
     if softmax:
         numbers = _softmax(numbers)
-    best = _first(-numbers, min(count, output.shape[1]))
+    best = _smallest_places(-numbers, min(count, output.shape[1]))
     return best, np.take_along_axis(numbers, best, axis=1)
 
 
-def _first(numbers: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
+def _smallest_places(numbers: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
     """What a stable sort of each row begins with: the places of its ``count`` smallest numbers, [rows, count]."""
     import numpy as np
 

@@ -19,14 +19,14 @@ from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Instruction, MemoryRegion
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, Transfer
 from trnrt.nki.profiling import Profile, StepUse
-from trnrt.report.text import shown
+from trnrt.report.text import name_text
 from trnrt.report.timeline import (
     NO_STEP,
     bytes_held,
     operand_texts,
     operation_text,
     source_text,
-    stacked,
+    stack_rows,
     step_finder,
     step_name,
     tile_spans,
@@ -54,7 +54,7 @@ def trace_document(profile: Profile) -> dict[str, Any]:
         "traceEvents": events,
         "displayTimeUnit": "ns",
         "otherData": {
-            "kernel": shown(profile.kernel),
+            "kernel": name_text(profile.kernel),
             "target": profile.target,
             "dtype": profile.dtype,
             "predicted_us": asdict(profile.predicted_us),
@@ -90,13 +90,13 @@ class _Tracks:
     row: list[int]
 
     @classmethod
-    def of(cls, timeline: Timeline) -> _Tracks:
+    def from_timeline(cls, timeline: Timeline) -> _Tracks:
         transfers = timeline.transfers
         lane = timeline.lane + [transfer.lane for transfer in transfers]
         start = timeline.start + [transfer.triggered for transfer in transfers]
         end = timeline.end + [transfer.trigger_end for transfer in transfers]
         # As coarse as Perfetto reads them: so that what it sees does not overlap.
-        row = stacked(lane, [time // PS_PER_NS for time in start], [time // PS_PER_NS for time in end])
+        row = stack_rows(lane, [time // PS_PER_NS for time in start], [time // PS_PER_NS for time in end])
         return cls(lane, start, end, row)
 
     def threads(self, core: int) -> dict[tuple[int, int], int]:
@@ -107,7 +107,7 @@ class _Tracks:
 
 def _core_events(core: int, timeline: Timeline, steps: tuple[StepUse, ...]) -> list[Event]:
     pid = core + 1
-    tracks = _Tracks.of(timeline)
+    tracks = _Tracks.from_timeline(timeline)
     threads = tracks.threads(core)
     tids = [threads[place] for place in zip(tracks.lane, tracks.row, strict=True)]
     events = list(_names(core, timeline, threads))
@@ -120,7 +120,7 @@ def _core_events(core: int, timeline: Timeline, steps: tuple[StepUse, ...]) -> l
 
 def _names(core: int, timeline: Timeline, threads: dict[tuple[int, int], int]) -> Iterator[Event]:
     pid = core + 1
-    kernel = shown(timeline.program.kernel)
+    kernel = name_text(timeline.program.kernel)
     yield metadata_event("process_name", pid, 0, {"name": f"core {core}: {kernel}"})
     yield metadata_event("process_sort_index", pid, 0, {"sort_index": core})
     for order, ((lane, row), tid) in enumerate(threads.items()):
@@ -171,7 +171,7 @@ def _instruction_args(instructions: list[Instruction], steps: tuple[StepUse, ...
         step = find(instruction.line)
         args: Event = {"source": source_text(instruction.source), "step": step_name(steps, step, instruction.line)}
         if step != NO_STEP and steps[step].nodes:
-            args["nodes"] = ", ".join(map(shown, steps[step].nodes))
+            args["nodes"] = ", ".join(map(name_text, steps[step].nodes))
         args["operands"] = "; ".join(operand_texts(instruction))
         found.append(args)
     return found

@@ -12,7 +12,7 @@ from trnrt.planner.plan import StepReport, Tried
 from trnrt.planner.searching.candidates import Weighed
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import counted, escaped, listed, shown
+from trnrt.report.text import count_text, escape_text, list_text, name_text
 
 
 def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weighed]) -> Document:
@@ -46,7 +46,7 @@ def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weigh
         ],
         "searched": [
             {"what": one.what, "steps": list(one.steps), "gain_us": one.gain_us, "whole": one.whole, "taken": one.taken}
-            for one in _searched(partition, step)
+            for one in _step_trials(partition, step)
         ],
         "crossings_us": partition.crossings_us,
         "notes": _notes(partition),
@@ -55,25 +55,27 @@ def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weigh
 
 def why_parts(partition: Partition, step: StepReport, weighed: Sequence[Weighed]) -> list[Any]:
     """A heading, a line for each candidate with the chosen one marked, and what is not in the times."""
-    rows = "" if partition.batch is None else f", {counted(partition.batch, 'row')}"
-    heading = f"step {shown(step.name)} ({step.kernel}) of {shown(partition.name)}"
-    nodes = listed([shown(node) for node in step.nodes])
+    rows = "" if partition.batch is None else f", {count_text(partition.batch, 'row')}"
+    heading = f"step {name_text(step.name)} ({step.kernel}) of {name_text(partition.name)}"
+    nodes = list_text([name_text(node) for node in step.nodes])
     lines = [
         (
             "*" if one.chosen else "",
-            escaped(one.candidate.what),
+            escape_text(one.candidate.what),
             "-" if one.predicted_us is None else f"{one.predicted_us:,.2f}",
             "" if one.chosen or one.predicted_us is None else f"{_difference(one, weighed[0]):+,.2f}",
             "" if one.steps is None else f"{one.steps:,}",
-            escaped(one.candidate.ask),
-            ("" if one.predicted_us is not None else "not possible: ") + escaped(one.candidate.reason),
+            escape_text(one.candidate.ask),
+            ("" if one.predicted_us is not None else "not possible: ") + escape_text(one.candidate.reason),
         )
         for one in weighed
     ]
     columns = ("", "candidate", "model us", "difference", "steps", "how to ask", "why")
     return [
         Text(f"{heading}: {partition.dtype} on {partition.target}{rows}", "bold"),
-        Text(f"computes {nodes}; its result {shown(step.output)} is in {step.place.upper()}; weights: {step.weights}"),
+        Text(
+            f"computes {nodes}; its result {name_text(step.output)} is in {step.place.upper()}; weights: {step.weights}"
+        ),
         "",
         plain_table(columns, lines, right=(2, 3, 4)),
         "",
@@ -83,7 +85,7 @@ def why_parts(partition: Partition, step: StepReport, weighed: Sequence[Weighed]
     ]
 
 
-def _searched(partition: Partition, step: StepReport) -> list[Tried]:
+def _step_trials(partition: Partition, step: StepReport) -> list[Tried]:
     """What the planner's search has timed for a step, alone or with those that are like it."""
     return [one for plan in partition.plans for one in plan.weighed if step.name in one.steps]
 
@@ -93,12 +95,12 @@ def _searched_parts(partition: Partition, step: StepReport) -> list[Any]:
     lines = [
         (
             "*" if one.taken else "",
-            escaped(one.what),
+            escape_text(one.what),
             f"{one.gain_us:+,.2f}",
             "the whole model" if one.whole else "this and like steps, others changed, too",
             f"{len(one.steps):,}",
         )
-        for one in _searched(partition, step)
+        for one in _step_trials(partition, step)
     ]
     columns = ("", "tried by the search", "gain us", "timed", "for steps")
     return ["", plain_table(columns, lines, right=(2, 4))] if lines else []
@@ -114,7 +116,7 @@ def _notes(partition: Partition) -> list[str]:
     """What the times leave out."""
     if not partition.cpu_parts:
         return []
-    names = listed([shown(part.name) for part in partition.cpu_parts])
+    names = list_text([name_text(part.name) for part in partition.cpu_parts])
     return [
         f"what the CPU computes is not timed ({names}); {partition.crossings_us:,.1f} us of each time are round trips "
         f"to it"

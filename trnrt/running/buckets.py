@@ -72,7 +72,7 @@ def cover(rows: int, buckets: Sequence[int]) -> list[Slice]:
     return slices
 
 
-def shared(rows: int, buckets: Sequence[int], workers: int) -> Sequence[int]:
+def worker_buckets(rows: int, buckets: Sequence[int], workers: int) -> Sequence[int]:
     """The buckets to cut ``rows`` rows into. For several workers it is one, so that each gets as much as the others."""
     share = -(-rows // workers)
     return buckets if workers == 1 else [next((size for size in buckets if size >= share), buckets[-1])]
@@ -115,13 +115,13 @@ def choose(
         """The least latency of what fits candidates[end], with that and ``count - 1`` smaller ones."""
         bucket = candidates[end]
 
-        def padded(after: int) -> float:
+        def padded_cost(after: int) -> float:
             return sum(expected[size] for size in sizes if after < size <= bucket) / total * latency(bucket)
 
         if count == 1:
-            return padded(0), (bucket,)
+            return padded_cost(0), (bucket,)
         options = [(best(start, count - 1), candidates[start]) for start in range(count - 2, end)]
-        return min((before[0] + padded(size), (*before[1], bucket)) for before, size in options)
+        return min((before[0] + padded_cost(size), (*before[1], bucket)) for before, size in options)
 
     largest = [end for end, size in enumerate(candidates) if size >= sizes[-1]]
     chosen = min(best(end, 1) for end in largest)

@@ -32,7 +32,7 @@ class LoadedPlan:
     path: Path
 
     @cached_property
-    def predicted(self) -> Range | None:
+    def predicted_range(self) -> Range | None:
         """What one run costs on the device; None where the backend has no program that could be timed."""
         from trnrt.backends.simulator import SimulatedKernel
         from trnrt.nki.machine.timing import predict
@@ -43,7 +43,7 @@ class LoadedPlan:
     def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The plan's outputs, in the model's own dtypes."""
         plan = self.plan
-        values = dict(values) | prepared(plan, values)
+        values = dict(values) | host_inputs(plan, values)
         for tensor in plan.inputs:
             # Where what onnxruntime made is not what the file says of it.
             if (given := values[tensor.name].shape or (1,)) != tensor.shape:
@@ -59,7 +59,7 @@ class LoadedPlan:
         return {o.name: as_output(known[o.source], o) for o in plan.outputs}
 
 
-def prepared(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
+def host_inputs(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
     """The kernel's inputs that the host makes of the model's."""
     return {node.output: node.compute(*(values[name] for name in node.inputs)) for node in plan.before}
 
@@ -94,12 +94,12 @@ class LoadedPartition:
         return [loaded for _, loaded in self.parts if isinstance(loaded, LoadedPlan)]
 
     @property
-    def predicted(self) -> Range | None:
+    def predicted_range(self) -> Range | None:
         """What one run costs: the parts on the device, and the round trips between them; not the CPU's own time.
 
         None where nothing runs on the device, or the backend has no program that could be timed.
         """
-        return add_known_ranges([plan.predicted for plan in self.plans], self.partition.crossings_us)
+        return add_known_ranges([plan.predicted_range for plan in self.plans], self.partition.crossings_us)
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The model's outputs by name."""

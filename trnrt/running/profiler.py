@@ -25,18 +25,18 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     # What is outside of the steps' lines belongs to the last one, which has none.
     ahead = [Step("(weights brought ahead)", (), (0, 0))] if plan.parts else []
     steps = [*_steps(plan), *ahead]
-    program = _traced(plan, cache_dir)
+    program = _plan_program(plan, cache_dir)
     return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan))
 
 
 def predicted_range_of(plan: Plan, cache_dir: Path | None = None) -> Range:
     """``benchmark`` of a plan's profile, for those who need no more of it. Raises what ``profile_plan`` raises."""
-    return predict(_traced(plan, cache_dir)).benchmark
+    return predict(_plan_program(plan, cache_dir)).benchmark
 
 
 def predicted_us_of(plan: Plan, cache_dir: Path | None = None) -> float:
     """``benchmark_us`` of a plan's profile, for those who need no more of it. Raises what ``profile_plan`` raises."""
-    return predicted_us(_traced(plan, cache_dir))
+    return predicted_us(_plan_program(plan, cache_dir))
 
 
 def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles, ...]:
@@ -44,10 +44,10 @@ def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles,
 
     Raises what ``profile_plan`` raises.
     """
-    return tile_plan(_traced(plan, cache_dir), _steps(plan))
+    return tile_plan(_plan_program(plan, cache_dir), _steps(plan))
 
 
-def _traced(plan: Plan, cache_dir: Path | None) -> Program:
+def _plan_program(plan: Plan, cache_dir: Path | None) -> Program:
     path, source, _ = KernelCache(cache_dir).kernel(plan.name, plan.source)
     return trace_plan(plan, path, source)
 

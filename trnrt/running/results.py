@@ -31,7 +31,7 @@ class RunResult:
         A run in slices costs the sum of theirs. With a fallback it is that of the parts on the device and of the round
         trips between them; the CPU's own time is not in it. None where nothing ran that can be timed.
         """
-        return add_known_ranges([program.predicted for program in self.programs])
+        return add_known_ranges([program.predicted_range for program in self.programs])
 
     @property
     def predicted_us(self) -> float | None:

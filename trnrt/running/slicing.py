@@ -8,7 +8,7 @@ from typing import Any
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array
-from trnrt.running.buckets import Slice, counted, cover, shared, slices_note
+from trnrt.running.buckets import Slice, counted, cover, slices_note, worker_buckets
 from trnrt.running.rows import count_rows
 
 
@@ -28,7 +28,7 @@ class Slicer:
         exact = [Slice(0, rows, rows)]
         if batch is None:
             return exact, []
-        slices = cover(rows, (batch,) if isinstance(batch, int) else shared(rows, buckets, workers))
+        slices = cover(rows, (batch,) if isinstance(batch, int) else worker_buckets(rows, buckets, workers))
         if slices == exact:
             return exact, []
         reason = self.mixing(arrays, max(rows, buckets[-1]))

@@ -13,7 +13,7 @@ from trnrt.validate.outputs import (
     validate,
 )
 from trnrt.validate.running import open_onnxruntime, run_onnxruntime
-from trnrt.validate.tolerances import Noise, Tolerance, default_tolerances, plain
+from trnrt.validate.tolerances import Noise, Tolerance, default_tolerance, default_tolerances
 
 __all__ = [
     "Accuracy",
@@ -28,9 +28,9 @@ __all__ = [
     "accuracy",
     "changed_decisions",
     "compare",
+    "default_tolerance",
     "default_tolerances",
     "open_onnxruntime",
-    "plain",
     "run_onnxruntime",
     "split",
     "validate",

@@ -43,7 +43,7 @@ class PlanReader:
         """Whether a source is a weight, not something computed."""
         return source.identifier in self.plan.weights
 
-    def fed(self, step: StepReport) -> list[StoredTensor]:
+    def fed_sources(self, step: StepReport) -> list[StoredTensor]:
         """The sources that are fed to a step: each once, without constants."""
         sources = {source.name: source for source in step.sources if not self.is_constant(source)}
         return list(sources.values())
@@ -58,7 +58,7 @@ class PlanReader:
         brought = [line for tile, line in self._brought.items() if tile in names]
         names |= {node.id for line in brought for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Name)}
         weights = {name: array for name, array in self.plan.weights.items() if name in names}
-        fed = [replace(source, shape=_part(source.shape, step)) for source in self.fed(step)]
+        fed = [replace(source, shape=_part(source.shape, step)) for source in self.fed_sources(step)]
         arguments = {source.name: _argument(source, k) for k, source in enumerate(fed)}
         body = [*brought, *(line for source in fed for line in self._load(source, arguments[source.name]))]
         dtype, result, shape = step.dtype, step.identifier, _part(step.shape, step)
@@ -143,7 +143,7 @@ class LoneStep:
         content = plan.source.encode("utf-8")
         path = directory / "step.py"
         path.write_bytes(content)
-        self._fed = [(source, _part(source.shape, step)) for source in reader.fed(step)]
+        self._fed = [(source, _part(source.shape, step)) for source in reader.fed_sources(step)]
         self._dtypes = [reader.dtype(source.name) for source, _ in self._fed]
         self._times = step.shape[0] // step.images if step.images else 1
         self._kernel: LoadedKernel = backend.load(plan, path, content)

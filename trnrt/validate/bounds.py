@@ -37,7 +37,7 @@ class Bound:
     errors: dict[str, Array]
 
 
-def bound(
+def carry_errors(
     group: Group, done: Sequence[Evaluated], errors: Mapping[str, Array], rounding: Rounding, opset: int
 ) -> Bound:
     """Carry the ``errors`` of a group's sources (by name) through its nodes."""
@@ -51,7 +51,7 @@ def bound(
             for k, (value, output) in enumerate(zip(node.outputs, evaluated.outputs, strict=True)):
                 if output is not None:
                     carried = made[k] if k < len(made) else np.zeros(output.shape, np.float32)
-                    known[value_name(value)] = _settled(carried, output, None if is_exact(rule) else rounding)
+                    known[value_name(value)] = _add_rounding(carried, output, None if is_exact(rule) else rounding)
         length = max(length, case.length)
     return Bound(known[value_name(group.value)], length, known)
 
@@ -76,7 +76,7 @@ def _case(evaluated: Evaluated, known: Mapping[str, Array], rounding: Rounding, 
     return Case(evaluated.runner.node, evaluated.runner.run, inputs, errors, outputs, dtype, rounding, opset)
 
 
-def _settled(carried: Array, output: Array, rounding: Rounding | None) -> Array:
+def _add_rounding(carried: Array, output: Array, rounding: Rounding | None) -> Array:
     """An error with what storing the result adds, here and, for a model of 16 bits, in onnxruntime.
 
     Without a ``rounding`` it adds nothing.

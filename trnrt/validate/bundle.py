@@ -19,7 +19,7 @@ from trnrt.cache import write_whole
 from trnrt.inputs.npz import pack_npz
 from trnrt.nki.machine.targets import file_of
 from trnrt.planner.naming import printable
-from trnrt.planner.parts.cutting import cut, serialized
+from trnrt.planner.parts.cutting import cut, serialize_part
 from trnrt.validate.bounds import as_float
 from trnrt.validate.reference import Group
 
@@ -90,7 +90,7 @@ def write_bundle(directory: Path, material: Material) -> list[Path]:
     target = f'"{material.target}"' if own is None else 'HERE / "target.toml"'
     test = _TEST.format(name=name, target=target, dtype=material.dtype, backend=material.backend)
     directory.mkdir(parents=True, exist_ok=True)
-    contents = {"step.onnx": serialized(part), "data.npz": packed.getvalue(), "test_step.py": test.encode("utf-8")}
+    contents = {"step.onnx": serialize_part(part), "data.npz": packed.getvalue(), "test_step.py": test.encode("utf-8")}
     contents |= {} if own is None else {"target.toml": own.content}
     for file, content in contents.items():
         write_whole(directory / file, content, mode=0o644)

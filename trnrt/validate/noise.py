@@ -32,10 +32,10 @@ def spread(samples: Sequence[Array], centre: Array | None = None) -> Array:
             apart = stack - np.asarray(centre, np.float64)
     apart = np.where(np.isfinite(apart), apart, 0.0)
     own: Array = np.sqrt(np.mean(apart**2, axis=0))
-    return np.maximum(own, pooled(np.abs(apart)))
+    return np.maximum(own, pool_noise(np.abs(apart)))
 
 
-def pooled(apart: Array) -> Array:
+def pool_noise(apart: Array) -> Array:
     """The size of an element's noise by those that share an index with it, for samples (S, ...) of it.
 
     As a product of a factor for each index of each dimension: a channel of small numbers has small noise, and so has a
@@ -68,7 +68,7 @@ def allowance(noise: Array, results: int) -> Array:
     return results * confidence(noise.size) * noise
 
 
-def stored(reference: Array, dtype: str) -> Array:
+def storing_error(reference: Array, dtype: str) -> Array:
     """What storing an element in a dtype may move it by; 0 for what is no number."""
     size = np.abs(reference.astype(np.float64))
     moved = unit_roundoff(dtype) * np.maximum(size, smallest_normal(dtype))

@@ -14,7 +14,7 @@ from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
 from trnrt.validate.layers import LayersReport, Progress, validate_layers
 from trnrt.validate.running import check_rows, run_onnxruntime
-from trnrt.validate.tolerances import Noise, Outputs, Tolerance, plain
+from trnrt.validate.tolerances import Noise, Outputs, Tolerance, default_tolerance
 
 Array = NDArray[Any]
 SUSPICIOUS = 0.75
@@ -129,8 +129,8 @@ def validate(
     names = [output.name for output in session.get_outputs()]
     ours = dict(zip(names, map(as_matrix, session.run(None, feeds)), strict=True))
     reference = dict(zip(names, map(as_matrix, run_onnxruntime(session, feeds)), strict=True))
-    allowed = _allowed(session, feeds, reference, rtol, atol)
-    outputs = tuple(_compared(name, ours[name], reference[name], allowed.own[name]) for name in names)
+    allowed = _choose_tolerances(session, feeds, reference, rtol, atol)
+    outputs = tuple(_compare_output(name, ours[name], reference[name], allowed.own[name]) for name in names)
     passed, steps = all(output.passed for output in outputs), None
     if session.dtype != "float32":
         in_float32 = session.with_options(replace(session.options, dtype="float32"))
@@ -138,7 +138,7 @@ def validate(
         outputs = tuple(_with_split(o, ours, between, reference, allowed) for o in outputs)
         if allowed.origin == "measured":
             decided = {o.name: compare("", between[o.name], reference[o.name], 0, 0).passed for o in outputs}
-            outputs, steps = _judged(session, feeds, outputs, decided, progress)
+            outputs, steps = _judge_outputs(session, feeds, outputs, decided, progress)
             passed = all(output.passed for output in outputs) and (steps is None or steps.passed)
     return ValidationReport(
         passed=passed,
@@ -154,12 +154,12 @@ def validate(
     )
 
 
-def _allowed(
+def _choose_tolerances(
     session: InferenceSession, feeds: Mapping[str, Array], reference: Outputs, rtol: float | None, atol: float | None
 ) -> _Allowed:
     """What the user says, else what is measured, else defaults."""
-    usual = {name: plain(session.dtype, rtol, atol) for name in reference}
-    float32 = {name: plain("float32") for name in reference}
+    usual = {name: default_tolerance(session.dtype, rtol, atol) for name in reference}
+    float32 = {name: default_tolerance("float32") for name in reference}
     if rtol is not None or atol is not None:
         return _Allowed(usual, float32, "given")
     try:
@@ -173,7 +173,7 @@ def _allowed(
         return _Allowed(usual, float32, "default", (f"{error}: every output has the same tolerance",))
 
 
-def _compared(name: str, ours: Array, reference: Array, tolerance: Tolerance) -> OutputComparison:
+def _compare_output(name: str, ours: Array, reference: Array, tolerance: Tolerance) -> OutputComparison:
     made = compare(name, ours, reference, tolerance.rtol, tolerance.atol)
     if tolerance.noise is None or not ours.size or ours.shape != reference.shape:
         return made
@@ -188,7 +188,7 @@ def _with_split(
     return replace(output, split=made)
 
 
-def _judged(
+def _judge_outputs(
     session: InferenceSession,
     feeds: Mapping[str, Array],
     outputs: tuple[OutputComparison, ...],
@@ -225,7 +225,7 @@ def split(
     """
     if reference.dtype.kind not in "fV":
         return None
-    allowed = allowed or plain("float32")
+    allowed = allowed or default_tolerance("float32")
     path = compare("", between, reference, allowed.rtol, allowed.atol)
     rounding = compare("", ours, between, 0, 0)
     typical = None if noise is None or ours.shape != between.shape else _typical(ours, between, noise)

@@ -83,7 +83,7 @@ class NodeRunner:
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array | None]:
         """The outputs by position, None for those that are left out."""
-        fixed = self._fixed(inputs)
+        fixed = self._fixed_constants(inputs)
         feeds = {f"x{k}": array for k, array in enumerate(inputs) if array is not None and k not in fixed}
         key = tuple((name, array.dtype, array.shape) for name, array in feeds.items())
         try:
@@ -96,7 +96,7 @@ class NodeRunner:
             raise BackendError(f"onnxruntime can't run {op} '{name}' alone: {told}") from None
         return [next(made) if value.name else None for value in self.node.outputs]
 
-    def _fixed(self, inputs: Sequence[Array | None]) -> set[int]:
+    def _fixed_constants(self, inputs: Sequence[Array | None]) -> set[int]:
         """Constants that stay in the model: what is no float, and what onnxruntime wants there."""
         found = set()
         for position, array in enumerate(inputs):

@@ -13,7 +13,7 @@ from trnrt.errors import BackendError, TrnrtError
 from trnrt.operators.bounds.rounding import BOTH
 from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
-from trnrt.validate.noise import SAMPLES, allowance, spread, stored
+from trnrt.validate.noise import SAMPLES, allowance, spread, storing_error
 from trnrt.validate.running import open_model, run_onnxruntime
 from trnrt.validate.shaking import shaken
 
@@ -39,7 +39,7 @@ def default_tolerances(dtype: str) -> tuple[float, float]:
     return _DEFAULTS[dtype]
 
 
-def plain(dtype: str, rtol: float | None = None, atol: float | None = None) -> Tolerance:
+def default_tolerance(dtype: str, rtol: float | None = None, atol: float | None = None) -> Tolerance:
     """The same tolerance for every element: the user's, or the dtype's defaults."""
     default_rtol, default_atol = default_tolerances(dtype)
     return Tolerance(default_rtol if rtol is None else rtol, default_atol if atol is None else atol)
@@ -58,7 +58,7 @@ class Noise:
 
     def tolerances(self, feeds: Mapping[str, Array], reference: Outputs) -> dict[str, Tolerance]:
         """A tolerance for each output: as measured, or the defaults where it can't be, and of what is no float."""
-        usual = {name: plain(self._session.dtype) for name in reference}
+        usual = {name: default_tolerance(self._session.dtype) for name in reference}
         try:
             wide = self._session.dtype == "float32"
             return usual | (self.float32(feeds, reference) if wide else self.both(feeds, reference)[0])
@@ -79,7 +79,7 @@ class Noise:
             if name not in short:
                 continue
             noise = spread(short[name], np.mean([a.astype(np.float64) for a in wide[name]], axis=0))
-            noise = np.hypot(noise, stored(reference[name], dtype))
+            noise = np.hypot(noise, storing_error(reference[name], dtype))
             # Only ours is rounded to 16 bits; in float32 both are.
             made[name] = Tolerance(default_tolerances(dtype)[0], allowance(noise, 1) + tolerance.atol, noise)
         return made, float32
@@ -89,7 +89,7 @@ class Noise:
         for name, runs in samples.items():
             noise = spread(runs)
             own = reference[name].dtype.name
-            atol = allowance(noise, BOTH) + BOTH * stored(reference[name], own)
+            atol = allowance(noise, BOTH) + BOTH * storing_error(reference[name], own)
             made[name] = Tolerance(default_tolerances("float32")[0], atol, noise)
         return made
 
@@ -104,7 +104,7 @@ class Noise:
         try:
             runs = [run_onnxruntime(self._session, feeds, reference=opened) for _ in range(SAMPLES)]
         except Exception as error:  # onnxruntime's errors share no base class
-            raise _refused(error) from None
+            raise _run_error(error) from None
         made = {}
         for name, *column in zip(self._names, *runs, strict=True):
             arrays = [as_matrix(array) for array in column]
@@ -123,8 +123,8 @@ class Noise:
         try:
             return open_model(shaken(model.model, known, dtype), threads=self._threads)
         except Exception as error:  # onnxruntime's errors share no base class
-            raise _refused(error) from None
+            raise _run_error(error) from None
 
 
-def _refused(error: Exception) -> BackendError:
+def _run_error(error: Exception) -> BackendError:
     return BackendError(f"onnxruntime can't run the model with random roundings: {' '.join(str(error).split())}")

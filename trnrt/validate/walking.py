@@ -19,7 +19,7 @@ from trnrt.planner.parts.partition import CpuPart, DevicePart, Partition
 from trnrt.planner.plan import HostNode, StepReport, StoredTensor
 from trnrt.running.partition import as_output
 from trnrt.validate.alone import LoneStep, PlanReader
-from trnrt.validate.bounds import Bound, as_float, bound
+from trnrt.validate.bounds import Bound, as_float, carry_errors
 from trnrt.validate.distances import Distance, distance, errors_of, index_errors
 from trnrt.validate.reference import Evaluated, Group, Groups, evaluate, value_of
 
@@ -142,7 +142,7 @@ class Walk:
             self.theirs[value_name(group.value)] = value_of(group, evaluate(group, self.groups.model, self.theirs))
         plan = unit.part.plan
         known = dict(self.ours) | plan.constants
-        known |= {t.name: self._stored(unit.part, StoredTensor(t.name, "", t.shape, ""), 1) for t in plan.results}
+        known |= {t.name: self._stored_array(unit.part, StoredTensor(t.name, "", t.shape, ""), 1) for t in plan.results}
         for node in plan.host:
             known[node.output] = node.compute(*(known[name] for name in node.inputs))
         made = {output.name: as_output(known[output.source], output) for output in plan.outputs}
@@ -166,15 +166,15 @@ class Walk:
         distances: list[Distance] = []
         bounds: list[Bound] = []
         for position, result in enumerate(results):
-            bounds.append(bound(group, done, self._source_errors(group, position), self.rounding, self.opset))
-            distances.append(_measured(group, done, result, expected, bounds[-1]))
+            bounds.append(carry_errors(group, done, self._source_errors(group, position), self.rounding, self.opset))
+            distances.append(_measure_distance(group, done, result, expected, bounds[-1]))
         # What repeats the comparison that fails: the isolated one, unless only the other does.
         shown = 1 if distances[0].passed and not distances[1].passed else 0
-        inputs = {name: self._fed(name, shown) for name in map(value_name, group.sources)}
+        inputs = {name: self._fed_array(name, shown) for name in map(value_name, group.sources)}
         self.theirs[step.holds], self.ours[step.holds] = expected, results[1]
         return Compared(distances[0], distances[1], bounds[0].length, inputs, expected, bounds[shown].error)
 
-    def _fed(self, name: str, position: int) -> Array:
+    def _fed_array(self, name: str, position: int) -> Array:
         """A value of onnxruntime's (0) or of ours (1) in the model's own dtype."""
         theirs = self.theirs[name]
         return (theirs, self.ours[name])[position].astype(theirs.dtype, copy=False)
@@ -182,11 +182,11 @@ class Walk:
     def _run(self, part: DevicePart, step: StepReport, directory: Path) -> tuple[Array, Array]:
         reader = self._readers[part.name]
         lone = LoneStep(reader, step, self._backend, directory)
-        fed = reader.fed(step)
-        made = [lone.run({source.name: self._stored(part, source, k) for source in fed}) for k in (0, 1)]
+        fed = reader.fed_sources(step)
+        made = [lone.run({source.name: self._stored_array(part, source, k) for source in fed}) for k in (0, 1)]
         return made[0], made[1]
 
-    def _stored(self, part: DevicePart, source: StoredTensor, position: int) -> Array:
+    def _stored_array(self, part: DevicePart, source: StoredTensor, position: int) -> Array:
         """A tensor as it is stored: of onnxruntime's values (0) or of ours (1)."""
         if source.name in self.loose:
             return self.loose[source.name][position]
@@ -203,14 +203,14 @@ class Walk:
         for source in group.sources:
             name = value_name(source)
             theirs = self.theirs[name]
-            held = self._dtypes.get(name, _held_in(self.rounding))
+            held = self._dtypes.get(name, _stored_dtype(self.rounding))
             with np.errstate(all="ignore"):
                 fed = (theirs, self.ours[name])[position].astype(held)
             errors[name] = errors_of(fed, as_float(theirs)).astype(np.float32)
         return errors
 
 
-def _held_in(rounding: Rounding) -> np.dtype[Any]:
+def _stored_dtype(rounding: Rounding) -> np.dtype[Any]:
     from trnrt.nki.machine.dtypes import as_dtype
 
     return as_dtype(rounding.dtype).numpy
@@ -224,7 +224,7 @@ def _as_value(stored: Array, step: StepReport, shape: tuple[int, ...]) -> Array:
     return turned.transpose(np.argsort(step.order))
 
 
-def _measured(group: Group, done: Sequence[Evaluated], result: Array, expected: Array, made: Bound) -> Distance:
+def _measure_distance(group: Group, done: Sequence[Evaluated], result: Array, expected: Array, made: Bound) -> Distance:
     producer = next(step for step in done if group.value in step.runner.node.outputs)
     node = producer.runner.node
     if node.op_type not in _INDICES:

@@ -34,7 +34,7 @@ class _Converter:
         self.head = round(self.timing.head_ns)
         self.moved = {moved.issue: moved for moved in timeline.transfers}
         starts = Starts(replace(timeline.program.target, timing=timeline.timing))
-        self.starts = {issue: starts.of(self._instruction(issue)) for issue in self.moved}
+        self.starts = {issue: starts.get(self._instruction(issue)) for issue in self.moved}
         self.sources = _sources(timeline.program.instructions)
 
     def run(self) -> Run:

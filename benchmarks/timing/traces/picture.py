@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from trnrt.report.text import shown
-from trnrt.report.timeline import stacked
+from trnrt.report.text import name_text
+from trnrt.report.timeline import stack_rows
 from trnrt.report.trace import PS_PER_NS, Event, metadata_event, microseconds, slice_event
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def pairs_text(comparisons: Iterable[Comparison]) -> str:
         partners = _partners(found)
         names = f"measured: {found.measured.name}", f"ours: {found.match.case.name}"
         for side, (run, name) in enumerate(zip((found.measured, found.ours), names, strict=True)):
-            events += _process(2 * number + side + 1, shown(name), run, partners[side])
+            events += _process(2 * number + side + 1, name_text(name), run, partners[side])
     document = {"traceEvents": events, "displayTimeUnit": "ns"}
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
@@ -52,7 +52,7 @@ def _process(pid: int, name: str, run: Run, partners: dict[int, Event]) -> Itera
     spans = list(_spans(run, partners))
     lanes = sorted({span[0] for span in spans}, key=_rank)
     index = {lane: number for number, lane in enumerate(lanes)}
-    rows = stacked([index[span[0]] for span in spans], [span[2] for span in spans], [span[3] for span in spans])
+    rows = stack_rows([index[span[0]] for span in spans], [span[2] for span in spans], [span[3] for span in spans])
     places = sorted({(index[span[0]], row) for span, row in zip(spans, rows, strict=True)})
     threads = {place: pid * _TRACKS + number for number, place in enumerate(places, start=1)}
     yield metadata_event("process_name", pid, 0, {"name": name})
@@ -64,7 +64,7 @@ def _process(pid: int, name: str, run: Run, partners: dict[int, Event]) -> Itera
     starts = microseconds(span[2] * PS_PER_NS for span in spans)
     durations = microseconds((span[3] - span[2]) * PS_PER_NS for span in spans)
     for span, tid, start, duration in zip(spans, tids, starts, durations, strict=True):
-        yield slice_event(shown(span[1]), span[0], pid, tid, start, duration, span[4])
+        yield slice_event(name_text(span[1]), span[0], pid, tid, start, duration, span[4])
     yield from _flows(pid, run, spans, tids)
 
 
@@ -76,7 +76,7 @@ def _rank(lane: str) -> tuple[int, str]:
 def _spans(run: Run, partners: dict[int, Event]) -> Iterator[Span]:
     """What is drawn, nanoseconds from the kernel's first event on."""
     for number, event in enumerate(run.events):
-        args: Event = {"name": shown(event.name), **partners.get(number, {})}
+        args: Event = {"name": name_text(event.name), **partners.get(number, {})}
         if event.ready is not None:
             args["its semaphore was there for, ns"] = event.start - event.ready
         yield event.engine, event.what, event.start - run.first, event.end - run.first, args, number

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import shown
+from trnrt.report.text import name_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,10 +67,10 @@ def traces_parts(comparisons: Sequence[Comparison]) -> list[RenderableType]:
         how = f"guessed: its work is {match.likeness * 100:.0f} % that of it" if match.guessed else "as asked for"
         measured, ours = found.measured, found.ours
         parts += [
-            f"{shown(measured.name)}: {match.case.name} ({how})",
+            f"{name_text(measured.name)}: {match.case.name} ({how})",
             f"the profile takes {measured.total:,} ns, ours {ours.total:,}; the kernel in it "
             f"{measured.last - measured.first:,}, ours {ours.last - ours.first:,}",
-            *(f"note: {shown(note)}" for note in (*measured.notes, *ours.notes)),
+            *(f"note: {name_text(note)}" for note in (*measured.notes, *ours.notes)),
         ]
         parts += ["", engines_table(found), "", compiled_table(found), "", mechanisms_table(found.facts)]
         parts += ["", *_clock(found), "", events_table(found.rows), ""]

@@ -20,8 +20,8 @@ from fake_neuron.documented import NotDocumented, documented
 from fake_neuron.fake_torch import DTYPES
 from fake_neuron.hardware import Hardware, compiler_flags
 from trnrt.nki.machine.targets import get_target
-from trnrt.nki.seam import simulated
-from trnrt.nki.sim.kernel import Kernel, Simulated, Spec, intercepted
+from trnrt.nki.seam import use_simulator
+from trnrt.nki.sim.kernel import Kernel, Simulated, Spec, intercept_calls
 
 
 class State:
@@ -42,7 +42,7 @@ class Neff:
     def run(self, arrays: list[Any]) -> list[Any]:
         source, file = self.document["source"], self.document["file"]
         module = ModuleType("neff")
-        with simulated():
+        with use_simulator():
             exec(compile(source, file, "exec"), module.__dict__)
         kernel = getattr(module, self.document["entry"])
         function = kernel.function if isinstance(kernel, Kernel) else kernel
@@ -149,7 +149,7 @@ def recorded(func: Any, examples: tuple[Any, ...], target: str, lnc: int) -> tup
         calls.append((kernel, list(args), answer))
         return answer
 
-    with intercepted(called):
+    with intercept_calls(called):
         answer = func(*inputs)
     if len(calls) != 1 or calls[0][2] is not answer:
         raise NotDocumented("one kernel", f"{len(calls)} kernels were called; the fake compiles a module of one")

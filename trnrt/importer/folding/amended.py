@@ -12,7 +12,7 @@ from trnrt.importer.values import static_shape
 Kind = tuple[ir.DataType, tuple[int, ...]]
 
 
-def _compared(node: ir.Node) -> Kind | None:
+def _comparison_kind(node: ir.Node) -> Kind | None:
     """A truth for each pair of elements, after broadcasting. Before opset 16 these comparisons are functions."""
     shapes = [static_shape(value) for value in node.inputs]
     known = [shape for shape in shapes if shape is not None]
@@ -22,7 +22,7 @@ def _compared(node: ir.Node) -> Kind | None:
         return None
 
 
-def _sliced(node: ir.Node) -> Kind | None:
+def _slice_kind(node: ir.Node) -> Kind | None:
     """Before opset 10 ranges are attributes, and may begin before the first element."""
     source = node.inputs[0]
     shape = static_shape(source)
@@ -39,7 +39,7 @@ def _sliced(node: ir.Node) -> Kind | None:
 
 
 AMENDED: dict[str, Callable[[ir.Node], Kind | None]] = {
-    "GreaterOrEqual": _compared,
-    "LessOrEqual": _compared,
-    "Slice": _sliced,
+    "GreaterOrEqual": _comparison_kind,
+    "LessOrEqual": _comparison_kind,
+    "Slice": _slice_kind,
 }

@@ -16,14 +16,14 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 
-from trnrt.importer.folding.dequantising import dequantised
+from trnrt.importer.folding.dequantising import dequantise_constants
 from trnrt.importer.folding.guarding import is_premature
 from trnrt.importer.folding.history import Snapshot
 from trnrt.importer.folding.idle import is_idle
 from trnrt.importer.folding.inference import Reason, infer, why_unknown
 from trnrt.importer.folding.spatial import SIZED, is_open
 from trnrt.importer.folding.windows import write_out_padding
-from trnrt.importer.naming import listed, titled
+from trnrt.importer.naming import list_text, node_text
 from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
 from trnrt.importer.values import constant_array, replace_output, static_size
 from trnrt.operators.record import CHEAP, SMALL, record_of
@@ -78,10 +78,10 @@ class Folder:
         return list(why_unknown(self.model))
 
     def _drop_unused(self) -> list[str]:
-        nodes = [(node, titled(node)) for node in self.model.graph]
+        nodes = [(node, node_text(node)) for node in self.model.graph]
         passes.RemoveUnusedNodesPass()(self.model)
         gone = [title for node, title in nodes if node.graph is None]
-        return [f"left out, as no output needs it: {listed(gone)}"] if gone else []
+        return [f"left out, as no output needs it: {list_text(gone)}"] if gone else []
 
     def _round(self) -> bool:
         changed = self._fold()
@@ -163,7 +163,7 @@ class Folder:
         # The file's integers may take 4 bits each; anything larger is an array that only looks large.
         if made > max(LARGEST_CONSTANT, 8 * _stored_bytes(whole)) or made > self._left:
             return False
-        array = dequantised(node)
+        array = dequantise_constants(node)
         if array is None:
             return False
         self._spend(made)

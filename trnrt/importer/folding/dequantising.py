@@ -23,7 +23,7 @@ _WHOLE = frozenset(
 )
 
 
-def dequantised(node: ir.Node) -> Array | None:
+def dequantise_constants(node: ir.Node) -> Array | None:
     """What a DequantizeLinear of constants makes, float32: (x - zero point) * scale.
 
     There is a scale for all elements, for each index of an axis, or for each block along it. None for other nodes, and

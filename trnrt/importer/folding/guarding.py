@@ -38,7 +38,7 @@ def infer_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     waiting = [node for node in model.graph.node if node.op_type == "Slice" and node.domain == "" and node.input]
     graph: onnx.GraphProto
     for _ in range(_MOST_ROUNDS):
-        with _hidden(waiting):
+        with _hide_nodes(waiting):
             graph = onnx.shape_inference.infer_shapes(model).graph
         known = _smallest_sizes(graph)
         left = [node for node in waiting if known.get(node.input[0], -1) < 0]
@@ -49,7 +49,7 @@ def infer_graph(model: onnx.ModelProto) -> onnx.GraphProto:
 
 
 @contextmanager
-def _hidden(nodes: Iterable[onnx.NodeProto]) -> Iterator[None]:
+def _hide_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[None]:
     """Call nodes something else meanwhile."""
     try:
         for node in nodes:

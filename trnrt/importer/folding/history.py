@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trnrt.importer.folding.idle import COPYING
-from trnrt.importer.naming import listed, titled
+from trnrt.importer.naming import list_text, node_text
 
 # Nodes that folding drops because they change nothing, if it does not compute them.
 _IDLE = COPYING | {"Concat", "Dropout", "Identity", "Transpose"}
@@ -26,7 +26,7 @@ class Snapshot:
                 constant.add(node)
             kind = "constant" if node in constant else "idle" if node.op_type in _IDLE else "other"
             if node.op_type != "Constant":
-                self._nodes.append((node, titled(node), kind))
+                self._nodes.append((node, node_text(node), kind))
 
     def changes(self, graph: ir.Graph) -> list[str]:
         """Which nodes are gone since then, and why."""
@@ -35,7 +35,7 @@ class Snapshot:
         for node, title, kind in self._nodes:
             if node not in there:
                 gone[kind].append(title)
-        return [f"{_WORDS[kind]}: {listed(titles)}" for kind, titles in gone.items() if titles]
+        return [f"{_WORDS[kind]}: {list_text(titles)}" for kind, titles in gone.items() if titles]
 
 
 def _is_constant(node: ir.Node, constant: set[ir.Node]) -> bool:

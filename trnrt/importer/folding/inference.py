@@ -13,7 +13,7 @@ from trnrt.importer.folding.amended import AMENDED, Kind
 from trnrt.importer.folding.guarding import is_dangerous
 from trnrt.importer.folding.spatial import result_shape
 from trnrt.importer.folding.windows import WINDOWED
-from trnrt.importer.naming import one_line, quoted, titled
+from trnrt.importer.naming import node_text, one_line, quote
 from trnrt.importer.reading.signature import SAME_SHAPE
 from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
 from trnrt.operators.record import record_of
@@ -35,9 +35,9 @@ def infer(node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> bool:
     unknown = [value for value in named_outputs(node) if not is_resolved(value)]
     if not unknown:
         return False
-    found = _of_foreign(node) or _sized(node, _of_onnx(node, model))
+    found = _own_kinds(node) or _correct_sizes(node, _onnx_kinds(node, model))
     for value in unknown:
-        if (kind := found.get(value.name or "") or _declared(value, node, model, symbols)) is not None:
+        if (kind := found.get(value.name or "") or _declared_kind(value, node, model, symbols)) is not None:
             value.dtype, value.shape = kind[0], ir.Shape(kind[1])
     return any(is_resolved(value) for value in unknown)
 
@@ -52,7 +52,7 @@ def why_unknown(model: ir.Model) -> Iterator[Reason]:
         elif any(not is_resolved(value) for value in named_outputs(node)):
             yield _reason(node, model)
         elif any(static_size(value) == 0 for value in named_outputs(node)):
-            yield Reason(f"{titled(node)}: its output is empty")
+            yield Reason(f"{node_text(node)}: its output is empty")
 
 
 def _makes_list(node: ir.Node) -> bool:
@@ -68,7 +68,7 @@ def _makes_list(node: ir.Node) -> bool:
 _SMALL = 64
 
 
-def _of_onnx(node: ir.Node, model: ir.Model) -> dict[str, Kind] | None:
+def _onnx_kinds(node: ir.Node, model: ir.Model) -> dict[str, Kind] | None:
     """What onnx infers; None where it finds a contradiction."""
     try:
         found = {name: _kind(proto) for name, proto in _ask_onnx(node, model).items()}
@@ -77,7 +77,7 @@ def _of_onnx(node: ir.Node, model: ir.Model) -> dict[str, Kind] | None:
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def _sized(node: ir.Node, found: dict[str, Kind] | None) -> dict[str, Kind]:
+def _correct_sizes(node: ir.Node, found: dict[str, Kind] | None) -> dict[str, Kind]:
     """What onnx infers, with the sizes that onnxruntime computes."""
     shape, source = result_shape(node), node.inputs[0] if node.inputs else None
     if found is None or shape is None or source is None or source.dtype is None:
@@ -127,7 +127,7 @@ def _same_shape(dtype: ir.DataType | None) -> Callable[[ir.Node], Kind | None]:
     return rule
 
 
-def _extracted(node: ir.Node) -> Kind | None:
+def _extractor_kind(node: ir.Node) -> Kind | None:
     """ArrayFeatureExtractor picks along the last axis what the flattened second input says; a vector becomes a row."""
     source, picks = node.inputs
     shape, count = static_shape(source), static_size(picks)
@@ -136,7 +136,7 @@ def _extracted(node: ir.Node) -> Kind | None:
     return source.dtype, (*(shape[:-1] or (1,)), count)
 
 
-def _side_by_side(node: ir.Node) -> Kind | None:
+def _vectorizer_kind(node: ir.Node) -> Kind | None:
     """FeatureVectorizer puts its inputs beside each other."""
     shapes = [static_shape(value) for value in node.inputs]
     rows = {shape[0] if len(shape) > 1 else 1 for shape in shapes if shape}
@@ -147,7 +147,7 @@ def _side_by_side(node: ir.Node) -> Kind | None:
     return ir.DataType.FLOAT, (count, sum(size or 0 for size in sizes) // count)
 
 
-def _regressed(node: ir.Node) -> Kind | None:
+def _regressor_kind(node: ir.Node) -> Kind | None:
     """LinearRegressor gives a row of targets for each row."""
     shape = static_shape(node.inputs[0])
     if not shape:
@@ -155,7 +155,7 @@ def _regressed(node: ir.Node) -> Kind | None:
     return ir.DataType.FLOAT, (math.prod(shape[:-1]), node.attributes.get_int("targets", 1))
 
 
-def _encoded(node: ir.Node) -> Kind | None:
+def _encoder_kind(node: ir.Node) -> Kind | None:
     """LabelEncoder gives a label for each element, of the type of its values."""
     shape = static_shape(node.inputs[0])
     kinds = {
@@ -169,7 +169,7 @@ def _encoded(node: ir.Node) -> Kind | None:
     return None if shape is None or dtype is None else (dtype, shape)
 
 
-def _classified(node: ir.Node) -> dict[str, Kind]:
+def _classifier_kinds(node: ir.Node) -> dict[str, Kind]:
     """LinearClassifier gives a label and a row of scores for each row, one a class."""
     shape, (label, scores) = static_shape(node.inputs[0]), node.outputs
     texts, numbers = (
@@ -183,12 +183,12 @@ def _classified(node: ir.Node) -> dict[str, Kind]:
 
 
 _FOREIGN: dict[str, Callable[[ir.Node], Kind | None]] = {
-    "ArrayFeatureExtractor": _extracted,
+    "ArrayFeatureExtractor": _extractor_kind,
     "Binarizer": _same_shape(None),
-    "FeatureVectorizer": _side_by_side,
+    "FeatureVectorizer": _vectorizer_kind,
     "Imputer": _same_shape(None),
-    "LabelEncoder": _encoded,
-    "LinearRegressor": _regressed,
+    "LabelEncoder": _encoder_kind,
+    "LinearRegressor": _regressor_kind,
     "Normalizer": _same_shape(ir.DataType.FLOAT),
     "Scaler": _same_shape(ir.DataType.FLOAT),
 }
@@ -198,9 +198,9 @@ _FOREIGN: dict[str, Callable[[ir.Node], Kind | None]] = {
 _FUNCTIONS = dict.fromkeys(SAME_SHAPE, _same_shape(None))
 
 
-def _of_foreign(node: ir.Node) -> dict[str, Kind]:
+def _own_kinds(node: ir.Node) -> dict[str, Kind]:
     if node.op_type == "LinearClassifier" and node.domain == "ai.onnx.ml" and len(node.outputs) == 2 and node.inputs:
-        return _classified(node)
+        return _classifier_kinds(node)
     rule = {"ai.onnx.ml": _FOREIGN, "": _FUNCTIONS | AMENDED}.get(node.domain, {}).get(node.op_type)
     if rule is None or not node.inputs or any(value is None for value in node.inputs):
         return {}
@@ -211,7 +211,7 @@ def _of_foreign(node: ir.Node) -> dict[str, Kind]:
 # -- what the file says, for operators that nobody here knows -----------------------------------------
 
 
-def _declared(value: ir.Value, node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> Kind | None:
+def _declared_kind(value: ir.Value, node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> Kind | None:
     if _schema(node, model) is not None or "trnrt.declared" not in value.meta:
         return None
     kind, shape = value.meta["trnrt.declared"]
@@ -242,36 +242,38 @@ def _mismatch(node: ir.Node) -> Reason | None:
     source, made = node.inputs[0], node.outputs[0]
     smallest = min(size for value in named_outputs(node) for size in (static_shape(value) or (1,)))
     if smallest < (1 if node.op_type in WINDOWED else 0):
-        text = f"{titled(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
+        text = f"{node_text(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
         return Reason(text, is_contradiction=True)
     record, shapes = record_of(node), [static_shape(value) for value in node.inputs]
     if record is not None and shapes[0] is not None and (told := record.shapes(node, shapes)) is not None:
-        return Reason(f"{titled(node)} contradicts its inputs: {told}", is_contradiction=True)
+        return Reason(f"{node_text(node)} contradicts its inputs: {told}", is_contradiction=True)
     before, after = static_size(source), static_size(made)
     if node.op_type not in _RESHAPING or before is None or after is None or before == after:
         return None
-    text = f"{titled(node)} can't give the shape {static_shape(made)} to a tensor of shape {static_shape(source)}"
+    text = f"{node_text(node)} can't give the shape {static_shape(made)} to a tensor of shape {static_shape(source)}"
     return Reason(text, is_contradiction=True)
 
 
 def _reason(node: ir.Node, model: ir.Model) -> Reason:
     for value in node.inputs:
         if value is not None and not is_resolved(value):
-            return Reason(f"{titled(node)}: its input {quoted(value.name)} has no static shape")
+            return Reason(f"{node_text(node)}: its input {quote(value.name)} has no static shape")
     if _has_subgraph(node):
-        return Reason(f"{titled(node)}: the shape of its output depends on control flow")
+        return Reason(f"{node_text(node)}: the shape of its output depends on control flow")
     if _schema(node, model) is None:
-        domain = quoted(node.domain or "ai.onnx")
-        return Reason(f"{titled(node)}: {domain} doesn't have this operator in ONNX, so its output shape is not known")
+        domain = quote(node.domain or "ai.onnx")
+        return Reason(
+            f"{node_text(node)}: {domain} doesn't have this operator in ONNX, so its output shape is not known"
+        )
     if (reason := _refused_type(node, model)) is not None:
         return reason
     try:
         types = _ask_onnx(node, model)
     except Exception as error:
-        return Reason(f"{titled(node)} contradicts its inputs: {one_line(str(error))}", is_contradiction=True)
+        return Reason(f"{node_text(node)} contradicts its inputs: {one_line(str(error))}", is_contradiction=True)
     if any(proto.WhichOneof("value") not in (None, "tensor_type") for proto in types.values()):
-        return Reason(f"{titled(node)}: its output is no tensor")
-    return Reason(f"{titled(node)}: the shape of its output depends on the data")
+        return Reason(f"{node_text(node)}: its output is no tensor")
+    return Reason(f"{node_text(node)}: the shape of its output depends on the data")
 
 
 _IN_FLOAT32 = "in float32: --dtype says what it is computed in."
@@ -289,19 +291,19 @@ def _refused_type(node: ir.Node, model: ir.Model) -> Reason | None:
     for place, value in enumerate(node.inputs):
         if value is None or value.dtype is None:
             continue
-        formal = _formal(schema, place)
-        start = f"{titled(node)}: its input {quoted(value.name)} is {value.dtype.name}"
+        formal = _input_parameter(schema, place)
+        start = f"{node_text(node)}: its input {quote(value.name)} is {value.dtype.name}"
         if f"tensor({value.dtype.name.lower()})" not in formal.types:
             return _too_old(node, place, value.dtype, opset, f"{start}, which {node.op_type} doesn't take")
         same = first.setdefault(formal.type_str, value) if formal.is_homogeneous else value
         if same.dtype is not None and same.dtype != value.dtype:
-            text = f"{start}, but {quoted(same.name)} is {same.dtype.name}, and they must be the same"
+            text = f"{start}, but {quote(same.name)} is {same.dtype.name}, and they must be the same"
             hint = f"Export the model {_IN_FLOAT32}"
             return Reason(text, is_contradiction=True, whatever_shapes=True, hint=hint)
     return None
 
 
-def _formal(schema: onnx.defs.OpSchema, place: int) -> onnx.defs.OpSchema.FormalParameter:
+def _input_parameter(schema: onnx.defs.OpSchema, place: int) -> onnx.defs.OpSchema.FormalParameter:
     """What the operator says of an input; its last one may stand for any number."""
     return schema.inputs[min(place, len(schema.inputs) - 1)]
 
@@ -310,7 +312,7 @@ def _too_old(node: ir.Node, place: int, dtype: ir.DataType, opset: int, text: st
     """The reason for an input type, with the first opset in which the operator takes it, if there is one."""
     kind = f"tensor({dtype.name.lower()})"
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1) if node.domain == "" else ():
-        if kind in _formal(onnx.defs.get_schema(node.op_type, later, ""), place).types:
+        if kind in _input_parameter(onnx.defs.get_schema(node.op_type, later, ""), place).types:
             text += f" before opset {later}; the model is of opset {opset}"
             hint = f"Export the model with opset {later} or later, or {_IN_FLOAT32}"
             return Reason(text, is_contradiction=True, whatever_shapes=True, hint=hint)

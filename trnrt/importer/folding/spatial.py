@@ -25,8 +25,8 @@ def result_shape(node: ir.Node) -> Shape | None:
     if shape is None:
         return None
     if node.op_type in POOLS:
-        return _pooled(node, shape)
-    return _transposed(node, shape) if node.op_type == "ConvTranspose" else _resized(node, shape)
+        return _pool_shape(node, shape)
+    return _conv_transpose_shape(node, shape) if node.op_type == "ConvTranspose" else _resize_shape(node, shape)
 
 
 def is_open(node: ir.Node) -> bool:
@@ -83,12 +83,12 @@ def _windows(room: int, end: int, stride: int, ceil: bool) -> int:
     return count - 1 if (count - 1) * stride >= end else count
 
 
-def _pooled(node: ir.Node, shape: Shape) -> Shape | None:
+def _pool_shape(node: ir.Node, shape: Shape) -> Shape | None:
     spans = pool_spans(node, shape[2:]) if len(shape) > 2 else None
     return None if spans is None else (*shape[:2], *(span.count for span in spans))
 
 
-def _transposed(node: ir.Node, shape: Shape) -> Shape | None:
+def _conv_transpose_shape(node: ir.Node, shape: Shape) -> Shape | None:
     weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
     if weight is None or len(weight) != len(shape) or len(shape) < 3:
         return None
@@ -112,7 +112,7 @@ def _transposed(node: ir.Node, shape: Shape) -> Shape | None:
 # -- scales ----------------------------------------------------------------------------------------------
 
 
-def _resized(node: ir.Node, shape: Shape) -> Shape | None:
+def _resize_shape(node: ir.Node, shape: Shape) -> Shape | None:
     rank, policy = len(shape), node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
     axes = [axis % rank for axis in node.attributes.get_ints("axes", range(rank))]
     scales, sizes = given_scales(node), _input(node, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import POOLS, pool_spans
-from trnrt.importer.naming import titled
+from trnrt.importer.naming import node_text
 from trnrt.importer.values import static_shape
 
 # onnxscript has this for Conv without dilation only.
@@ -28,7 +28,7 @@ def _write_out(node: ir.Node) -> str | None:
         return None
     del node.attributes["auto_pad"]
     node.attributes.add(ir.AttrInt64s("pads", pads))
-    return f"{titled(node)}: auto_pad {rule} written out as pads {pads}"
+    return f"{node_text(node)}: auto_pad {rule} written out as pads {pads}"
 
 
 def _pads(node: ir.Node, rule: str) -> list[int] | None:

@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.importer.naming import listed, one_line, quoted
+from trnrt.importer.naming import list_text, one_line, quote
 from trnrt.importer.reading.limits import MOST_NODES, MOST_VALUES
-from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, every_node, reads
+from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, every_node, read_names
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -46,13 +46,13 @@ def check_versions(model: onnx.ModelProto, where: str) -> None:
         domain = "" if opset.domain in _STANDARD_DOMAINS else opset.domain
         # skl2onnx says the same version twice.
         if seen.get(domain, opset.version) != opset.version:
-            raise ModelFileError(f"{where}: the model names two versions of the operator set {quoted(domain)}")
+            raise ModelFileError(f"{where}: the model names two versions of the operator set {quote(domain)}")
         seen[domain] = opset.version
         if opset.version < 1:
-            what = f"version {opset.version} of the operator set {quoted(domain or 'ai.onnx')}"
+            what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
             raise ModelFileError(f"{where}: the model uses {what}, and the first one is 1", hint="Export it again.")
         if opset.version > newest.get(domain, opset.version):
-            what = f"version {opset.version} of the operator set {quoted(domain or 'ai.onnx')}"
+            what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
             raise _too_new(where, what, newest[domain])
 
 
@@ -72,7 +72,7 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
     try:
         order = list(graphlib.TopologicalSorter(calls).static_order())
     except graphlib.CycleError as error:
-        names = " -> ".join(quoted(key[1]) for key in error.args[1])
+        names = " -> ".join(quote(key[1]) for key in error.args[1])
         raise ModelFileError(f"{where}: functions of the model call each other in a circle: {names}") from None
     size: dict[tuple[str, str, str], int] = {}
     for key in order:
@@ -83,7 +83,7 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
         count = max(len(node.input), len(node.output))
         if count > MOST_VALUES:
             raise ModelFileError(
-                f"{where}: {_shown(node)} reads or makes {count} tensors; trnrt takes nodes of up to {MOST_VALUES}"
+                f"{where}: {_node_text(node)} reads or makes {count} tensors; trnrt takes nodes of up to {MOST_VALUES}"
             )
     if total > MOST_NODES:
         raise ModelFileError(f"{where}: the model has {total} nodes; trnrt takes models of up to {MOST_NODES}")
@@ -95,20 +95,20 @@ def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
     known = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {tensor.values.name for tensor in graph.sparse_initializer}
     producer = {name: index for index, node in enumerate(graph.node) for name in node.output}
-    needs = [reads(node) for node in graph.node]
+    needs = [read_names(node) for node in graph.node]
     if _are_sorted(graph, needs, set(known)):
         return True
     for node, names in zip(graph.node, needs, strict=True):
         if missing := sorted(names - known - producer.keys()):
             raise ModelFileError(
-                f"{where}: {_shown(node)} reads the tensor {quoted(missing[0])}, which nothing in the model makes",
+                f"{where}: {_node_text(node)} reads the tensor {quote(missing[0])}, which nothing in the model makes",
                 hint="The model was cut out of a larger one, or edited wrongly: export it again.",
             )
     before = {i: sorted(producer[n] for n in names if n in producer) for i, names in enumerate(needs)}
     try:
         order = list(graphlib.TopologicalSorter(before).static_order())
     except graphlib.CycleError as error:
-        circle = listed((_shown(graph.node[i]) for i in reversed(error.args[1])), 6)
+        circle = list_text((_node_text(graph.node[i]) for i in reversed(error.args[1])), 6)
         raise ModelFileError(
             f"{where}: nodes of the model wait for each other in a circle: {circle}", hint="Export the model again."
         ) from None
@@ -132,8 +132,8 @@ def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-def _shown(node: onnx.NodeProto) -> str:
-    return f"{one_line(node.op_type)} node {quoted(node.name or ', '.join(node.output))}"
+def _node_text(node: onnx.NodeProto) -> str:
+    return f"{one_line(node.op_type)} node {quote(node.name or ', '.join(node.output))}"
 
 
 def check_model(data: bytes, where: str) -> None:
@@ -144,7 +144,7 @@ def check_model(data: bytes, where: str) -> None:
         if unknown := re.search(r"No Op registered for (\S+) with domain_version of (\d+)", str(error)):
             name, opset = unknown.groups()
             raise ModelFileError(
-                f"{where}: the model has the operator {quoted(name)}, which ONNX's opset {opset} doesn't have",
+                f"{where}: the model has the operator {quote(name)}, which ONNX's opset {opset} doesn't have",
                 hint="The exporter left an operator of its framework as it is: take a newer one, or another opset.",
             ) from error
         raise ModelFileError(
@@ -173,7 +173,7 @@ def check_counts(model: onnx.ModelProto, where: str) -> None:
         parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
         if node.op_type == "Split" and parts != len(node.output):
             raise ModelFileError(
-                f"{where}: {_shown(node)} has {len(node.output)} outputs and num_outputs={parts}",
+                f"{where}: {_node_text(node)} has {len(node.output)} outputs and num_outputs={parts}",
                 hint="Export the model again.",
             )
 
@@ -183,7 +183,7 @@ def check_tensors(model: onnx.ModelProto, where: str) -> None:
     for tensor in all_tensors(model):
         if any(dim < 0 for dim in tensor.dims):
             raise ModelFileError(
-                f"{where}: the tensor {quoted(tensor.name)} has a negative dimension in its shape {list(tensor.dims)}",
+                f"{where}: the tensor {quote(tensor.name)} has a negative dimension in its shape {list(tensor.dims)}",
                 hint="The file is damaged: copy or export it again.",
             )
 
@@ -193,7 +193,7 @@ def settle_tensors(model: ir.Model, where: str) -> None:
     for value in _initializers(model):
         tensor = value.const_value
         if tensor is None:
-            raise ModelFileError(f"{where}: the initializer {quoted(value.name)} has no data")
+            raise ModelFileError(f"{where}: the initializer {quote(value.name)} has no data")
         try:
             array = tensor.numpy()
         except Exception as error:
@@ -224,6 +224,6 @@ def _tensors_of(attribute: ir.Attr) -> list[ir.TensorProtocol]:
 
 def _broken_tensor(where: str, name: str | None, error: Exception) -> ModelFileError:
     return ModelFileError(
-        f"{where}: the data of tensor {quoted(name)} doesn't fit its shape and type ({one_line(str(error))})",
+        f"{where}: the data of tensor {quote(name)} doesn't fit its shape and type ({one_line(str(error))})",
         hint="The file is damaged: copy or export it again.",
     )

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.importer.naming import quoted
+from trnrt.importer.naming import quote
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 from trnrt.importer.reading.protos import all_tensors
 
@@ -56,13 +56,13 @@ class _Place:
         self._tensor, self._where = tensor.name, where
         self.location = self._entries.get("location", "")
         self.offset = self._number("offset", 0)
-        self.size = self._needed(tensor)
+        self.size = self._needed_bytes(tensor)
         if self._number("length", self.size) != self.size:
             given = self._number("length", 0)
             raise self.error(f"has {given} bytes, but its shape and type need {self.size}", _TOGETHER)
 
     def error(self, problem: str, hint: str) -> ModelFileError:
-        return ModelFileError(f"{self._where}: the data of tensor {quoted(self._tensor)} {problem}", hint=hint)
+        return ModelFileError(f"{self._where}: the data of tensor {quote(self._tensor)} {problem}", hint=hint)
 
     def read(self, folder: Path) -> bytes:
         """The tensor's bytes."""
@@ -74,13 +74,13 @@ class _Place:
                 if there < self.offset + self.size:
                     end = self.offset + self.size
                     raise self.error(
-                        f"ends at byte {end} of {quoted(self.location)}, which has only {there} bytes",
+                        f"ends at byte {end} of {quote(self.location)}, which has only {there} bytes",
                         "The data file is cut short or of another model: copy or export both files again.",
                     )
                 file.seek(self.offset)
                 return file.read(self.size)
         except OSError as error:
-            raise self.error(f"can't be read from {quoted(self.location)} ({error.strerror})", _TOGETHER) from error
+            raise self.error(f"can't be read from {quote(self.location)} ({error.strerror})", _TOGETHER) from error
 
     def _path(self, folder: Path) -> Path:
         location = self.location
@@ -91,20 +91,20 @@ class _Place:
         is_absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
         if is_absolute or not path.is_relative_to(base):
             raise self.error(
-                f"is said to stand in {quoted(location)}, outside the model's folder, where trnrt doesn't look",
+                f"is said to stand in {quote(location)}, outside the model's folder, where trnrt doesn't look",
                 "Copy the data file itself, no link to it, into the model file's folder.",
             )
         if not path.is_file():
-            raise self.error(f"should stand in the file {quoted(location)}, which is missing", _TOGETHER)
+            raise self.error(f"should stand in the file {quote(location)}, which is missing", _TOGETHER)
         return path
 
     def _number(self, key: str, default: int) -> int:
         text = self._entries.get(key, str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise self.error(f"has the {key} {quoted(text)}, which is no number of bytes", _TOGETHER)
+            raise self.error(f"has the {key} {quote(text)}, which is no number of bytes", _TOGETHER)
         return int(text)
 
-    def _needed(self, tensor: onnx.TensorProto) -> int:
+    def _needed_bytes(self, tensor: onnx.TensorProto) -> int:
         """Bytes that the tensor's shape and type need."""
         try:
             bits = ir.DataType(tensor.data_type).bitwidth

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from trnrt.importer.naming import one_line, quoted
+from trnrt.importer.naming import one_line, quote
 
 _LONGEST_ATTRIBUTE = 60
 
@@ -19,31 +19,31 @@ def list_model(model: ir.Model) -> str:
 def _lines(model: ir.Model) -> Iterator[str]:
     graph = model.graph
     opsets = ", ".join(f"{one_line(domain) or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
-    yield f"graph {quoted(graph.name)}, opset {opsets}"
+    yield f"graph {quote(graph.name)}, opset {opsets}"
     for value in graph.inputs:
-        yield f"input {_typed(value)}"
+        yield f"input {_value_text(value)}"
     for value in graph.initializers.values():
-        yield f"constant {_typed(value)}"
+        yield f"constant {_value_text(value)}"
     for node in graph:
         yield _node(node)
     for value in graph.outputs:
-        yield f"output {_typed(value)}"
+        yield f"output {_value_text(value)}"
 
 
 def _node(node: ir.Node) -> str:
     op = one_line(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
-    inputs = ", ".join("-" if value is None else _typed(value) for value in node.inputs)
-    outputs = ", ".join(_typed(value) if value.name else "-" for value in node.outputs)
+    inputs = ", ".join("-" if value is None else _value_text(value) for value in node.inputs)
+    outputs = ", ".join(_value_text(value) if value.name else "-" for value in node.outputs)
     attributes = "".join(f" {one_line(name)}={_attribute(a)}" for name, a in sorted(node.attributes.items()))
-    return f"node {quoted(node.name)} {op}({inputs}) -> {outputs}{attributes}"
+    return f"node {quote(node.name)} {op}({inputs}) -> {outputs}{attributes}"
 
 
-def _typed(value: ir.Value) -> str:
+def _value_text(value: ir.Value) -> str:
     """A value with its type: ``'image' float32[N, 1, 8, 8]``."""
     if value.dtype is None:
-        return f"{quoted(value.name)} {one_line(str(value.type)) if value.type is not None else '?'}"
+        return f"{quote(value.name)} {one_line(str(value.type)) if value.type is not None else '?'}"
     name = "str" if value.dtype == ir.DataType.STRING else value.dtype.numpy().name
-    return f"{quoted(value.name)} {name}{_shape(value.shape)}"
+    return f"{quote(value.name)} {name}{_shape(value.shape)}"
 
 
 def _shape(shape: ir.Shape | None) -> str:

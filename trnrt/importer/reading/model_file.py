@@ -16,7 +16,7 @@ from trnrt.errors import ModelFileError
 from trnrt.importer.model import ImportedModel
 from trnrt.importer.naming import name_nodes, one_line, root_cause
 from trnrt.importer.parameters import find_parameters
-from trnrt.importer.quiet import undisturbed
+from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.reading import checking, external, signature
 from trnrt.importer.reading.axes import sort_axes
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
@@ -37,9 +37,9 @@ def read_model(source: str | os.PathLike[str] | bytes, name: str | None) -> Impo
 
 def _import(data: bytes, folder: Path | None, name: str, where: str) -> ImportedModel:
     try:
-        with undisturbed():
-            proto, is_whole = _checked(data, folder, where)
-            return _imported(proto, name, where, _digest(data, () if is_whole else all_tensors(proto)))
+        with quiet_lock():
+            proto, is_whole = _read_proto(data, folder, where)
+            return _convert_proto(proto, name, where, _digest(data, () if is_whole else all_tensors(proto)))
     except ModelFileError:
         raise
     except Exception as error:
@@ -56,7 +56,7 @@ def _digest(data: bytes, tensors: Iterable[onnx.TensorProto]) -> str:
     return digest.hexdigest()
 
 
-def _checked(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelProto, bool]:
+def _read_proto(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelProto, bool]:
     """The model in the file, with all its data, in topological order; and whether all of it stood in the file."""
     proto = parse(data, where)
     checking.check_names(proto, where)
@@ -71,7 +71,7 @@ def _checked(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelPr
         checking.sort_nodes(proto, where),
         signature.shape_outputs(proto),
     ]
-    with signature.shapes_stated(proto) as all_stated:
+    with signature.state_shapes(proto) as all_stated:
         checking.check_model(data if all(is_as_read) and all_stated else proto.SerializeToString(), where)
     checking.check_graph(proto, where)
     return proto, is_whole
@@ -115,7 +115,7 @@ def parse(data: bytes, where: str) -> onnx.ModelProto:
     raise ModelFileError(f"{where}: not an ONNX model", hint=_EXPORT_AGAIN)
 
 
-def _imported(proto: onnx.ModelProto, name: str, where: str, digest: str) -> ImportedModel:
+def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -> ImportedModel:
     initialized = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(signature.tensor_info(info) for info in proto.graph.input if info.name not in initialized)
     outputs = tuple(signature.tensor_info(info) for info in proto.graph.output)

@@ -63,7 +63,7 @@ def name_standard_domain(model: onnx.ModelProto) -> bool:
     return was_so
 
 
-def reads(node: onnx.NodeProto) -> set[str]:
+def read_names(node: onnx.NodeProto) -> set[str]:
     """Names of the tensors that the node and its subgraphs take from the graph around it."""
     names = set(node.input)
     for graph in subgraphs(node):
@@ -76,6 +76,6 @@ def _free_names(graph: onnx.GraphProto) -> set[str]:
     used = {output.name for output in graph.output}
     defined = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        used |= reads(node)
+        used |= read_names(node)
         defined.update(node.output)
     return used - defined

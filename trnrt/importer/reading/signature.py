@@ -63,7 +63,7 @@ def _taken_for_identities(model: onnx.ModelProto) -> Iterator[None]:
 
 
 @contextmanager
-def shapes_stated(model: onnx.ModelProto) -> Iterator[bool]:
+def state_shapes(model: onnx.ModelProto) -> Iterator[bool]:
     """Have outputs whose shape nobody knows state that of a scalar meanwhile: onnx's checker wants one of each.
 
     Yields whether all stated theirs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.naming import titled
+from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Array, Editor, is_private, maker, shape_of
 from trnrt.importer.rewriting.orders import inverse, is_kept, moves_nothing
 from trnrt.importer.rewriting.transposes import order_of
@@ -16,7 +16,7 @@ _FLATTENING = ("Flatten", "Reshape")
 
 def order_weights(editor: Editor) -> list[str]:
     """Let a Gemm or MatMul that reads a flattened, transposed tensor read it untransposed; returns what was done."""
-    return [note for node in list(editor.graph) if (note := _ordered(editor, node))]
+    return [note for node in list(editor.graph) if (note := _reorder_weight(editor, node))]
 
 
 def name_reshapes(editor: Editor) -> list[str]:
@@ -27,7 +27,7 @@ def name_reshapes(editor: Editor) -> list[str]:
         shape = static_shape(node.outputs[0])
         if order is None or shape is None or is_kept(order) or not moves_nothing(shape, order) or editor.opset < 5:
             continue
-        notes.append(f"{titled(node)} made a Reshape, as it only moves axes of one element")
+        notes.append(f"{node_text(node)} made a Reshape, as it only moves axes of one element")
         made = editor.result(f"{node.outputs[0].name}_reshaped", node.outputs[0].dtype, shape)
         target = editor.constant(np.array(shape, np.int64), f"{made.name}_shape")
         reshape = ir.node("Reshape", [node.inputs[0], target], outputs=[made], name=node.name)
@@ -36,7 +36,7 @@ def name_reshapes(editor: Editor) -> list[str]:
     return notes
 
 
-def _ordered(editor: Editor, node: ir.Node) -> str | None:
+def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
     if node.domain != "" or node.op_type not in ("Gemm", "MatMul") or len(node.inputs) < 2:
         return None
     flat, weight = node.inputs[0], node.inputs[1]
@@ -54,7 +54,7 @@ def _ordered(editor: Editor, node: ir.Node) -> str | None:
     turned = _rows(weight.const_value.numpy(), made[1:], order, bool(node.attributes.get_int("transB", 0)))
     editor.set_input(node, 1, editor.constant(turned, f"{weight.name}_ordered"))
     reshape.replace_input_with(0, transpose.inputs[0])
-    note = f"{titled(transpose)} folded into {titled(node)}: its weight's rows are in the other order"
+    note = f"{node_text(transpose)} folded into {node_text(node)}: its weight's rows are in the other order"
     if reshape.op_type == "Reshape":
         # The shape that it names may lean on that of its input (0 means: as there).
         editor.set_input(reshape, 1, editor.constant(np.array(wide, np.int64), f"{flat.name}_shape"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.naming import titled
+from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Editor, input_at, is_used
 from trnrt.importer.values import constant_array, static_shape
 
@@ -92,18 +92,18 @@ def fill_masks(editor: Editor) -> list[str]:
         mask = node.outputs[1]
         data = node.inputs[0]
         shape = static_shape(data)
-        if data is None or shape is None or data.dtype is None or not _infers(editor, node):
+        if data is None or shape is None or data.dtype is None or not _is_inference(editor, node):
             continue
         kind = data.dtype if editor.opset < 10 else ir.DataType.BOOL
         number = int(editor.opset >= 12)
-        notes.append(f"the mask of {titled(node)} is constant: all {'ones' if number else 'zeros'}")
+        notes.append(f"the mask of {node_text(node)} is constant: all {'ones' if number else 'zeros'}")
         one = np.full((1,) * len(shape), number, kind.numpy())
         _put_constant(editor, mask, ir.tensor(np.broadcast_to(one, shape)))
         node.resize_outputs(1)
     return notes
 
 
-def _infers(editor: Editor, node: ir.Node) -> bool:
+def _is_inference(editor: Editor, node: ir.Node) -> bool:
     if editor.opset < 12:
         return editor.opset >= 7 or bool(node.attributes.get_int("is_test", 0))
     mode = input_at(node, 2)
@@ -149,6 +149,6 @@ def spread_normalizations(editor: Editor) -> list[str]:
         mul = ir.node("Mul", [data, factor], outputs=[scaled], name=editor.node_name(f"{name}_scale"))
         add = ir.node("Add", [scaled, term], outputs=[shifted], name=name)
         editor.graph.insert_before(node, [mul, add])
-        notes.append(f"{titled(node)} made one Mul and one Add, as it normalises each number by itself")
+        notes.append(f"{node_text(node)} made one Mul and one Add, as it normalises each number by itself")
         editor.bypass(node, shifted)
     return notes

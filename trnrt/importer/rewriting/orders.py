@@ -14,7 +14,7 @@ from trnrt.importer.rewriting.editing import Editor
 Order = tuple[int, ...]
 
 
-def composed(first: Order, second: Order) -> Order:
+def compose_orders(first: Order, second: Order) -> Order:
     """The order of a Transpose by ``second`` after one by ``first``."""
     return tuple(first[axis] for axis in second)
 
@@ -35,13 +35,13 @@ def moves_nothing(shape: Sequence[int], order: Order) -> bool:
     return real == sorted(real)
 
 
-def stored(shape: Sequence[int], order: Order) -> tuple[int, ...]:
+def stored_shape(shape: Sequence[int], order: Order) -> tuple[int, ...]:
     """The shape in which a tensor of ``shape`` is stored."""
     return tuple(shape[axis] for axis in inverse(order))
 
 
 @dataclass(frozen=True)
-class Through:
+class NodeOrders:
     """How a node works on stored tensors: the order of each input (None: read as it is) and output, and an edit."""
 
     inputs: tuple[Order | None, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.naming import titled
+from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_private, maker
 from trnrt.importer.values import constant_array, paddings, static_shape
 
@@ -16,10 +16,10 @@ _NEVER_NEGATIVE = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "S
 
 def fold_padding(editor: Editor) -> list[str]:
     """Fold every Pad that may be folded; returns what was done, in words."""
-    return [note for node in list(editor.graph) if (note := _folded(editor, node))]
+    return [note for node in list(editor.graph) if (note := _fold_pad(editor, node))]
 
 
-def _folded(editor: Editor, node: ir.Node) -> str | None:
+def _fold_pad(editor: Editor, node: ir.Node) -> str | None:
     pad = maker(node.inputs[0], "Pad") if node.domain == "" and node.op_type in _WINDOWED else None
     if pad is None or not is_private(pad.outputs[0]) or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return None
@@ -45,7 +45,7 @@ def _folded(editor: Editor, node: ir.Node) -> str | None:
     if node.op_type == "AveragePool":
         node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
     node.replace_input_with(0, pad.inputs[0])
-    note = f"{titled(pad)} folded into {titled(node)}"
+    note = f"{node_text(pad)} folded into {node_text(node)}"
     editor.remove(pad)
     return note
 

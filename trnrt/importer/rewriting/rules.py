@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.rewriter.rules import common as rules
 
-from trnrt.importer.naming import titled, unique
+from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
@@ -104,11 +104,11 @@ def _apply_table(model: ir.Model) -> list[str]:
         for rewrite in _TABLE
         if opset >= rewrite.since
         for node in model.graph
-        if (note := _rewritten(rewrite, model, node, taken))
+        if (note := _rewrite_node(rewrite, model, node, taken))
     ]
 
 
-def _rewritten(rewrite: _Rewrite, model: ir.Model, node: ir.Node, taken: set[str]) -> str | None:
+def _rewrite_node(rewrite: _Rewrite, model: ir.Model, node: ir.Node, taken: set[str]) -> str | None:
     if node.op_type != rewrite.root or node.domain != "" or not rewrite.applies(node):
         return None
     for rule in rewrite.rules:
@@ -123,7 +123,7 @@ def _apply(rewrite: _Rewrite, graph: ir.Graph, root: ir.Node, found: Any, taken:
     matched: list[ir.Node] = [node for node in found.match.nodes if node.op_type != "Constant"]
     kept = next(node for node in [*(n for n in matched if n is not root), root] if node.op_type == rewrite.keeps)
     other = next((node for node in matched if node not in (root, kept)), kept)
-    note = rewrite.note.format(root=titled(root), kept=titled(kept), other=titled(other))
+    note = rewrite.note.format(root=node_text(root), kept=node_text(kept), other=node_text(other))
     for node in found.new_nodes:
         node.name = kept.name
     ir.convenience.replace_nodes_and_values(graph, root, [], found.new_nodes, found.match.outputs, found.new_outputs)

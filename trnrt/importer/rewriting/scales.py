@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.naming import titled
+from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Array, Editor, input_at, is_private, maker, shape_of
 from trnrt.importer.values import constant_array, static_shape
 
@@ -34,10 +34,10 @@ class Affine:
 
 def fold_scales(editor: Editor) -> list[str]:
     """Fold every scale and shift that may be folded; returns what was done, in words."""
-    return [note for node in list(editor.graph) if node.graph is not None and (note := _folded(editor, node))]
+    return [note for node in list(editor.graph) if node.graph is not None and (note := _fold_affine(editor, node))]
 
 
-def _folded(editor: Editor, node: ir.Node) -> str | None:
+def _fold_affine(editor: Editor, node: ir.Node) -> str | None:
     linear = next((n for value in node.inputs[:2] if (n := maker(value, *_LINEAR)) is not None), None)
     norm = next((n for v in node.inputs[:2] if (n := maker(v, "BatchNormalization")) is not None), None)
     if linear is None and norm is None:
@@ -47,14 +47,14 @@ def _folded(editor: Editor, node: ir.Node) -> str | None:
         return None
     linear, norm = maker(affine.value, *_LINEAR), maker(affine.value, "BatchNormalization")
     if linear is not None and _absorb(editor, linear, affine):
-        return _joined(editor, node, linear)
+        return _bypass_node(editor, node, linear)
     if norm is not None and node.op_type != "BatchNormalization" and _merge(editor, norm, affine):
-        return _joined(editor, node, norm)
+        return _bypass_node(editor, node, norm)
     return None
 
 
-def _joined(editor: Editor, node: ir.Node, before: ir.Node) -> str:
-    note = f"{titled(node)} folded into {titled(before)}"
+def _bypass_node(editor: Editor, node: ir.Node, before: ir.Node) -> str:
+    note = f"{node_text(node)} folded into {node_text(before)}"
     editor.bypass(node, before.outputs[0])
     return note
 
@@ -161,14 +161,14 @@ def _absorb(editor: Editor, linear: ir.Node, affine: Affine) -> bool:
     return True
 
 
-def _into_conv(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+def _scale_conv(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
     channels = shape_of(linear.outputs[0])[1]
     scale = np.broadcast_to(affine.scale, (channels,))
     whole = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
     return whole, np.broadcast_to(bias * scale + affine.shift, (channels,))
 
 
-def _into_transposed(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+def _scale_conv_transpose(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
     channels = shape_of(linear.outputs[0])[1]
     groups = linear.attributes.get_int("group", 1)
     scale = np.broadcast_to(affine.scale, (channels,))
@@ -177,7 +177,7 @@ def _into_transposed(linear: ir.Node, weight: Array, bias: Array, affine: Affine
     return apart.reshape(weight.shape), np.broadcast_to(bias * scale + affine.shift, (channels,))
 
 
-def _into_gemm(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+def _scale_gemm(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
     beta = linear.attributes.get_float("beta", 1.0)
     scale = affine.scale if affine.scale.size > 1 else affine.scale.reshape(())
     whole = weight * (scale.reshape(-1, 1) if linear.attributes.get_int("transB", 0) and scale.ndim else scale)
@@ -187,17 +187,17 @@ def _into_gemm(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> t
     return whole, np.asarray(bias * scale + shift / beta)
 
 
-def _into_matmul(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
+def _scale_matmul(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -> tuple[Array, Array] | None:
     if weight.ndim < 2 or (affine.shift != 0).any():
         return None
     return weight * affine.scale, bias
 
 
 _CHANGES: dict[str, Any] = {
-    "Conv": _into_conv,
-    "ConvTranspose": _into_transposed,
-    "Gemm": _into_gemm,
-    "MatMul": _into_matmul,
+    "Conv": _scale_conv,
+    "ConvTranspose": _scale_conv_transpose,
+    "Gemm": _scale_gemm,
+    "MatMul": _scale_matmul,
 }
 
 

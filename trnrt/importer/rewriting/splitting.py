@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.naming import titled
+from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Editor, shape_of
 from trnrt.importer.values import static_shape
 
@@ -28,16 +28,16 @@ def _split(editor: Editor, node: ir.Node) -> str | None:
     op = "Sum" if node.op_type == "Mean" else node.op_type
     value, rest = values[0], values[1:]
     while rest:
-        value, rest = _joined(editor, node, op, [value, *rest[: _MOST - 1]]), rest[_MOST - 1 :]
+        value, rest = _insert_node(editor, node, op, [value, *rest[: _MOST - 1]]), rest[_MOST - 1 :]
     if node.op_type == "Mean":
         part = np.full((), 1 / len(values), made.dtype.numpy())
-        value = _joined(editor, node, "Mul", [value, editor.constant(part, f"{made.name}_part")])
-    note = f"{titled(node)} of {len(values)} inputs made a chain of {op} nodes of up to {_MOST}"
+        value = _insert_node(editor, node, "Mul", [value, editor.constant(part, f"{made.name}_part")])
+    note = f"{node_text(node)} of {len(values)} inputs made a chain of {op} nodes of up to {_MOST}"
     editor.bypass(node, value)
     return note
 
 
-def _joined(editor: Editor, node: ir.Node, op: str, values: list[ir.Value]) -> ir.Value:
+def _insert_node(editor: Editor, node: ir.Node, op: str, values: list[ir.Value]) -> ir.Value:
     shape = np.broadcast_shapes(*(shape_of(value) for value in values))
     made = editor.result(f"{node.outputs[0].name}_of_some", node.outputs[0].dtype, shape)
     name = editor.node_name(f"{node.name}_of_some")

@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.naming import listed, titled, unique
+from trnrt.importer.naming import list_text, node_text, unique
 from trnrt.importer.rewriting.editing import Editor, is_used, maker, shape_of
-from trnrt.importer.rewriting.orders import Order, Through, composed, inverse, is_kept, moves_nothing, stored
+from trnrt.importer.rewriting.orders import (
+    NodeOrders,
+    Order,
+    compose_orders,
+    inverse,
+    is_kept,
+    moves_nothing,
+    stored_shape,
+)
 from trnrt.importer.values import static_shape
 from trnrt.operators.record import record_of
 
@@ -51,8 +59,8 @@ def merge_transposes(editor: Editor) -> list[str]:
         first, second = order_of(before), order_of(node)
         if first is None or second is None:
             continue
-        notes.append(f"{titled(node)} merged with {titled(before)}")
-        node.attributes["perm"] = ir.AttrInt64s("perm", composed(first, second))
+        notes.append(f"{node_text(node)} merged with {node_text(before)}")
+        node.attributes["perm"] = ir.AttrInt64s("perm", compose_orders(first, second))
         node.replace_input_with(0, before.inputs[0])
         if not is_used(before.outputs[0]):
             editor.remove(before)
@@ -68,7 +76,7 @@ def order_of(node: ir.Node) -> Order | None:
     return tuple(int(axis) for axis in node.attributes.get_ints("perm", list(reversed(axes))))
 
 
-def through(node: ir.Node, order: Order) -> Through | None:
+def through(node: ir.Node, order: Order) -> NodeOrders | None:
     """What the node does if its (main) input is stored in ``order``; None if it can't work on that."""
     record = record_of(node)
     if record is None or any(
@@ -85,7 +93,7 @@ class _Region:
     seed: ir.Node
     is_wide: bool
     looks: int
-    nodes: dict[ir.Node, Through] = field(default_factory=dict)
+    nodes: dict[ir.Node, NodeOrders] = field(default_factory=dict)
     orders: dict[ir.Value, Order] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,12 +107,12 @@ class _Region:
             if is_kept(self.orders[value]):
                 continue
             for node, index in value.uses():
-                queue += self._joined(node, value, index)
+                queue += self._absorb(node, value, index)
             before = value.producer()
             if self.is_wide and before is not None:
-                queue += self._joined(before, value, None)
+                queue += self._absorb(before, value, None)
 
-    def _joined(self, node: ir.Node, value: ir.Value, index: int | None) -> list[ir.Value]:
+    def _absorb(self, node: ir.Node, value: ir.Value, index: int | None) -> list[ir.Value]:
         """Take the node in if it can work with the value's order; returns the values that this adds."""
         self.looks -= 1
         order = self.orders[value]
@@ -135,13 +143,13 @@ class _Region:
             if value.producer() not in self.nodes and any(node in self.nodes for node, _ in value.uses()):
                 yield value
 
-    def made(self) -> Iterator[ir.Value]:
+    def reordered_values(self) -> Iterator[ir.Value]:
         """Values that are made inside, and in another order."""
         for value, order in self.orders.items():
             if value.producer() in self.nodes and not is_kept(order):
                 yield value
 
-    def outside(self, value: ir.Value) -> list[tuple[ir.Node, int]]:
+    def outside_uses(self, value: ir.Value) -> list[tuple[ir.Node, int]]:
         """Where the value is read outside."""
         return [(node, index) for node, index in value.uses() if node not in self.nodes]
 
@@ -155,23 +163,23 @@ class _Region:
         before = None if node is None else order_of(node)
         if node is None or before is None or node.inputs[0] is None or node.inputs[0].producer() in self.nodes:
             return value, order
-        return node.inputs[0], composed(before, order)
+        return node.inputs[0], compose_orders(before, order)
 
     def gains(self) -> bool:
         """Is less to be moved once the region is turned?"""
         now, then = [0, 0], [0, 0]
         for value in self.edges():
             source, order = self.source(value)
-            _add(then, stored(shape_of(value), self.orders[value]), order)
-            if source is not value and not self.outside(value) and not value.is_graph_output():
+            _add(then, stored_shape(shape_of(value), self.orders[value]), order)
+            if source is not value and not self.outside_uses(value) and not value.is_graph_output():
                 _add(now, shape_of(value), order_of(value.producer()) or ())  # type: ignore[arg-type]
-        for value in self.made():
-            readers = [node for node, _ in self.outside(value)]
+        for value in self.reordered_values():
+            readers = [node for node, _ in self.outside_uses(value)]
             turning = [node for node in readers if maker(node.outputs[0], "Transpose") is node and order_of(node)]
             for node in turning:
                 perm = order_of(node) or ()
                 _add(now, shape_of(node.outputs[0]), perm)
-                _add(then, shape_of(node.outputs[0]), composed(self.orders[value], perm))
+                _add(then, shape_of(node.outputs[0]), compose_orders(self.orders[value], perm))
             if len(turning) < len(readers) or value.is_graph_output():
                 _add(then, shape_of(value), self.orders[value])
         return tuple(then) < tuple(now)
@@ -188,7 +196,7 @@ def _add(cost: list[int], shape: tuple[int, ...], order: Order) -> None:
 
 
 def _turn(editor: Editor, region: _Region) -> list[str]:
-    made = list(region.made())
+    made = list(region.reordered_values())
     # All of them before the first is replaced: one edge may be the other one transposed, and take its place.
     edges = {value: [(node, i) for node, i in value.uses() if node in region.nodes] for value in region.edges()}
     gone: list[ir.Node] = []
@@ -200,9 +208,9 @@ def _turn(editor: Editor, region: _Region) -> list[str]:
             found.edit(editor)
     for value in made:
         _restore(editor, region, value)
-    past = listed((titled(node) for node in region.nodes), 4)
+    past = list_text((node_text(node) for node in region.nodes), 4)
     removed = [node for node in gone if node.graph is not None and not is_used(node.outputs[0])]
-    notes = [f"{titled(node)} moved past {past}, and merged or cancelled there" for node in removed]
+    notes = [f"{node_text(node)} moved past {past}, and merged or cancelled there" for node in removed]
     for node in removed:
         editor.remove(node)
     return notes or [f"Transposes around {past} moved to where less is to be moved"]
@@ -217,13 +225,13 @@ def _replace_edge(
     if source is not value and before is not None:
         gone.append(before)
     if not is_kept(order):
-        shape = stored(shape_of(value), region.orders[value])
-        source = _transposed(editor, source, order, shape, f"{value.name}_turned")
+        shape = stored_shape(shape_of(value), region.orders[value])
+        source = _insert_transpose(editor, source, order, shape, f"{value.name}_turned")
     for node, index in uses:
         node.replace_input_with(index, source)
 
 
-def _transposed(editor: Editor, source: ir.Value, order: Order, shape: tuple[int, ...], like: str) -> ir.Value:
+def _insert_transpose(editor: Editor, source: ir.Value, order: Order, shape: tuple[int, ...], like: str) -> ir.Value:
     made = editor.result(like, source.dtype, shape)
     name = editor.node_name(f"{like}_transpose")
     node = ir.node("Transpose", [source], {"perm": list(order)}, outputs=[made], name=name)
@@ -235,7 +243,7 @@ def _transposed(editor: Editor, source: ir.Value, order: Order, shape: tuple[int
     return made
 
 
-def _turn_constants(editor: Editor, node: ir.Node, found: Through) -> None:
+def _turn_constants(editor: Editor, node: ir.Node, found: NodeOrders) -> None:
     for index, (value, order) in enumerate(zip(tuple(node.inputs), found.inputs, strict=False)):
         if value is None or order is None or value.const_value is None:
             continue
@@ -247,21 +255,21 @@ def _turn_constants(editor: Editor, node: ir.Node, found: Through) -> None:
 def _restore(editor: Editor, region: _Region, value: ir.Value) -> None:
     """Give those outside what they expect of a value that is now made in another order."""
     order, shape = region.orders[value], shape_of(value)
-    value.shape = ir.Shape(stored(shape, order))
+    value.shape = ir.Shape(stored_shape(shape, order))
     others: list[tuple[ir.Node, int]] = []
-    for node, index in region.outside(value):
+    for node, index in region.outside_uses(value):
         perm = order_of(node) if maker(node.outputs[0], "Transpose") is node else None
         if perm is None:
             others.append((node, index))
         else:
-            node.attributes["perm"] = ir.AttrInt64s("perm", composed(order, perm))
+            node.attributes["perm"] = ir.AttrInt64s("perm", compose_orders(order, perm))
     if not others and not value.is_graph_output():
         return
     name = value.name or ""
     if value.is_graph_output():
         value.name = unique(f"{name}_turned", editor.taken)
         editor.taken.discard(name)
-    made = _transposed(editor, value, order, shape, name if value.is_graph_output() else f"{name}_back")
+    made = _insert_transpose(editor, value, order, shape, name if value.is_graph_output() else f"{name}_back")
     for node, index in others:
         node.replace_input_with(index, made)
     for index, output in enumerate(editor.graph.outputs):

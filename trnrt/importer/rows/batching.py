@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import InputError
-from trnrt.importer.naming import titled
+from trnrt.importer.naming import node_text
 from trnrt.importer.rows.batch import Batch, Mixes, is_same_for_rows, ranges
 from trnrt.importer.values import constant_array, named_outputs, static_shape
 from trnrt.operators.record import NotApplicable, record_of
@@ -76,10 +76,10 @@ def mixing_at_any(
         except Mixes as reason:
             return str(reason)
     assert first is not None
-    return _alone(first, bind) if operators & _OF_ONE and not fixed else None
+    return _one_row_problem(first, bind) if operators & _OF_ONE and not fixed else None
 
 
-def _alone(first: _Followed, bind: Callable[[int], ir.Graph]) -> str | None:
+def _one_row_problem(first: _Followed, bind: Callable[[int], ir.Graph]) -> str | None:
     """Why the outputs for one row are not those of one of several."""
     try:
         graph = bind(1)
@@ -104,7 +104,7 @@ def _follow(graph: ir.Graph, inputs: Iterable[str], rows: int) -> _Followed:
     for node in graph:
         sources = [known.get(value) if value is not None else None for value in node.inputs]
         try:
-            if any(value in known for value in _captured(node)):
+            if any(value in known for value in _captured_values(node)):
                 raise Mixes("what it does to the batch is not known")
             if not any(sources):
                 continue
@@ -114,16 +114,16 @@ def _follow(graph: ir.Graph, inputs: Iterable[str], rows: int) -> _Followed:
                 lists.update(node.outputs)
                 continue
             for value in named_outputs(node):
-                known[value] = _through(node, sources, static_shape(value))
+                known[value] = _apply_rule(node, sources, static_shape(value))
         except Mixes as reason:
-            raise Mixes(f"{titled(node)}: {reason}") from None
+            raise Mixes(f"{node_text(node)}: {reason}") from None
     for value in graph.outputs:
         if value not in lists:
             _check_output(value, known.get(value), rows)
     return _Followed(graph, rows, known)
 
 
-def _captured(node: ir.Node) -> Iterator[ir.Value]:
+def _captured_values(node: ir.Node) -> Iterator[ir.Value]:
     """What the bodies of If, Loop and Scan read; values of their own among it."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
@@ -135,7 +135,7 @@ def _captured(node: ir.Node) -> Iterator[ir.Value]:
             yield from (value for value in read if value is not None)
 
 
-def _through(node: ir.Node, sources: list[Batch | None], shape: tuple[int, ...] | None) -> Batch:
+def _apply_rule(node: ir.Node, sources: list[Batch | None], shape: tuple[int, ...] | None) -> Batch:
     record = record_of(node)
     if record is None or isinstance(record.batch, NotApplicable) or shape is None:
         raise Mixes("what it does to the batch is not known")
@@ -162,7 +162,7 @@ def _compare(one: _Followed, other: _Followed) -> None:
     origins = [_origins(followed.graph) for followed in (one, other)]
     for node, its in zip(*nodes, strict=False):
         if not _does_the_same(node, its, one, other) or _read(node, origins[0]) != _read(its, origins[1]):
-            raise Mixes(f"{titled(node)}: what it does depends on the number of rows")
+            raise Mixes(f"{node_text(node)}: what it does depends on the number of rows")
     results = [[origins[k].get(value) for value in f.graph.outputs] for k, f in enumerate((one, other))]
     if len(nodes[0]) != len(nodes[1]) or results[0] != results[1]:
         raise Mixes("what the model does depends on the number of rows")
@@ -181,7 +181,9 @@ def _read(node: ir.Node, origins: dict[ir.Value, tuple[int, int]]) -> list[tuple
 def _does_the_same(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed) -> bool:
     if (node.domain, node.op_type) != (its.domain, its.op_type) or len(node.inputs) != len(its.inputs):
         return False
-    if {a.name: _plain(a) for a in node.attributes.values()} != {a.name: _plain(a) for a in its.attributes.values()}:
+    if {a.name: _comparable_value(a) for a in node.attributes.values()} != {
+        a.name: _comparable_value(a) for a in its.attributes.values()
+    }:
         return False
     if [_place(value, one) for value in node.outputs] != [_place(value, other) for value in its.outputs]:
         return False
@@ -197,7 +199,7 @@ def _does_the_same(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed
     )
 
 
-def _plain(attribute: ir.Attr) -> Any:
+def _comparable_value(attribute: ir.Attr) -> Any:
     """An attribute's value, as one that can be compared."""
     if attribute.type == ir.AttributeType.TENSOR:
         array = attribute.as_tensor().numpy()

@@ -17,14 +17,14 @@ def index_limits(graph: ir.Graph) -> dict[str, int]:
         if node.op_type != "Gather" or node.inputs[0] is None:
             continue
         shape = static_shape(node.inputs[0])
-        index = _moved_from(node.inputs[1])
+        index = _source_value(node.inputs[1])
         if shape and index is not None and index.name is not None and index in graph.inputs:
             size = shape[node.attributes.get_int("axis", 0) % len(shape)]
             limits[index.name] = min(size, limits.get(index.name, size))
     return limits
 
 
-def _moved_from(value: ir.Value | None) -> ir.Value | None:
+def _source_value(value: ir.Value | None) -> ir.Value | None:
     """The value whose elements these are, moved about."""
     while value is not None and (node := value.producer()) is not None and node.op_type in MOVING:
         value = node.inputs[0]

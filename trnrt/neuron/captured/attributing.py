@@ -79,9 +79,9 @@ def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], 
     for number, step in enumerate(lines.names):
         mine = owner == number
         if mine.any() or number in expected:
-            steps.append(_measured(profile, plan, number, step, mine, inferred, expected.get(number, 0.0)))
+            steps.append(_measure_step(profile, plan, number, step, mine, inferred, expected.get(number, 0.0)))
     rest = [_rest(profile, tuple(lines.names[k] for k in key), rows) for key, rows in shared.items()]
-    nowhere = np.flatnonzero((owner < 0) & ~_in(shared.values(), len(owner)))
+    nowhere = np.flatnonzero((owner < 0) & ~_row_mask(shared.values(), len(owner)))
     rest += [_rest(profile, (), nowhere)] if len(nowhere) else []
     return Attribution(
         part=name,
@@ -101,7 +101,9 @@ def lines_of(plan: Plan, timeline: Timeline) -> Lines:
     """What a plan's own trace says of its lines."""
     program = timeline.program
     spans = [step.lines for step in plan.steps]
-    entry = {line: k for held in (spans, function_lines(plan)) for k, span in enumerate(held) for line in _within(span)}
+    entry = {
+        line: k for held in (spans, function_lines(plan)) for k, span in enumerate(held) for line in _span_lines(span)
+    }
     reached: dict[Place, list[int]] = defaultdict(list)
     for index in timeline.instruction:
         instruction = program.instructions[index]
@@ -117,7 +119,7 @@ def lines_of(plan: Plan, timeline: Timeline) -> Lines:
     return Lines(Path(program.file).name, steps, entry, dict(reached), short)
 
 
-def _within(span: tuple[int, int]) -> range:
+def _span_lines(span: tuple[int, int]) -> range:
     return range(span[0], span[1] + 1)
 
 
@@ -181,7 +183,7 @@ def _steps_of(placed: Placed, lines: Lines) -> int | Place | None:
     return None
 
 
-def _measured(
+def _measure_step(
     profile: DeviceProfile, plan: Plan, number: int, name: str, mine: NDArray[np.bool_], inferred: Rows, expected: float
 ) -> StepMeasured:
     begin = profile.start.min()
@@ -203,7 +205,7 @@ def _rest(profile: DeviceProfile, steps: tuple[str, ...], rows: NDArray[np.intp]
     return Rest(steps, _active(profile, rows) / 1000, len(rows))
 
 
-def _in(groups: Iterable[NDArray[np.intp]], count: int) -> NDArray[np.bool_]:
+def _row_mask(groups: Iterable[NDArray[np.intp]], count: int) -> NDArray[np.bool_]:
     held = np.zeros(count, np.bool_)
     for rows in groups:
         held[rows] = True
@@ -219,10 +221,10 @@ def _active(profile: DeviceProfile, rows: NDArray[np.intp]) -> float:
     moved = rows[profile.dma_end[rows] > profile.dma_start[rows]]
     starts = np.concatenate([profile.start[rows], profile.dma_start[moved]])
     ends = np.concatenate([profile.end[rows], profile.dma_end[moved]])
-    return covered(starts, ends)
+    return union_length(starts, ends)
 
 
-def covered(starts: Rows, ends: Rows) -> float:
+def union_length(starts: Rows, ends: Rows) -> float:
     """The length of the union of intervals."""
     if not len(starts):
         return 0.0
@@ -243,4 +245,4 @@ def _predicted_active(timeline: Timeline, lines: Lines, *, dma: bool) -> dict[in
             spans[step].append((transfer.triggered, transfer.trigger_end))
         if transfer is None or dma:
             spans[step].append((timeline.start[issue], timeline.end[issue]))
-    return {step: covered(*np.array(held, np.int64).T) / 1e6 for step, held in spans.items()}
+    return {step: union_length(*np.array(held, np.int64).T) / 1e6 for step, held in spans.items()}

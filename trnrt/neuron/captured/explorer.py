@@ -137,7 +137,7 @@ class Tables:
         for path in self._files(name):
             try:
                 file = self._parquet.ParquetFile(path)
-                known = self._checked(path, name, file.schema_arrow)
+                known = self._known_fields(path, name, file.schema_arrow)
                 for batch in file.iter_batches(batch_size=_BATCH, columns=known):
                     yield batch.to_pylist()
             except self._broken as error:
@@ -165,7 +165,7 @@ class Tables:
         numbered = re.compile(rf"{name}(_\d+)?\.parquet", re.ASCII)
         return sorted(path for path in self.folder.glob(f"{name}*.parquet") if numbered.fullmatch(path.name))
 
-    def _checked(self, path: Path, name: str, schema: Any) -> list[str]:
+    def _known_fields(self, path: Path, name: str, schema: Any) -> list[str]:
         """The fields of a file that are known. InputError for a required one that is missing, or another type."""
         types = importlib.import_module("pyarrow.types")
         fields = _schema()[name]
@@ -247,7 +247,7 @@ def _instructions(tables: Tables, window: tuple[int, int] | None) -> tuple[dict[
                 continue
             key = (row.get("kernel_instruction_name"), row.get("nki_source_location"), row.get(_BIR))
             if key not in parsed:
-                parsed[key] = places.setdefault(_placed(key, stacks), len(places))
+                parsed[key] = places.setdefault(_parse_places(key, stacks), len(places))
             kind = kinds.setdefault((row["engine"].lower(), row["opcode"]), len(kinds))
             begun, ended = row.get("dma_trigger_start_ts") or 0, row.get("dma_trigger_end_ts") or 0
             held.append((row["start_ts"], row["end_ts"], begun, ended, kind, parsed[key]))
@@ -265,7 +265,7 @@ def _instructions(tables: Tables, window: tuple[int, int] | None) -> tuple[dict[
 _BIR = "bir_debug_info_source_location"
 
 
-def _placed(key: tuple[Any, ...], stacks: dict[str, Placed]) -> Placed:
+def _parse_places(key: tuple[Any, ...], stacks: dict[str, Placed]) -> Placed:
     """The places of an instruction by its name in the kernel, and by the two texts that give its lines."""
     name, nki, bir = key
     stack = stacks.get(name, Placed(()))

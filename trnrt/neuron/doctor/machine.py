@@ -62,7 +62,7 @@ def look(root: Path | None = None, environ: Mapping[str, str] | None = None, run
     environ, run = os.environ if environ is None else environ, run or _output
     root = root or device.ROOT
     tool = _tool(root, environ)
-    listed = () if tool is None else _listed(run([tool, "--json-output"]))
+    listed = () if tool is None else _parse_devices(run([tool, "--json-output"]))
     cache, cache_error = _cache()
     decisive = look_for_device(root, environ)
     return Machine(
@@ -97,7 +97,7 @@ def _tool(root: Path, environ: Mapping[str, str]) -> str | None:
     return shutil.which("neuron-ls", path=f"{environ.get('PATH', '')}{os.pathsep}{root / _TOOLS}")
 
 
-def _listed(text: str | None) -> tuple[Listed, ...]:
+def _parse_devices(text: str | None) -> tuple[Listed, ...]:
     try:
         return tuple(_device(row) for row in json.loads(text or ""))
     except (ValueError, TypeError, KeyError, AttributeError):

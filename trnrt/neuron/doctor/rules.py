@@ -214,7 +214,7 @@ def cache(machine: Machine, releases: Releases) -> Finding:
     return Finding("cache", state, why, "a directory of your own", mend)
 
 
-def required(machine: Machine, releases: Releases, requirement: Requirement, asked: Asked) -> Finding:
+def judge_requirement(machine: Machine, releases: Releases, requirement: Requirement, asked: Asked) -> Finding:
     """What ``--backend neuron`` itself goes by."""
     return requirement.judge(machine, releases, asked)
 
@@ -231,7 +231,10 @@ def table(asked: Asked | None = None) -> tuple[Rule, ...]:
     """
     releases = load_releases()
     asked = asked or Asked()
-    rows = {r.name: Rule(r.name, ("neuron",), partial(required, requirement=r, asked=asked)) for r in requirements()}
+    rows = {
+        r.name: Rule(r.name, ("neuron",), partial(judge_requirement, requirement=r, asked=asked))
+        for r in requirements()
+    }
     packages = [
         rows.pop(p.name) if p.needed else Rule(p.name, (), partial(optional, wanted=p)) for p in releases.packages
     ]

@@ -123,7 +123,7 @@ def _softmax(x: Array) -> Array:
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
-def _pooled(x: Array, w: Array, bias: Array) -> Array:
+def _conv_pool(x: Array, w: Array, bias: Array) -> Array:
     seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3))
     y = np.einsum("nchwij,ocij->nohw", seen, w) + bias[:, None, None]
     n, o, rows, columns = y.shape
@@ -269,7 +269,7 @@ DIRECT: tuple[Direct, ...] = (
     Direct("layout_rows", "through_rows", ((130, 20),), np.asarray, rtol=0.0),
     Direct("layout_features", "through_features", ((20, 130),), np.asarray, rtol=0.0),
     Direct("layout_channels", "through_channels", ((2, 130, 3, 4),), np.asarray, rtol=0.0),
-    Direct("labs_conv", "pooled", ((1, 20, 10, 10), (30, 20, 3, 3), (30,)), _pooled),
+    Direct("labs_conv", "pooled", ((1, 20, 10, 10), (30, 20, 3, 3), (30,)), _conv_pool),
     Direct("net_forward", "probable", _NET, lambda *a: _softmax(_net(*a))),
     Direct("net_predict", "classified", _NET, lambda *a: np.asarray(_net(*a).argmax(axis=1)[:, None]), rtol=0.0),
 )

@@ -61,7 +61,7 @@ def _model(case: Small | Sample, backend: str, target: str) -> Result:
     report = validate(session, feeds)
     off = [output.max_abs for output in report.outputs]
     detail = "" if not report.changed_decisions else f"{report.changed_decisions} decisions changed"
-    wall = timed(lambda: session.run(None, feeds))
+    wall = time_calls(lambda: session.run(None, feeds))
     worst = max(off, default=0.0)
     return Result(report.passed, worst, report.rtol, report.atol, *predicted, compile_s, wall, detail, outputs)
 
@@ -88,7 +88,7 @@ def _direct(case: Direct, backend: str, target: str) -> Result:
     atol = case.rtol * float(np.abs(expected).max(initial=0.0))
     off = np.abs(got.astype(np.float64) - expected)
     passed = bool((off <= atol + case.rtol * np.abs(expected)).all())  # NaN is no number that passes
-    wall = timed(lambda: call(*arrays))
+    wall = time_calls(lambda: call(*arrays))
     return Result(
         passed, float(off.max(initial=0.0)), case.rtol, atol, *_figures(predicted), compile_s, wall, "", [got]
     )
@@ -111,7 +111,7 @@ def body_of(case: Direct) -> Any:
     return getattr(import_module(f"trnrt.kernels.{module}" if module else "trnrt.neuron.selftest.bodies"), name)
 
 
-def timed(run: Callable[[], object]) -> dict[str, float]:
+def time_calls(run: Callable[[], object]) -> dict[str, float]:
     """The microseconds of several calls: ``least``, ``median``, ``most``, and their number, ``runs``."""
     taken: list[float] = []
     end = time.perf_counter() + SECONDS

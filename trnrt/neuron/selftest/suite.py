@@ -55,14 +55,14 @@ class Outcome:
     @property
     def predicted_us(self) -> float | None:
         """The device's latency as the timing model has it."""
-        return self._predicted("predicted_us")
+        return self._prediction("predicted_us")
 
     @property
     def ends_us(self) -> tuple[float | None, float | None]:
         """The least and the most that it may be."""
-        return self._predicted("low_us"), self._predicted("high_us")
+        return self._prediction("low_us"), self._prediction("high_us")
 
-    def _predicted(self, key: str) -> float | None:
+    def _prediction(self, key: str) -> float | None:
         source = self.document if self.simulated is None else self.simulated
         return source.get(key)
 
@@ -84,7 +84,7 @@ class Suite:
     interrupted: bool = False
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         """All cases were run, and none failed in any way; what the target does not have is skipped."""
         return not self.interrupted and all(outcome.state in ("passed", "skipped") for outcome in self.outcomes)
 
@@ -102,7 +102,7 @@ class Worker:
 
     def run(self, name: str) -> Document:
         """A case's result; what became of the process where there is none."""
-        process = self._started()
+        process = self._running_process()
         result = self.folder / f"{name}.json"
         end = time.monotonic() + self.limit_s
         with suppress(BrokenPipeError):
@@ -112,10 +112,10 @@ class Worker:
         while not result.exists():
             if time.monotonic() > end:
                 self.close()
-                return self._died("timeout", f"no result after {self.limit_s:g} s: the process was ended")
+                return self._death_document("timeout", f"no result after {self.limit_s:g} s: the process was ended")
             if process.poll() is not None and not result.exists():
                 self.close()
-                return self._died("crashed", f"the process ended with {process.returncode}")
+                return self._death_document("crashed", f"the process ended with {process.returncode}")
             time.sleep(POLL_S)
         document: Document = json.loads(result.read_bytes())
         return document
@@ -140,7 +140,7 @@ class Worker:
             self._log.close()
             self._log = None
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _running_process(self) -> subprocess.Popen[str]:
         if self._process is None:
             self._log = (self.folder / "log").open("wb")
             self._process = subprocess.Popen(
@@ -155,7 +155,7 @@ class Worker:
             )
         return self._process
 
-    def _died(self, state: str, summary: str) -> Document:
+    def _death_document(self, state: str, summary: str) -> Document:
         log = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
         return {"state": state, "summary": summary, "detail": log[-LOG:]}
 

@@ -78,7 +78,7 @@ def within_range(instruction: Instruction, arrays: Arrays) -> Callable[[Array], 
         return function
 
     def compute(x: Array) -> Array:
-        outside = valid.outside(x)
+        outside = valid.outliers(x)
         if outside is not None:
             many = f" and {outside.size - 1} more of {x.size} values" if outside.size > 1 else ""
             said = f"{op!r} of {outside[0]:g}{many}; its valid input range is {valid}: {valid.beyond}"
@@ -107,11 +107,11 @@ def matrix(view: View, arrays: Arrays, use: str) -> Callable[[], Array]:
     scratch = arrays.scratch(use, array.shape)
     flat = scratch.reshape(rows, -1)
 
-    def copied() -> Array:
+    def copy_array() -> Array:
         np.copyto(scratch, array)
         return flat
 
-    return copied
+    return copy_array
 
 
 def as_float32(array: Array) -> Array:

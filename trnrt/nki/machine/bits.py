@@ -26,7 +26,7 @@ def number_pattern(value: int) -> Array:
     return np.array(int(value) & 0xFFFFFFFF, np.uint32)
 
 
-def stored(bits: Array, dtype: np.dtype[Any]) -> Array:
+def low_bits(bits: Array, dtype: np.dtype[Any]) -> Array:
     """The low bits of patterns, as many as ``dtype`` has."""
     kept: Array = bits != 0 if dtype == np.bool_ else bits.astype(f"u{dtype.itemsize}")
     return kept.view(dtype)

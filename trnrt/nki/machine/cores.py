@@ -25,7 +25,7 @@ class CoreGroup:
         storages = [_in_shared_hbm(program) for program in programs]
         _check_shared(storages)
         _check_constants(programs, storages)
-        self._shared = [np.full(s.size, unwritten(s), s.dtype.held) for s in storages[0]]
+        self._shared = [np.full(s.size, unwritten(s), s.dtype.array_dtype) for s in storages[0]]
         self._cores = [
             Executor(program, {s.index: held for s, held in zip(own, self._shared, strict=True)}, precise=precise)
             for program, own in zip(programs, storages, strict=True)

@@ -72,7 +72,7 @@ def _step(tile: View) -> int:
     return 1
 
 
-def _paced(instruction: Instruction, target: Target, tiles: list[View], cycles: float) -> float:
+def _stride_cycles(instruction: Instruction, target: Target, tiles: list[View], cycles: float) -> float:
     """``cycles``, longer where a tile's elements are far apart or where its address is known at run time only.
 
     The longer stride counts once, whichever of the tiles have it: the slowest interface sets the pace. Sources:
@@ -116,7 +116,7 @@ def streaming(instruction: Instruction, target: Target) -> float:
     says min(64, N) and is taken to mean max.
     """
     tiles = _tiles(instruction)
-    return _paced(instruction, target, tiles, _elements(tiles))
+    return _stride_cycles(instruction, target, tiles, _elements(tiles))
 
 
 def accumulating(instruction: Instruction, target: Target) -> float:
@@ -178,7 +178,7 @@ def copying(instruction: Instruction, target: Target) -> float:
     tiles = _tiles(instruction)
     moded = instruction.engine is Engine.vector or target.generation >= _V4
     rate = _rate(instruction, target, tiles) if moded else 1
-    return _paced(instruction, target, tiles, _elements(tiles) / rate)
+    return _stride_cycles(instruction, target, tiles, _elements(tiles) / rate)
 
 
 def scaling(instruction: Instruction, target: Target) -> float:
@@ -211,7 +211,7 @@ def two_inputs(instruction: Instruction, target: Target) -> float:
         cycles = cycles / 2 if fast else cycles
     elif in_sbuf and not (fast and instruction["op"] in _SUMS and _contiguous(tiles)):
         cycles *= 2
-    return _paced(instruction, target, tiles, cycles)
+    return _stride_cycles(instruction, target, tiles, cycles)
 
 
 def scanning(instruction: Instruction, target: Target) -> float:
@@ -279,7 +279,7 @@ def transposition(instruction: Instruction, target: Target) -> float:
     if instruction.engine is not Engine.vector:
         return 0
     data = [instruction["data"]]
-    return max(target.timing.vector.interval_cycles, _paced(instruction, target, data, _elements(data)))
+    return max(target.timing.vector.interval_cycles, _stride_cycles(instruction, target, data, _elements(data)))
 
 
 def exponentiation(instruction: Instruction, target: Target) -> float:
@@ -309,7 +309,7 @@ def gpsimd_kernel(instruction: Instruction, target: Target) -> float:
     tiles, operation = _tiles(instruction), instruction.operation
     given = operation.columns.union(operation.writes)
     inputs = sum(arg not in given for arg, _ in instruction.operands)
-    return GPSIMD_START + _paced(instruction, target, tiles, _elements(tiles) * max(1, inputs))
+    return GPSIMD_START + _stride_cycles(instruction, target, tiles, _elements(tiles) * max(1, inputs))
 
 
 def _gather(indices: int, each: int, itemsize: int) -> float:

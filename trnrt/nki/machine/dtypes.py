@@ -44,7 +44,7 @@ class DType(str):
         return str(self)
 
     @property
-    def held(self) -> np.dtype[Any]:
+    def array_dtype(self) -> np.dtype[Any]:
         """The numpy dtype of the array that holds such a tile in the simulator."""
         return np.dtype(np.float32) if self.is_float else self.numpy
 
@@ -135,21 +135,21 @@ def _round_tfloat32(values: Array) -> Array:
 
 
 def _round_through(numpy_dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-    def rounded(values: Array) -> Array:
+    def round_values(values: Array) -> Array:
         return values.astype(numpy_dtype).astype(np.float32)
 
-    return rounded
+    return round_values
 
 
 def _to_integer(numpy_dtype: np.dtype[Any]) -> Callable[[Array], Array]:
     """Nearest-even rounding and saturation; NaN becomes 0."""
     limits = np.iinfo(numpy_dtype)
 
-    def converted(values: Array) -> Array:
+    def convert(values: Array) -> Array:
         wide = np.rint(np.nan_to_num(values.astype(np.float64), nan=0.0))
         return np.clip(wide, limits.min, limits.max).astype(numpy_dtype)
 
-    return converted
+    return convert
 
 
 _ROUNDS: ContextVar[bool] = ContextVar("rounds", default=True)

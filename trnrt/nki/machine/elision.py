@@ -37,7 +37,7 @@ def elided_loads(program: Program, as_bytes: set[int]) -> dict[int, View]:
             if arg in instruction.operation.writes:
                 loaded[tile] += 1
             elif (
-                loaded[tile] < written[tile] or seen_through(view, source) is None
+                loaded[tile] < written[tile] or source_view(view, source) is None
             ):  # read before it is loaded, or no slice
                 del sources[tile]
         for view in instruction.extra:  # run-time indices are read from the tile itself
@@ -101,7 +101,7 @@ def _is_plain_load(instruction: Instruction, constant: set[int]) -> bool:
     )
 
 
-def seen_through(view: View, source: View) -> View | None:
+def source_view(view: View, source: View) -> View | None:
     """``view`` of a tile as a view of what the tile was loaded from; None where it is no plain slice of the tile."""
     if view.cast is not None or view.dynamic is not None:
         return None

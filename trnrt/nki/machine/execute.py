@@ -19,9 +19,9 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError, KernelWarning
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
-from trnrt.nki.machine.elision import elided_loads, seen_through
+from trnrt.nki.machine.elision import elided_loads, source_view
 from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Source, Storage, View
-from trnrt.nki.machine.staging import Stager, byte_storages, typed
+from trnrt.nki.machine.staging import Stager, byte_storages, view_typed
 
 Action = Callable[[], None]
 _SHARED = MemoryRegion.shared_hbm
@@ -68,7 +68,7 @@ def from_host(array: Array, storage: Storage) -> Array:
     if not fits or (given != dtype and not (given.is_float and dtype.is_float)):
         takes, got = f"{dtype} of shape {storage.shape}", f"{given} of shape {array.shape}"
         raise KernelError(f"argument {storage.name!r} takes {takes}; it was given {got}")
-    held = np.ascontiguousarray(array, dtype=dtype.held).reshape(-1)
+    held = np.ascontiguousarray(array, dtype=dtype.array_dtype).reshape(-1)
     rounded = rounder(dtype) if given != dtype or dtype is tfloat32 else None
     return held if rounded is None else rounded(held)
 
@@ -95,21 +95,21 @@ class _Memory:
 
     def __call__(self, view: View) -> Array:
         if view.storage.index in self.sources:
-            through = seen_through(view, self.sources[view.storage.index])
+            through = source_view(view, self.sources[view.storage.index])
             assert through is not None
             view = through
         held = self.held[view.storage.index]
-        return view_array(view, typed(held, view.dtype) if self.as_bytes else held)
+        return view_array(view, view_typed(held, view.dtype) if self.as_bytes else held)
 
     def hold(self, storage: Storage) -> Array:
         """The flat array that holds a storage, made where there is none."""
         if storage.index not in self.held:
-            dtype = storage.dtype.numpy if storage.index in self.as_bytes else storage.dtype.held
+            dtype = storage.dtype.numpy if storage.index in self.as_bytes else storage.dtype.array_dtype
             array = np.full(storage.size, unwritten(storage), dtype)
             self.held[storage.index] = array.view(np.uint8) if storage.index in self.as_bytes else array
         return self.held[storage.index]
 
-    def given(self, storage: Storage, array: Array) -> Array:
+    def convert_input(self, storage: Storage, array: Array) -> Array:
         """A caller's array as the storage is held."""
         held = from_host(array, storage)
         return held.astype(storage.dtype.numpy).view(np.uint8) if storage.index in self.as_bytes else held
@@ -193,7 +193,7 @@ class Executor:
     def load(self, position: int, array: Array) -> None:
         """Put ``array`` into the kernel's tensor argument number ``position``; it stays until replaced."""
         storage = self.program.inputs[position]
-        np.copyto(self._memory.held[storage.index], self._memory.given(storage, array))
+        np.copyto(self._memory.held[storage.index], self._memory.convert_input(storage, array))
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array]:
         """Replay the program. ``None`` keeps the argument that was loaded before (weights, usually)."""
@@ -229,10 +229,10 @@ class Executor:
     def argument(self, position: int) -> Array:
         """What a tensor argument holds after a run."""
         storage = self.program.inputs[position]
-        array = typed(self._memory.hold(storage), storage.dtype).reshape(storage.shape)
+        array = view_typed(self._memory.hold(storage), storage.dtype).reshape(storage.shape)
         return to_host(array, storage.dtype if self.precise else float32)
 
-    def held(self, storage: Storage) -> Array:
+    def storage_array(self, storage: Storage) -> Array:
         """The flat array that holds a storage."""
         return self._memory.hold(storage)
 
@@ -248,7 +248,7 @@ class Executor:
         written = {view.storage.index for instruction in program.instructions for view in instruction.writes()}
         for index, array in program.initial.items():
             storage = program.storages[index]
-            held, given = self._memory.hold(storage), self._memory.given(storage, array)
+            held, given = self._memory.hold(storage), self._memory.convert_input(storage, array)
             np.copyto(held, given)
             if index in written:
                 self._restored.append((held, given))
@@ -312,10 +312,10 @@ class Executor:
         """
         memory = self._memory
         if storage.index not in memory.held:
-            pool = free[storage.size, storage.dtype.held]
+            pool = free[storage.size, storage.dtype.array_dtype]
             if pool and storage.index not in memory.as_bytes:
                 memory.held[storage.index] = pool.pop()
-            array = typed(memory.hold(storage), storage.dtype)
+            array = view_typed(memory.hold(storage), storage.dtype)
             if not overwritten:
                 self._actions.append(partial(array.fill, unwritten(storage)))
 

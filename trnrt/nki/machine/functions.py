@@ -186,7 +186,7 @@ class Range:
     def __str__(self) -> str:
         return self.shown
 
-    def outside(self, x: Array) -> Array | None:
+    def outliers(self, x: Array) -> Array | None:
         """The inputs that are outside; None if there are none. NaN counts as inside: its result is NaN as well."""
         size = np.abs(x) if self.magnitude else x
         least, most = np.float32(self.least), np.float32(self.most)

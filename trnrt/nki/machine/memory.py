@@ -90,7 +90,7 @@ class _Space:
 
     def place(self, tile: Storage, *, keep: bool = False) -> bool:
         """Give a tile an address (with ``keep``: the one it has); False where no gap holds it."""
-        size = _rounded(tile)
+        size = _aligned_bytes(tile)
         start = tile.address[1] if keep and tile.address is not None else self._find(tile, size)
         if start is None:
             return False
@@ -102,7 +102,7 @@ class _Space:
         return True
 
     def _find(self, tile: Storage, size: int) -> int | None:
-        blocked = self._blocked(tile)
+        blocked = self._blocked_spans(tile)
         start = self._fit(size, self.cursor, blocked)
         if start is None and self.cursor:
             start = self._fit(size, 0, blocked)
@@ -110,7 +110,7 @@ class _Space:
             self.cursor = (start // self.layout.bank + 1) * self.layout.bank % self.layout.capacity
         return start
 
-    def _blocked(self, tile: Storage) -> list[Span]:
+    def _blocked_spans(self, tile: Storage) -> list[Span]:
         """The bytes that tiles with fixed addresses take during this tile's life."""
         if not self.pinned:
             return []
@@ -187,11 +187,11 @@ def overflow_notes(program: Program) -> list[str]:
 
 def _place_tiles(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> int:
     """Give the tiles of one memory their addresses; the peak bytes a partition."""
-    rotated = layout.bank is None and _rotated(tiles, spans, layout)
+    rotated = layout.bank is None and _try_rotation(tiles, spans, layout)
     return _most_held(tiles, spans) if rotated else _walk(tiles, spans, layout)
 
 
-def _rotated(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
+def _try_rotation(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
     """Whether the tiles have addresses that rotate: not where a kernel gives some itself, or there is no room."""
     return not any(tile.pinned for tile in tiles) and rotate(tiles, spans, layout.capacity, layout.places)
 
@@ -239,7 +239,7 @@ def _pack(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool
     taken = np.zeros((len(tiles), 4), np.int64)  # first use, last use, start, end
     for count, tile in enumerate(order):
         first, last = spans[tile.index]
-        size = _rounded(tile)
+        size = _aligned_bytes(tile)
         if tile.pinned and tile.address is not None:
             start = tile.address[1]
         else:
@@ -256,7 +256,7 @@ def _pack(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool
     return True
 
 
-def _rounded(tile: Storage) -> int:
+def _aligned_bytes(tile: Storage) -> int:
     return -(-tile.partition_bytes // ALIGNMENT) * ALIGNMENT
 
 

@@ -184,9 +184,9 @@ def reduction(operator: Operator) -> Callable[[Array], Array]:
     assert binary in (_abs_max, _abs_min)
     find = np.argmax if binary is _abs_max else np.argmin
 
-    def chosen(values: Array) -> Array:
+    def choose(values: Array) -> Array:
         backwards = values[..., ::-1]  # of equal magnitudes the last one stays
         at = np.expand_dims(find(np.abs(backwards), axis=-1), -1)
         return np.take_along_axis(backwards, at, axis=-1)[..., 0]
 
-    return chosen
+    return choose

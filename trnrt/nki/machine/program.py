@@ -420,7 +420,7 @@ class Program:
         written = {view.storage.index for instruction in self.instructions for view in instruction.writes()}
         return [position for position, storage in enumerate(self.inputs) if storage.index in written]
 
-    def returned(self, outputs: Sequence[Array]) -> Any:
+    def call_result(self, outputs: Sequence[Array]) -> Any:
         """What a call of the kernel returns: a tuple, the one tensor, or None where it returns none."""
         if self.returns_tuple:
             return tuple(outputs)

@@ -60,9 +60,9 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, dept
     ``tiles`` come in the order of their first use and have no fixed address; ``spans`` is the first and the last
     instruction that touch each; ``depth`` how many times the places that it needs a pool gets at most.
     """
-    pools = _placed(tiles, spans, capacity, depth)
+    pools = _place_pools(tiles, spans, capacity, depth)
     if _depth(pools) < 2 * len(tiles) and len(rounds := _rounds(tiles, spans)) > 1:
-        of_rounds = [_placed(one, spans, capacity, depth) for one in rounds]
+        of_rounds = [_place_pools(one, spans, capacity, depth) for one in rounds]
         if all(of_rounds) and sum(map(_depth, of_rounds)) > _depth(pools):
             pools = [pool for one in of_rounds for pool in one]
     for pool in pools:
@@ -71,18 +71,18 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, dept
     return bool(pools) or not tiles
 
 
-def _placed(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, depth: int) -> list[_Pool]:
+def _place_pools(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, depth: int) -> list[_Pool]:
     """The pools of these tiles with their places, none where the memory can't hold each even once."""
     pools = _pools(tiles, spans)
     fits = _way_to_fit(pools, capacity)
     if fits is None:
-        pools = _parted(pools, spans)
+        pools = _part_pools(pools, spans)
         fits = _way_to_fit(pools, capacity)
     if fits is None:
         return []
     places = [pool.held for pool in pools]
     if not fits(pools, capacity, [pool.held * depth for pool in pools]):
-        one_by_one = _divided(pools, capacity, list(places), depth, _MOST_TRIES) if fits is _fits else None
+        one_by_one = _divide_places(pools, capacity, list(places), depth, _MOST_TRIES) if fits is _fits else None
         places = one_by_one or _Divided(pools, capacity, places, depth, fits).places
         fits(pools, capacity, places)
     _spread(pools, capacity)
@@ -117,12 +117,12 @@ def _way_to_fit(pools: Sequence[_Pool], capacity: int) -> _Fitting | None:
     places = [pool.held for pool in pools]
     if _fits(pools, capacity, places):
         return _fits
-    beside = _beside(pools)
+    beside = _neighbours(pools)
     orders = (partial(_fits_in_order, order, beside) for order in _ORDERS)
     return next((other for other in orders if other(pools, capacity, places)), None)
 
 
-def _parted(pools: Sequence[_Pool], spans: dict[int, Span]) -> list[_Pool]:
+def _part_pools(pools: Sequence[_Pool], spans: dict[int, Span]) -> list[_Pool]:
     """The pools, but of large tiles each by itself: it keeps no place for the next."""
     parted: list[_Pool] = []
     for pool in pools:
@@ -141,10 +141,10 @@ def _pools(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[_Pool]:
 def _pool(members: list[Storage], spans: dict[int, Span]) -> _Pool:
     size = -(-members[0].partition_bytes // ALIGNMENT) * ALIGNMENT
     last = max(spans[tile.index][1] for tile in members)
-    return _Pool(members, size, spans[members[0].index][0], last, _held(members, spans))
+    return _Pool(members, size, spans[members[0].index][0], last, _most_alive(members, spans))
 
 
-def _held(tiles: Sequence[Storage], spans: dict[int, Span]) -> int:
+def _most_alive(tiles: Sequence[Storage], spans: dict[int, Span]) -> int:
     """How many of the tiles are alive at once, at most."""
     alive: list[int] = []
     most = 0
@@ -189,7 +189,7 @@ _ORDERS: tuple[Callable[[_Pool], int], ...] = (
 )
 
 
-def _beside(pools: Sequence[_Pool]) -> list[list[int]]:
+def _neighbours(pools: Sequence[_Pool]) -> list[list[int]]:
     """Of each pool, the others that live at the same time, by their numbers; they come by first use."""
     beside: list[list[int]] = [[] for _ in pools]
     alive: list[int] = []
@@ -235,7 +235,7 @@ def _spread(pools: Sequence[_Pool], capacity: int) -> None:
             start += pool.bytes
 
 
-def _divided(pools: Sequence[_Pool], capacity: int, places: list[int], most: int, tries: int) -> list[int] | None:
+def _divide_places(pools: Sequence[_Pool], capacity: int, places: list[int], most: int, tries: int) -> list[int] | None:
     """The places of each pool where not all can have as many as they want, one after the other, small ones first.
 
     None where that takes more than so many tries.
@@ -268,9 +268,9 @@ class _Divided:
         self._pools, self._capacity, self._fits, self._tries = pools, capacity, fits, _MOST_HALVINGS
         growing = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
         for depth in range(2, most + 1):
-            growing = self._deepened([n for n in growing if places[n] < len(pools[n].tiles)], depth)
+            growing = self._deepen([n for n in growing if places[n] < len(pools[n].tiles)], depth)
 
-    def _deepened(self, numbers: list[int], depth: int) -> list[int]:
+    def _deepen(self, numbers: list[int], depth: int) -> list[int]:
         """Give these pools ``depth`` times what they hold; those that got it."""
         if not numbers or not self._tries:
             return []
@@ -286,7 +286,7 @@ class _Divided:
         if len(numbers) == 1:
             return []
         middle = len(numbers) // 2
-        return self._deepened(numbers[:middle], depth) + self._deepened(numbers[middle:], depth)
+        return self._deepen(numbers[:middle], depth) + self._deepen(numbers[middle:], depth)
 
 
 def _turns(pool: _Pool, spans: dict[int, Span]) -> list[int]:

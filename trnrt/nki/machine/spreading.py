@@ -19,7 +19,7 @@ def elements(instruction: Instruction, marks: Marks) -> dict[str, Array]:
     total = np.zeros((rows, size), np.int32)
     for mark in marks.values():
         np.maximum(total, mark.reshape(rows, -1), out=total)
-    return {"dst": total.reshape(dst.shape)} | _reduced(instruction, total)
+    return {"dst": total.reshape(dst.shape)} | _reduce_marks(instruction, total)
 
 
 def running(instruction: Instruction, marks: Marks) -> dict[str, Array]:
@@ -39,7 +39,7 @@ def rows(instruction: Instruction, marks: Marks) -> dict[str, Array]:
     return {"dst": np.broadcast_to(total, (dst.partitions, dst.free_size)).reshape(dst.shape)}
 
 
-def _reduced(instruction: Instruction, total: Array) -> dict[str, Array]:
+def _reduce_marks(instruction: Instruction, total: Array) -> dict[str, Array]:
     """What an instruction reduces its rows to."""
     result = instruction.args.get("reduce_res")
     return {} if result is None else {"reduce_res": total.max(axis=1).reshape(result.shape)}

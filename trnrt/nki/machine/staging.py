@@ -30,7 +30,7 @@ def byte_storages(program: Program) -> set[int]:
     return {view.storage.index for view in cast if view.cast != view.storage.dtype}
 
 
-def typed(held: Array, dtype: DType) -> Array:
+def view_typed(held: Array, dtype: DType) -> Array:
     """The flat elements of a storage as ``dtype``: the held array itself, or its bytes read as that."""
     return held.view(dtype.numpy) if held.dtype == np.uint8 and dtype.numpy != np.uint8 else held
 
@@ -170,7 +170,7 @@ class Stager:
         array = self._held(storage).reshape(view.shape)
         strides = tuple(step // array.itemsize for step in array.strides)
         skips = instruction.args.get("oob_mode") is oob_mode.skip
-        flat = typed(self._held(view.storage), view.dtype)
+        flat = view_typed(self._held(view.storage), view.dtype)
         operand = StagedOperand(view, flat, array, self._index(view), skips)
         return type(view)(storage, view.shape, strides, 0), operand
 
@@ -184,7 +184,7 @@ class Stager:
             return lambda: np.asarray(cell[0], np.int64)
         tile = dynamic.index_tile
         assert tile is not None
-        elements = typed(self._held(tile.storage), tile.dtype)
+        elements = view_typed(self._held(tile.storage), tile.dtype)
         window = as_strided(
             elements[tile.offset :], tile.shape, tuple(stride * elements.itemsize for stride in tile.strides)
         )

@@ -147,11 +147,11 @@ class _Known:
         """Take an instruction's writes in, and mark what it computes from unwritten memory."""
         spread, found = instruction.operation.spreads, {}
         for arg, view in instruction.operands if spread else ():
-            marks = self._marked(instruction, arg, view) if arg in instruction.operation.reads else None
+            marks = self._operand_marks(instruction, arg, view) if arg in instruction.operation.reads else None
             if marks is not None:
                 found[arg] = marks
         results = spread(instruction, found) if spread and found else {}
-        kept = self._accumulated(instruction) if results or self._marks else None
+        kept = self._kept_marks(instruction) if results or self._marks else None
         self.write(instruction)
         if kept is not None:
             results["dst"] = np.maximum(results.get("dst", 0), kept)
@@ -203,9 +203,9 @@ class _Known:
         shape = (storage.shape[0], storage.partition_elements) if storage.on_chip else storage.shape
         bounds = tuple((int(c.min()), int(c.max())) for c in np.unravel_index(places, shape))
         read = _places(view).size
-        return UnwrittenRead(source, reader, storage, places.size, read, bounds, self._beneath(storage))
+        return UnwrittenRead(source, reader, storage, places.size, read, bounds, self._overlapped_tile(storage))
 
-    def _beneath(self, storage: Storage) -> Storage | None:
+    def _overlapped_tile(self, storage: Storage) -> Storage | None:
         """Another tile that was written at the addresses that a kernel gave to both."""
         for other in self._program.storages if storage.pinned else ():
             if other is not storage and other.pinned and other.index in self._begun and _overlap(storage, other):
@@ -226,7 +226,7 @@ class _Known:
         missing = places[~self._parts[index][places]]
         return missing if missing.size else None
 
-    def _marked(self, instruction: Instruction, arg: str, view: View) -> Array | None:
+    def _operand_marks(self, instruction: Instruction, arg: str, view: View) -> Array | None:
         """The marks of what an operand reads; None if nothing is wrong with it.
 
         What nothing wrote is marked as read here, but for an operand that is reported anyway.
@@ -248,7 +248,7 @@ class _Known:
             found[~written] = len(self._origins)
         return found if found.any() else None
 
-    def _accumulated(self, instruction: Instruction) -> Array | None:
+    def _kept_marks(self, instruction: Instruction) -> Array | None:
         """The marks of a product's destination that stay, because it is added to."""
         accumulates = instruction.args.get("accumulates", False)
         marks = self._marks.get(instruction["dst"].storage.index) if accumulates is not False else None

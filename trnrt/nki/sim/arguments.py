@@ -60,7 +60,7 @@ class Given:
     kwargs: Mapping[str, Any]
     tensors: Mapping[int, Any]
 
-    def returned(self, result: Any) -> Any:
+    def call_result(self, result: Any) -> Any:
         """What the kernel returned as the caller's own kind: PyTorch tensors if any argument is one, else arrays."""
         like = next((tensor for tensor in self.tensors.values() if _is_torch(tensor)), None)
         if like is None or result is None:
@@ -72,7 +72,7 @@ class Given:
     def target(self, name: str, array: Array, others: Sequence[Array]) -> Target:
         """Where the kernel's writes to an argument go; KernelError where the caller would not see them."""
         value = self.tensors.get(id(array), array)
-        shared = value is array or np.may_share_memory(_converted(value), array)
+        shared = value is array or np.may_share_memory(_to_array(value), array)
         problem = None
         if not array.flags.writeable:
             problem = "is read-only"
@@ -119,16 +119,18 @@ def host_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
         return array
 
     keep: list[Array] = []  # so that no two have one identity
-    called = tuple(over(host, names[i] if i < len(names) else f"argument {i}", arg) for i, arg in enumerate(args))
-    return Given(kernel, called, {name: over(host, name, value) for name, value in kwargs.items()}, tensors)
+    called = tuple(
+        map_tensors(host, names[i] if i < len(names) else f"argument {i}", arg) for i, arg in enumerate(args)
+    )
+    return Given(kernel, called, {name: map_tensors(host, name, value) for name, value in kwargs.items()}, tensors)
 
 
-def over(function: Callable[[str, Any], Any], name: str, value: Any) -> Any:
+def map_tensors(function: Callable[[str, Any], Any], name: str, value: Any) -> Any:
     """``function(name, value)``; of a list, tuple or dict that holds tensors, of each item."""
     if type(value) in (list, tuple) and _holds_tensors(value):
-        return type(value)(over(function, f"{name}[{i}]", item) for i, item in enumerate(value))
+        return type(value)(map_tensors(function, f"{name}[{i}]", item) for i, item in enumerate(value))
     if type(value) is dict and _holds_tensors(value.values()):
-        return {key: over(function, f"{name}[{key!r}]", item) for key, item in value.items()}
+        return {key: map_tensors(function, f"{name}[{key!r}]", item) for key, item in value.items()}
     return function(name, value)
 
 
@@ -181,7 +183,7 @@ def _is_torch(value: Any) -> bool:
 
 def _read(kernel: str, name: str, value: Any) -> Array:
     try:
-        return _converted(value)
+        return _to_array(value)
     except KernelError:
         raise
     except Exception as error:
@@ -192,7 +194,7 @@ def _read(kernel: str, name: str, value: Any) -> Array:
         ) from error
 
 
-def _converted(value: Any) -> Array:
+def _to_array(value: Any) -> Array:
     """A tensor as an array, which shares its memory where that can be."""
     if not _is_torch(value):
         return np.asarray(value) if hasattr(value, "__array__") else np.from_dlpack(value)

@@ -19,15 +19,15 @@ from trnrt.nki.machine.execute import Executor, warn_at, without_collection
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
-from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, over
+from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.printing import printing, show
 from trnrt.nki.sim.scheduling import Edge, apply, check_names, edges_of
 from trnrt.nki.sim.strict import check_file
 from trnrt.nki.sim.tensor import NkiTensor
-from trnrt.nki.sim.trace import Tracer, activated, is_tracing, source_of
+from trnrt.nki.sim.trace import Tracer, activate, is_tracing, source_of
 
-__all__ = ["Kernel", "Simulated", "Spec", "intercepted", "jit", "simulate", "trace"]
+__all__ = ["Kernel", "Simulated", "Spec", "intercept_calls", "jit", "simulate", "trace"]
 
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 PRECISION_VARIABLE = "NKI_PRECISE_FP"
@@ -111,10 +111,10 @@ def trace(
         # The kernel of a model that computes nothing returns an empty tuple: its outputs are its inputs.
         if not traced.returns_tuple:
             _check_result([traced])
-        (program,) = _finished([traced], made.schedule, limited=limited)
+        (program,) = _finish_programs([traced], made.schedule, limited=limited)
     if strict:
         check_file(function)
-    return _warned([program])[0]
+    return _warn_doubts([program])[0]
 
 
 def simulate(
@@ -165,10 +165,10 @@ class Simulated:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = host_arguments(self.function, args, kwargs)
         if _interceptors:
-            return given.returned(_interceptors[-1](self, given.args, dict(given.kwargs)))
+            return given.call_result(_interceptors[-1](self, given.args, dict(given.kwargs)))
         bound = _bind(self.function, given.args, given.kwargs)
         values: list[Any] = []
-        _mapped(bound, lambda name, value: values.append(value))
+        _map_arguments(bound, lambda name, value: values.append(value))
         if any(isinstance(value, Spec) for value in values):
             raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
         arrays = [value for value in values if isinstance(value, np.ndarray)]
@@ -180,7 +180,7 @@ class Simulated:
         outputs = executor.run(arrays)
         for at, target in zip(executor.changes, targets, strict=True):
             target.fill(executor.argument(at))
-        return given.returned(executor.program.returned(outputs))
+        return given.call_result(executor.program.call_result(outputs))
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -202,14 +202,14 @@ class Simulated:
         with without_collection():
             traced = [_trace(self.function, bound, tracer) for tracer in tracers]
             _check_result(traced)
-            return _finished(traced, self.kernel.schedule, limited=self.capacity)
+            return _finish_programs(traced, self.kernel.schedule, limited=self.capacity)
 
     def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
         if key not in self._compiled:
             tracers = [self._tracer(core) for core in range(self.cores)]
             try:
                 with printing(arrays, precise=self.precise):
-                    programs = _warned(self._programs(bound, tracers))
+                    programs = _warn_doubts(self._programs(bound, tracers))
                 alone = self.cores == 1
                 self._compiled[key] = (
                     Executor(programs[0], precise=self.precise) if alone else CoreGroup(programs, precise=self.precise)
@@ -222,7 +222,7 @@ class Simulated:
 
 
 @contextmanager
-def intercepted(interceptor: Interceptor) -> Iterator[None]:
+def intercept_calls(interceptor: Interceptor) -> Iterator[None]:
     """Calls of kernels by the host go to ``interceptor``, and are not run."""
     _interceptors.append(interceptor)
     try:
@@ -280,8 +280,8 @@ def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
     """Run ``function`` as a kernel; ``bound`` keeps its values, tensors take the place of arrays in a copy of it."""
-    arguments = _mapped(bound, lambda name, value: _tensor_argument(tracer, name, value))
-    with activated(tracer):
+    arguments = _map_arguments(bound, lambda name, value: _tensor_argument(tracer, name, value))
+    with activate(tracer):
         result = _run(function, arguments)
     if tracer.open_loops:
         place = tracer.loop_place()
@@ -291,7 +291,7 @@ def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: 
         )
     program = tracer.program
     program.returns_tuple = isinstance(result, (tuple, list))
-    program.outputs = list(_returned(result, tracer))
+    program.outputs = list(_check_outputs(result, tracer))
     return program
 
 
@@ -305,7 +305,7 @@ def _check_result(programs: Sequence[Program]) -> None:
         )
 
 
-def _finished(programs: list[Program], schedule: tuple[Edge, ...], *, limited: bool) -> list[Program]:
+def _finish_programs(programs: list[Program], schedule: tuple[Edge, ...], *, limited: bool) -> list[Program]:
     """The programs of a kernel's cores in their final order, their tiles with addresses."""
     check_names(programs, schedule)
     for program in programs:
@@ -316,24 +316,24 @@ def _finished(programs: list[Program], schedule: tuple[Edge, ...], *, limited: b
     return programs
 
 
-def _warned(programs: list[Program]) -> list[Program]:
+def _warn_doubts(programs: list[Program]) -> list[Program]:
     """The programs of a kernel's cores, after a warning of each line that the hardware may refuse."""
     for doubt in {(doubt.source, doubt.rule.name): doubt for program in programs for doubt in program.doubts}.values():
         warn_at(doubt.source, str(doubt))
     return programs
 
 
-def _mapped(bound: inspect.BoundArguments, function: Callable[[str, Any], Any]) -> inspect.BoundArguments:
+def _map_arguments(bound: inspect.BoundArguments, function: Callable[[str, Any], Any]) -> inspect.BoundArguments:
     """``bound`` with ``function(name, value)`` in the place of each value, those of ``*args`` and ``**kwargs`` too."""
     mapped = inspect.BoundArguments(bound.signature, bound.arguments.copy())
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            mapped.arguments[name] = tuple(over(function, f"{name}[{i}]", item) for i, item in enumerate(value))
+            mapped.arguments[name] = tuple(map_tensors(function, f"{name}[{i}]", item) for i, item in enumerate(value))
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            mapped.arguments[name] = {key: over(function, key, item) for key, item in value.items()}
+            mapped.arguments[name] = {key: map_tensors(function, key, item) for key, item in value.items()}
         else:
-            mapped.arguments[name] = over(function, name, value)
+            mapped.arguments[name] = map_tensors(function, name, value)
     return mapped
 
 
@@ -372,7 +372,7 @@ def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
         raise KernelError(f"kernel {function.__name__}: {what}\n  at {source}", hint=hint) from error
 
 
-def _returned(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
+def _check_outputs(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
     kernel, outputs = tracer.program.kernel, result if isinstance(result, (tuple, list)) else (result,)
     if result is None:
         return ()

@@ -50,7 +50,7 @@ class PsumWriters:
         found = "foreign" if FOREIGN in writers else "matmul"
         if writers <= self._added_to or not writers & self._added_to:
             return writers <= self._added_to, found
-        return np.isin(self._of(view), list(self._added_to)), found
+        return np.isin(self._last_writers(view), list(self._added_to)), found
 
     def _write(self, view: View, writer: int) -> None:
         index = view.storage.index
@@ -66,9 +66,9 @@ class PsumWriters:
         if self._latest.get(index) != latest:
             state = self._state(view.storage)
             if _other_size(view):
-                state[_touched(view)] = writer
+                state[_touched_elements(view)] = writer
             else:
-                _strided(state, view)[...] = writer
+                _view_state(state, view)[...] = writer
             self._latest[index] = latest
 
     def _writers(self, view: View) -> set[int]:
@@ -77,12 +77,14 @@ class PsumWriters:
         if index in self._whole:
             return {self._whole[index]}
         window, writer = self._latest.get(index, (None, NOTHING))
-        return {writer} if window == _window(view) else set(np.flatnonzero(np.bincount(self._of(view).ravel())))
+        return (
+            {writer} if window == _window(view) else set(np.flatnonzero(np.bincount(self._last_writers(view).ravel())))
+        )
 
-    def _of(self, view: View) -> Array:
+    def _last_writers(self, view: View) -> Array:
         """What wrote each element of a view last; of what an element spans, the latest of the writers' numbers."""
         state = self._state(view.storage)
-        return state[_touched(view)].max(axis=-1) if _other_size(view) else _strided(state, view)
+        return state[_touched_elements(view)].max(axis=-1) if _other_size(view) else _view_state(state, view)
 
     def _state(self, storage: Storage) -> Array:
         state = self._elements.get(storage.index)
@@ -97,11 +99,11 @@ def _other_size(view: View) -> bool:
     return view.cast is not None and view.cast.itemsize != view.storage.dtype.itemsize
 
 
-def _strided(state: Array, view: View) -> Array:
+def _view_state(state: Array, view: View) -> Array:
     return np.lib.stride_tricks.as_strided(state[view.offset :], view.shape, view.strides)
 
 
-def _touched(view: View) -> Array:
+def _touched_elements(view: View) -> Array:
     """The elements of the storage that each element of a view of another size lies on, along a last dimension."""
     size, unit = view.dtype.itemsize, view.storage.dtype.itemsize
     return (element_places(view) * size // unit)[..., np.newaxis] + np.arange(max(1, size // unit))

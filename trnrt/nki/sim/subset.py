@@ -19,7 +19,7 @@ from trnrt.nki.sim.subset_source import (
     SourceFile,
     code_children,
     methods,
-    reached,
+    reachable_definitions,
     read,
     scope_of,
     syntax_finding,
@@ -52,7 +52,7 @@ def check_source(
     roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
     classes = [*file.classes.values()] if all_functions else []
     found = list(_in_nodes(file.lambdas, "code", Scope(file)))
-    for node in reached(file, roots, classes):
+    for node in reachable_definitions(file, roots, classes):
         if isinstance(node, ast.expr):
             found += _in_nodes(value_nodes(node), "values", Scope(file))
         elif isinstance(node, ast.ClassDef):

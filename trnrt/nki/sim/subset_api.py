@@ -149,7 +149,7 @@ def _advice(name: str, known: set[str], api: ApiTable) -> tuple[str, str]:
 
 def _uses(file: SourceFile, api: ApiTable) -> Iterator[tuple[ast.AST, str]]:
     """Every whole attribute chain or name that an import makes a path of the API, and every import of such a path."""
-    shadows = {n: bound_names(n) - _imported_in(n) for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef)}
+    shadows = {n: bound_names(n) - _imported_names(n) for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef)}
     for node in ast.walk(file.tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             paths = [file.imports[alias.asname or alias.name] for alias in node.names if alias.name != "*"]
@@ -165,7 +165,7 @@ def _uses(file: SourceFile, api: ApiTable) -> Iterator[tuple[ast.AST, str]]:
         yield from ((node, path) for path in paths if any(path.startswith(f"{m}.") for m in api.modules))
 
 
-def _imported_in(function: ast.FunctionDef) -> set[str]:
+def _imported_names(function: ast.FunctionDef) -> set[str]:
     imports = [n for n in ast.walk(function) if isinstance(n, (ast.Import, ast.ImportFrom))]
     return {alias.asname or alias.name.split(".")[0] for node in imports for alias in node.names}
 

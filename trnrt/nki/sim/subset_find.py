@@ -221,18 +221,20 @@ def _is_no_reorder(node: ast.With, scope: Scope) -> bool:
     if len(node.items) != 1 or node.items[0].optional_vars is not None:
         return False
     call = node.items[0].context_expr
-    return _called(call, scope) == "no_reorder" and isinstance(call, ast.Call) and not call.args and not call.keywords
+    return (
+        _called_name(call, scope) == "no_reorder" and isinstance(call, ast.Call) and not call.args and not call.keywords
+    )
 
 
-def _called(node: ast.AST, scope: Scope) -> str:
+def _called_name(node: ast.AST, scope: Scope) -> str:
     """The last name of what a call calls; the compiler knows loops and blocks by it, whatever module hands them on."""
     return scope.file.path_of(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
 def _is_dynamic_loop(node: ast.AST, scope: Scope) -> bool:
     if isinstance(node, ast.For):
-        return _called(node.iter, scope) == "dynamic_range"
-    return _called(node, scope) in LOOP_FUNCTIONS
+        return _called_name(node.iter, scope) == "dynamic_range"
+    return _called_name(node, scope) in LOOP_FUNCTIONS
 
 
 def exits_of_dynamic_loop(node: ast.For, scope: Scope) -> Iterator[Place]:
@@ -256,7 +258,7 @@ def loop_body_returns(name: str, wants_value: bool) -> Find:
     """Calls of the loop function ``name`` whose body returns a value although it must not, or the reverse."""
 
     def find(node: ast.Call, scope: Scope) -> Iterator[Place]:
-        body = _loop_body(node, scope) if _called(node, scope) == name else None
+        body = _loop_body(node, scope) if _called_name(node, scope) == name else None
         if body is None:
             return
         returns = [n for n in ast.walk(body) if isinstance(n, ast.Return) and n.value is not None]
@@ -270,7 +272,7 @@ def loop_body_returns(name: str, wants_value: bool) -> Find:
 
 def _loop_body(call: ast.Call, scope: Scope) -> Function | None:
     given = [k.value for k in call.keywords if k.arg == "body_fun"]
-    given += call.args[LOOP_FUNCTIONS[_called(call, scope)] :][:1]
+    given += call.args[LOOP_FUNCTIONS[_called_name(call, scope)] :][:1]
     name = given[0].id if given and isinstance(given[0], ast.Name) else ""
     nested = [n for n in ast.walk(scope.root) if isinstance(n, ast.FunctionDef)] if scope.root else []
     return {**scope.file.functions, **{n.name: n for n in nested}}.get(name)
@@ -287,7 +289,7 @@ def nested_function(node: Function, scope: Scope) -> bool:
 def _is_loop_argument(use: ast.Name, scope: Scope) -> bool:
     parent = scope.file.parents[use]
     call = scope.file.parents[parent] if isinstance(parent, ast.keyword) else parent
-    return _called(call, scope) in LOOP_FUNCTIONS and use is not getattr(call, "func", None)
+    return _called_name(call, scope) in LOOP_FUNCTIONS and use is not getattr(call, "func", None)
 
 
 # Functions and what they see

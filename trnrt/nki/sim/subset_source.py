@@ -72,10 +72,10 @@ class SourceFile:
     @property
     def lambdas(self) -> list[ast.Lambda]:
         """Entries that are lambda expressions."""
-        return [n for n in ast.walk(self.tree) if isinstance(n, ast.Lambda) and n.lineno in self._unnamed]
+        return [n for n in ast.walk(self.tree) if isinstance(n, ast.Lambda) and n.lineno in self._unnamed_lines]
 
     @property
-    def _unnamed(self) -> frozenset[int]:
+    def _unnamed_lines(self) -> frozenset[int]:
         return self.entries - {_first_line(kernel) for kernel in self.kernels}
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -129,7 +129,7 @@ def read(source: str, filename: str, entries: Collection[int] = ()) -> SourceFil
         elif isinstance(statement, ast.ClassDef):
             classes[statement.name] = statement
         else:
-            values.update(_assigned(statement))
+            values.update(_assignments(statement))
     rebound = frozenset(name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
     return SourceFile(filename, tree, parents, _imports(tree), functions, classes, values, rebound, frozenset(entries))
 
@@ -187,7 +187,9 @@ def code_children(node: ast.AST) -> list[ast.AST]:
     return list(ast.iter_child_nodes(node))
 
 
-def reached(file: SourceFile, roots: list[Function], classes: list[ast.ClassDef]) -> list[Definition | ast.expr]:
+def reachable_definitions(
+    file: SourceFile, roots: list[Function], classes: list[ast.ClassDef]
+) -> list[Definition | ast.expr]:
     """``roots`` and ``classes``, and every function, class and module-level value of the file that they name."""
     known: dict[str, Definition | ast.expr] = {**file.values, **file.classes, **file.functions}
     found: dict[Definition | ast.expr, None] = dict.fromkeys([*roots, *classes])
@@ -265,7 +267,7 @@ def _module_level(tree: ast.Module) -> Iterator[ast.stmt]:
             work.extend(reversed([c for c in ast.iter_child_nodes(node) if not isinstance(c, ast.expr)]))
 
 
-def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+def _assignments(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             for name in ast.walk(target):

@@ -97,15 +97,15 @@ class NkiTensor(DeviceValue, View):
         if not isinstance(index, (Register, View)):
             return self[(slice(None),) * dim + (index,)]
         dim = self._free_dim(dim, "select with a run-time index")
-        dynamic = self._indexed("select", Dynamic(index, None, self.strides[dim], self.shape[dim]))
-        view = self._replaced(dim, dim + 1, [], [])
+        dynamic = self._check_index("select", Dynamic(index, None, self.strides[dim], self.shape[dim]))
+        view = self._replace_dims(dim, dim + 1, [], [])
         return NkiTensor(self.storage, view.shape, view.strides, self.offset, self.cast, dynamic, self.bounded)
 
     def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
         """Row ``vector_offset[p]`` of an HBM tensor for each partition p, looked up at run time."""
         if self._dim(dim, "vector_select") != 0 or self.on_chip:
             raise KernelError(f"vector_select({dim}) of {self}: it selects along dimension 0 of a tensor in HBM")
-        dynamic = self._indexed("vector_select", Dynamic(None, vector_offset, self.strides[0], self.shape[0]))
+        dynamic = self._check_index("vector_select", Dynamic(None, vector_offset, self.strides[0], self.shape[0]))
         shape = (vector_offset.shape[0], *self.shape[1:])
         return NkiTensor(self.storage, shape, self.strides, self.offset, self.cast, dynamic, self.bounded)
 
@@ -115,7 +115,7 @@ class NkiTensor(DeviceValue, View):
             f"indirect() of {self}: tensor indirection (trn3) is not modelled; gather by DMA (vector_select)"
         )
 
-    def _indexed(self, method: str, dynamic: Dynamic) -> Dynamic:
+    def _check_index(self, method: str, dynamic: Dynamic) -> Dynamic:
         """``dynamic`` after checking that its index is a tile that can be one, and the only one."""
         if self.dynamic is not None:
             raise KernelError(f"{method}() on {self}: it has a run-time index already, and can't have two")
@@ -173,7 +173,7 @@ class NkiTensor(DeviceValue, View):
             raise KernelError(f"permute({tuple(dims)}) is not an order of the {self.ndim} dimensions of {self}")
         if self.on_chip and dims[0] != 0:
             raise KernelError(f"permute({tuple(dims)}) moves the partition dimension of {self}; nc_transpose does that")
-        return self._with([self.shape[d] for d in dims], [self.strides[d] for d in dims])
+        return self._with_dims([self.shape[d] for d in dims], [self.strides[d] for d in dims])
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
         """Repeat a dimension of size 1 (stride 0)."""
@@ -182,7 +182,7 @@ class NkiTensor(DeviceValue, View):
             raise KernelError(f"broadcast({dim}, {size}) of {self}: dimension {dim} is {self.shape[dim]}, not 1")
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = size, 0
-        return self._with(shape, strides)
+        return self._with_dims(shape, strides)
 
     def expand_dim(self, dim: int) -> NkiTensor:
         """Insert a dimension of size 1 before ``dim``."""
@@ -190,14 +190,14 @@ class NkiTensor(DeviceValue, View):
         shape, strides = list(self.shape), list(self.strides)
         strides.insert(dim, shape[dim] * strides[dim] if dim < self.ndim else 1)
         shape.insert(dim, 1)
-        return self._with(shape, strides)
+        return self._with_dims(shape, strides)
 
     def squeeze_dim(self, dim: int) -> NkiTensor:
         """Remove a dimension of size 1."""
         dim = self._free_dim(dim, "squeeze_dim")
         if self.shape[dim] != 1:
             raise KernelError(f"squeeze_dim({dim}) of {self}: dimension {dim} is {self.shape[dim]}, not 1")
-        return self._replaced(dim, dim + 1, [], [])
+        return self._replace_dims(dim, dim + 1, [], [])
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> NkiTensor:
         """Split one dimension; one size may be -1."""
@@ -206,7 +206,7 @@ class NkiTensor(DeviceValue, View):
         if len(sizes) != 1:
             self._free_dim(dim, "reshape_dim")
         strides = [self.strides[dim] * prod(sizes[k + 1 :]) for k in range(len(sizes))]
-        return self._replaced(dim, dim + 1, sizes, strides)
+        return self._replace_dims(dim, dim + 1, sizes, strides)
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
         """Merge the dimensions ``start_dim`` to ``end_dim`` (inclusive), which must be contiguous."""
@@ -215,17 +215,17 @@ class NkiTensor(DeviceValue, View):
         merged = _merge(self.shape[start:end], self.strides[start:end])
         if merged is None or start >= end:
             raise KernelError(f"flatten_dims({start_dim}, {end_dim}): those dimensions of {self} are not contiguous")
-        return self._replaced(start, end, merged[:1], merged[1:])
+        return self._replace_dims(start, end, merged[:1], merged[1:])
 
     def reshape(self, shape: Sequence[int]) -> NkiTensor:
         """Another shape over the same elements; on chip the partition dimension keeps its size."""
         sizes = _infer(tuple(shape), self.size, self)
         if not self.on_chip:
-            return self._with(sizes, _reshaped_strides(self.shape, self.strides, sizes, self))
+            return self._with_dims(sizes, _reshaped_strides(self.shape, self.strides, sizes, self))
         if not sizes or sizes[0] != self.shape[0]:
             raise KernelError(f"reshape({sizes}) of {self}: the partition dimension must stay {self.shape[0]}")
         free = _reshaped_strides(self.shape[1:], self.strides[1:], sizes[1:], self)
-        return self._with(sizes, [self.strides[0], *free])
+        return self._with_dims(sizes, [self.strides[0], *free])
 
     def ap(
         self,
@@ -275,7 +275,7 @@ class NkiTensor(DeviceValue, View):
         dim = self._dim(indirect_dim, "ap(indirect_dim)")
         if vector is not None and (dim != 0 or self.on_chip):
             raise KernelError(f"ap(): vector_offset on {self}; it indexes dimension 0 of a tensor in HBM")
-        return self._indexed("ap", Dynamic(scalar, vector, self.strides[dim], self.shape[dim]))
+        return self._check_index("ap", Dynamic(scalar, vector, self.strides[dim], self.shape[dim]))
 
     def check_bounds(self, operation: str, arg: str) -> None:
         """KernelError that names the argument, if the view leaves its storage or, on chip, the partition."""
@@ -319,13 +319,13 @@ class NkiTensor(DeviceValue, View):
             raise KernelError(f"{method}() on the partition dimension of {self}; it works on free dimensions")
         return found
 
-    def _replaced(self, start: int, end: int, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
+    def _replace_dims(self, start: int, end: int, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
         """The view with others in the place of dimensions ``start`` to ``end`` (exclusive)."""
-        return self._with(
+        return self._with_dims(
             [*self.shape[:start], *shape, *self.shape[end:]], [*self.strides[:start], *strides, *self.strides[end:]]
         )
 
-    def _with(self, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
+    def _with_dims(self, shape: Sequence[int], strides: Sequence[int]) -> NkiTensor:
         return NkiTensor(self.storage, tuple(shape), tuple(strides), self.offset, self.cast, self.dynamic, self.bounded)
 
 

@@ -108,7 +108,7 @@ class Tracer:
         start = data.start_partition + (data.storage.address[0] if data.storage.address else 0)
         return self._accumulators[engine][start : start + data.partitions]
 
-    def initialised(self, name: str, dtype: DType, buffer: MemoryRegion, array: Array) -> NkiTensor:
+    def initial_tensor(self, name: str, dtype: DType, buffer: MemoryRegion, array: Array) -> NkiTensor:
         """A tensor that holds ``array`` when the program starts: the same one for the same name, if there is a name."""
         known = self._initialised.get((name, dtype)) if name else None
         if known is None:
@@ -172,13 +172,13 @@ class Tracer:
             if isinstance(value, View):
                 self._check_tensor(operation, arg, value)
             elif not (value is None and arg in operation.optional) and arg not in operation.numbers:
-                raise KernelError(f"{operation.name}: {arg} is {_shown(value)}; it must be a tensor")
+                raise KernelError(f"{operation.name}: {arg} is {_kind_text(value)}; it must be a tensor")
         for arg in operation.numbers:
             value = args[arg]
             if isinstance(value, View) and arg in operation.tensors:
                 continue
             if not isinstance(value, _NUMBER) and not (value is None and arg in operation.optional):
-                raise KernelError(f"{operation.name}: {arg} is {_shown(value)}; it must be a number")
+                raise KernelError(f"{operation.name}: {arg} is {_kind_text(value)}; it must be a number")
 
     def _check_tensor(self, operation: Operation, arg: str, view: View) -> None:
         storages, index = self.program.storages, view.storage.index
@@ -203,7 +203,7 @@ class Tracer:
         return source, outer.f_lineno if outer is not None else 0
 
 
-def _shown(value: object) -> str:
+def _kind_text(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
@@ -222,7 +222,7 @@ _ACTIVE: ContextVar[Tracer | None] = ContextVar("active_tracer", default=None)
 
 
 @contextmanager
-def activated(tracer: Tracer) -> Iterator[Tracer]:
+def activate(tracer: Tracer) -> Iterator[Tracer]:
     """Make ``tracer`` the one that `nl` and `nisa` calls append to."""
     token = _ACTIVE.set(tracer)
     try:

@@ -64,7 +64,7 @@ def coordinates(axis: Axis) -> Array:
     elif axis.mode == "align_corners":
         place = place * (size - one) / (result - one) if axis.result > 1 else place
     elif axis.mode == "tf_crop_and_resize":
-        place = _cropped(axis, place)
+        place = _crop_coordinates(axis, place)
     elif axis.mode == "pytorch_half_pixel" and axis.result == 1:
         place = np.zeros(1, single)
     elif axis.mode == "half_pixel_symmetric":
@@ -76,7 +76,7 @@ def coordinates(axis: Axis) -> Array:
     return place.astype(single)
 
 
-def _cropped(axis: Axis, place: Array) -> Array:
+def _crop_coordinates(axis: Axis, place: Array) -> Array:
     """The coordinates of tf_crop_and_resize."""
     last, start, end = np.float32(axis.size - 1), np.float32(axis.roi[0]), np.float32(axis.roi[1])
     if axis.result > 1:
@@ -84,7 +84,7 @@ def _cropped(axis: Axis, place: Array) -> Array:
     return np.full(1, 0.5 * np.float64(start + end) * np.float64(last))
 
 
-def outside(axis: Axis) -> Array:
+def outside_mask(axis: Axis) -> Array:
     """(result,): whether a result is the attribute extrapolation_value."""
     places = coordinates(axis)
     if axis.mode != "tf_crop_and_resize" or axis.scale == 1:
@@ -108,7 +108,7 @@ def nearest_indices(axis: Axis, rounding: str) -> Array:
     else:
         nearest = below
     indices = np.clip(nearest.astype(np.int64), 0, axis.size - 1)
-    return np.where(outside(axis), -1, indices)
+    return np.where(outside_mask(axis), -1, indices)
 
 
 def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = False) -> Array:
@@ -119,7 +119,7 @@ def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = F
     """
     if antialias and axis.size == axis.result:
         # onnxruntime copies along such an axis, whatever its scale.
-        return np.where(outside(axis)[:, None], 0, np.eye(axis.size)).astype(np.float32)
+        return np.where(outside_mask(axis)[:, None], 0, np.eye(axis.size)).astype(np.float32)
     places = coordinates(axis).astype(np.float64)
     reach = max(1.0, 1 / axis.scale) if antialias else 1.0
     first = np.floor(places - reach).astype(np.int64)
@@ -128,7 +128,7 @@ def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = F
     if exclude_outside:
         weights = np.where((taps < 0) | (taps >= axis.size), 0, weights)
     total = weights.sum(axis=1, keepdims=True)
-    weights = np.where(outside(axis)[:, None], 0, weights / np.where(total == 0, 1, total))
+    weights = np.where(outside_mask(axis)[:, None], 0, weights / np.where(total == 0, 1, total))
     matrix = np.zeros((axis.result, axis.size))
     rows = np.broadcast_to(np.arange(axis.result)[:, None], taps.shape)
     np.add.at(matrix, (rows, np.clip(taps, 0, axis.size - 1)), weights)

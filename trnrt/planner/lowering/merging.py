@@ -28,7 +28,7 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
         follower = readers.get(step.output, [])
         if step.output in leaving or len(follower) != 1 or _kept_apart(lowering, lowering.steps[follower[0]]):
             continue
-        merged = _merged(step, lowering.steps[follower[0]])
+        merged = _merge_steps(step, lowering.steps[follower[0]])
         if merged is None:
             continue
         for source in step.sources:
@@ -49,7 +49,7 @@ def _kept_apart(lowering: Lowering, reader: Step) -> bool:
     return bool(reader.nodes) and reader.nodes[-1] in lowering.no_fuse
 
 
-def _merged(first: object, second: object) -> ComputeStep | None:
+def _merge_steps(first: object, second: object) -> ComputeStep | None:
     """Both as one step, or None where that can't be."""
     if not isinstance(first, ComputeStep) or not isinstance(second, ComputeStep) or first.shape != second.shape:
         return None

@@ -55,7 +55,7 @@ def is_quantised(node: ir.Node) -> bool:
     return node.op_type.startswith("QLinear") or any(r is not None and r.lowering is QUANTISED for r in found)
 
 
-def summed_up(graph: ir.Graph, blockers: list[Blocker]) -> list[Blocker]:
+def summarize_blockers(graph: ir.Graph, blockers: list[Blocker]) -> list[Blocker]:
     """The blockers, or the one that says it all: that the model is quantised."""
     quantised = [node for node in graph if is_quantised(node)]
     if not quantised or not blockers:

@@ -48,7 +48,7 @@ class View:
         )
         return tuple(order.index(d) for d in range(len(order))) if straight.is_whole else None
 
-    def through(self, node: str) -> View:
+    def with_node(self, node: str) -> View:
         """The same view as the output of one more node."""
         return replace(self, nodes=(*self.nodes, node))
 

@@ -157,7 +157,7 @@ class Lowering:
             raise Blocked("an input that the kernel needs is left out")
         self.shape(value)
         self._check_dtype(value, short_integers)
-        if self.on_host(value):
+        if self.is_on_host(value):
             raise Blocked(f"{value.name!r} is made on the host from a final index; no arithmetic can follow it")
         return self._view(value)
 
@@ -218,7 +218,7 @@ class Lowering:
         root = self.root(value)
         return root in self._inputs or any(step.output == root for step in self.steps)
 
-    def on_host(self, value: ir.Value | None) -> bool:
+    def is_on_host(self, value: ir.Value | None) -> bool:
         """Whether a value is computed on the host (a final index or label)."""
         return value is not None and value.name in self._on_host
 
@@ -250,22 +250,22 @@ class Lowering:
     def view(self, node: ir.Node, source: ir.Value, why: str) -> None:
         """Declare the node's first output to be ``source`` in another shape."""
         made, shape = node.outputs[0], self.shape(node.outputs[0])
-        if self.on_host(source):
+        if self.is_on_host(source):
             self._on_host.add(value_name(made))
         view = self._view(source)
         other = view.reshape(shape)
         if other is None:  # the elements of a view that is not dense, in another order of dimensions
             whole = self.operand_of(view)
             other = View.whole(whole.value, shape)
-        self.view_as(node, made, other, why)
+        self.add_view(node, made, other, why)
 
-    def view_as(self, node: ir.Node, made: ir.Value, view: View, why: str) -> None:
+    def add_view(self, node: ir.Node, made: ir.Value, view: View, why: str) -> None:
         """Declare an output of the node to be a view."""
         assert view.shape == self.shape(made), (view.shape, made)
-        self._views[value_name(made)] = view.through(node_name(node))
+        self._views[value_name(made)] = view.with_node(node_name(node))
         self.report(node, "view", why)
 
-    def stored_as(self, made: ir.Value, view: View) -> None:
+    def set_view(self, made: ir.Value, view: View) -> None:
         """Say that a step has stored an output in the order that ``view`` reads."""
         assert view.shape == self.shape(made), (view.shape, made)
         self._views[value_name(made)] = view
@@ -274,7 +274,7 @@ class Lowering:
         """Copy outputs of the model that are views which the host can't read: it only gives elements another shape."""
         for value in self.graph.outputs:
             view = self._views.get(value_name(value))
-            if view is not None and not view.is_whole and not self.on_host(value):
+            if view is not None and not view.is_whole and not self.is_on_host(value):
                 try:
                     copy = self.operand_of(view)
                 except Blocked as blocked:
@@ -284,7 +284,7 @@ class Lowering:
                     continue
                 self._views[value_name(value)] = View.whole(copy.value, view.shape)
 
-    def to_host(self, node: ir.Node, compute: Callable[..., Array], why: str) -> None:
+    def run_on_host(self, node: ir.Node, compute: Callable[..., Array], why: str) -> None:
         """Run a boundary node on the host."""
         for value in node.inputs:
             constant = self.constant(value)
@@ -319,13 +319,13 @@ class Lowering:
         """Whether an output of the model is a list that the host makes."""
         return value_name(value) in self._lists
 
-    def held(self, stored: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def stored_values(self, stored: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Stored tensor -> the value of the graph that it is, and which of its dimensions stands where.
 
         A value may be stored in another order of dimensions; a tensor that is no value has an empty name.
         """
         found: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(stored, ("", ()))
-        found |= _in_order(self.graph, set(stored))
+        found |= _ordered_values(self.graph, set(stored))
         patterns = {replace(view, nodes=()): value for value, view in self._views.items()}
         for view, value in patterns.items():
             copy = self._copies.get(view)
@@ -345,7 +345,7 @@ def _values(graph: ir.Graph) -> list[ir.Value]:
     return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
 
 
-def _in_order(graph: ir.Graph, stored: set[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _ordered_values(graph: ir.Graph, stored: set[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The values of the graph that are stored under their own names, with their dimensions in order."""
     made = [value for node in graph for value in node.outputs if value.name in stored]
     return {value_name(v): (value_name(v), tuple(range(len(v.shape or ())))) for v in made}

@@ -24,13 +24,13 @@ def blocks_of(total: int) -> int:
     return -(-total // PARTITIONS)
 
 
-def _blocked(array: Array) -> Array:
+def _block_copy(array: Array) -> Array:
     """(C, ...) -> (P, B, ...): row b*128 + p at [p, b]; what is missing in the last block is zero."""
-    return np.ascontiguousarray(_in_blocks(array))
+    return np.ascontiguousarray(_block_view(array))
 
 
-def _in_blocks(array: Array) -> Array:
-    """``_blocked`` as a view, where nothing is missing."""
+def _block_view(array: Array) -> Array:
+    """``_block_copy`` as a view, where nothing is missing."""
     rows = array.shape[0]
     blocks, parts = blocks_of(rows), min(rows, PARTITIONS)
     padded = array
@@ -48,7 +48,7 @@ def linear_weight(weight: Array, positions: int = 1) -> Array:
     """
     features, outputs = weight.shape
     channels = features // positions
-    blocked = _in_blocks(weight.reshape(channels, positions, outputs))
+    blocked = _block_view(weight.reshape(channels, positions, outputs))
     parts, chunks = blocked.shape[0], blocked.shape[1] * positions
     # Each weight is copied once, to where it belongs: a VGG has half a gigabyte of them.
     laid = np.empty((parts, chunks * outputs), weight.dtype)
@@ -72,7 +72,7 @@ def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
         for group in range(first, min(groups, first + together)):
             mine = weight[group * each : (group + 1) * each]
             dense[group - first, :, group - first] = mine.reshape(each, channels, -1)
-        parts.append(_blocked(dense.reshape(together * each, together * channels, -1).transpose(1, 2, 0)))
+        parts.append(_block_copy(dense.reshape(together * each, together * channels, -1).transpose(1, 2, 0)))
     return np.concatenate(parts, axis=1)
 
 
@@ -89,7 +89,7 @@ def stacked_weight(weight: Array, kernel: tuple[int, int]) -> Array:
 def columns(bias: Array, each: int = 0) -> Array:
     """(O,) -> (P, B) float32: one value an output channel, on its partition; a new column after ``each`` of them."""
     each = each or bias.shape[0]
-    parts = [_blocked(bias[first : first + each].astype(np.float32)) for first in range(0, bias.shape[0], each)]
+    parts = [_block_copy(bias[first : first + each].astype(np.float32)) for first in range(0, bias.shape[0], each)]
     rows = parts[0].shape[0]
     return np.concatenate([np.pad(part, ((0, rows - part.shape[0]), (0, 0))) for part in parts], axis=1)
 

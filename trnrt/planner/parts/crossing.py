@@ -34,7 +34,7 @@ class Crossing:
     open_shapes: bool = False
 
     @classmethod
-    def over(cls, link: HostLink, to_host: int, to_device: int, *, open_shapes: bool = False) -> Crossing:
+    def estimate(cls, link: HostLink, to_host: int, to_device: int, *, open_shapes: bool = False) -> Crossing:
         """The crossing of so many bytes."""
         cost = link.transfer_us(to_host) + link.transfer_us(to_device)
         return cls(to_host, to_device, cost, open_shapes)
@@ -46,7 +46,7 @@ def host_link(target: str) -> HostLink:
     return HostLink(found.gbps, found.latency_us)
 
 
-def told(target: str) -> str:
+def crossing_note(target: str) -> str:
     """How crossings are predicted, in one line."""
     link = host_link(target)
     return (

@@ -21,7 +21,7 @@ def read_values(node: ir.Node) -> Iterator[ir.Value]:
     """The values of its graph that a node reads, those included that its subgraphs read from outside themselves."""
     yield from (value for value in node.inputs if value is not None)
     inner = list(_subgraphs(node))
-    within = {id(value) for graph in inner for value in _made(graph)}
+    within = {id(value) for graph in inner for value in _graph_values(graph)}
     for graph in inner:
         read = [value for other in graph for value in other.inputs if value is not None]
         yield from (value for value in [*read, *graph.outputs] if id(value) not in within)
@@ -38,7 +38,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
                     yield from _subgraphs(inner)
 
 
-def _made(graph: ir.Graph) -> Iterator[ir.Value]:
+def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:
@@ -64,7 +64,7 @@ class Flow:
         read = dict.fromkeys(value for node in nodes for value in self.reads[node])
         return [value for value in read if value not in made and value.const_value is None]
 
-    def read_outside(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    def results_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
         """What the nodes make and others read."""
         inside = set(nodes)
         made = (value for node in nodes for value in node.outputs)
@@ -72,12 +72,12 @@ class Flow:
 
     def outputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
         """What the nodes make, and others or the graph's caller read."""
-        outside = set(self.read_outside(nodes))
+        outside = set(self.results_of(nodes))
         made = (value for node in nodes for value in node.outputs if value.name)
         return [value for value in made if value in outside or value in self.outputs]
 
 
-def grouped(flow: Flow, on_cpu: Callable[[str], bool]) -> list[tuple[bool, list[ir.Node]]]:
+def group_nodes(flow: Flow, on_cpu: Callable[[str], bool]) -> list[tuple[bool, list[ir.Node]]]:
     """The parts in order as (whether on the CPU, nodes in the graph's order); two neighbours are never of one kind."""
     levels = _levels(flow, on_cpu)
     _move_up(flow, levels)
@@ -111,7 +111,7 @@ def _move_up(flow: Flow, levels: dict[ir.Node, int]) -> None:
     """Move each group of connected nodes of a level up to the first level where something else reads of it."""
     readers = {node: [r for value in node.outputs for r in flow.readers.get(value, ())] for node in flow.nodes}
     for level, nodes in sorted(_by_level(flow.nodes, levels).items(), reverse=True):
-        for group in _connected(nodes, readers):
+        for group in _connected_groups(nodes, readers):
             beyond = [levels[reader] for node in group for reader in readers[node] if reader not in group]
             if beyond:
                 # A reader of the other kind stands at an odd distance: the level below it is of this kind.
@@ -119,7 +119,7 @@ def _move_up(flow: Flow, levels: dict[ir.Node, int]) -> None:
                 levels.update(dict.fromkeys(group, first))
 
 
-def _connected(nodes: Sequence[ir.Node], readers: dict[ir.Node, list[ir.Node]]) -> list[set[ir.Node]]:
+def _connected_groups(nodes: Sequence[ir.Node], readers: dict[ir.Node, list[ir.Node]]) -> list[set[ir.Node]]:
     """The nodes in groups, within which they read of each other."""
     neighbours: dict[ir.Node, set[ir.Node]] = {node: set() for node in nodes}
     for node in nodes:

@@ -22,9 +22,9 @@ from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
 from trnrt.planner.options import PlanOptions
-from trnrt.planner.parts.crossing import Crossing, host_link, told
-from trnrt.planner.parts.cutting import cut, serialized, type_open_values
-from trnrt.planner.parts.levels import Flow, grouped
+from trnrt.planner.parts.crossing import Crossing, crossing_note, host_link
+from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
+from trnrt.planner.parts.levels import Flow, group_nodes
 from trnrt.planner.placing.passes import fewer_rows
 from trnrt.planner.plan import Array, NodeReport, Plan
 
@@ -115,12 +115,12 @@ def make_partition(
     Raises UnsupportedModelError with every blocking node where there is no fallback, InputError where the shapes do
     not fit the model, OptionError where the choices name what is not there.
     """
-    partition = _partitioned(model, shapes, options, values)
+    partition = _partition_model(model, shapes, options, values)
     check_choices(options.choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
     return partition
 
 
-def _partitioned(
+def _partition_model(
     model: ImportedModel,
     shapes: Mapping[str, tuple[int, ...]],
     options: PlanOptions,
@@ -187,14 +187,14 @@ class _Partitioner:
         rounds = 0
         while True:
             rounds += 1
-            groups = grouped(self.flow, self.blocked.__contains__)
+            groups = group_nodes(self.flow, self.blocked.__contains__)
             if len(groups) > MOST_PARTS:
                 raise UnsupportedModelError(self.model.name, [*self.blockers, self._too_many(len(groups))])
             plans = [
                 None if on_cpu else self._plan(k, nodes, batch, rounds) for k, (on_cpu, nodes) in enumerate(groups, 1)
             ]
             if all(on_cpu or plan is not None for (on_cpu, _), plan in zip(groups, plans, strict=True)):
-                return self._assembled(groups, plans, batch)
+                return self._assemble(groups, plans, batch)
 
     def _plan(self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int) -> DevicePart | None:
         """The plan of a part; None where nodes of it have to go to the CPU, which are noted."""
@@ -228,7 +228,7 @@ class _Partitioner:
     def _part_name(self, number: int) -> str:
         return f"{self.model.name}_part{number}"
 
-    def _assembled(
+    def _assemble(
         self, groups: list[tuple[bool, list[ir.Node]]], plans: Sequence[DevicePart | None], batch: int | None
     ) -> Partition:
         parts: list[Part] = []
@@ -261,19 +261,19 @@ class _Partitioner:
             NodeReport(node_name(node), operator_name(node), None, None, "cpu", self.blocked[node_name(node)])
             for node in nodes
         )
-        return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, serialized(part))
+        return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, serialize_part(part))
 
     def _crossing(self, before: list[ir.Node], after: list[ir.Node]) -> Crossing:
         """What the device part before a CPU part hands over, and what the one after it takes.
 
         The model's own inputs and outputs cross without fallback, too: they are not counted.
         """
-        down = self.flow.read_outside(before)
+        down = self.flow.results_of(before)
         up = [value for value in self.flow.inputs_of(after) if value.producer() is not None]
         sizes = [_bytes(value) for value in down], [_bytes(value) for value in up]
         to_host, to_device = (sum(size or 0 for size in way) for way in sizes)
         loose = any(size is None for way in sizes for size in way)
-        return Crossing.over(host_link(self.options.target), to_host, to_device, open_shapes=loose)
+        return Crossing.estimate(host_link(self.options.target), to_host, to_device, open_shapes=loose)
 
 
 def fallback_notes(partition: Partition) -> list[str]:
@@ -284,7 +284,7 @@ def fallback_notes(partition: Partition) -> list[str]:
         notes += [
             f"{node.op} {node.name!r} runs on the CPU: {node.reason}; {cost} ({part.name})" for node in part.nodes
         ]
-    return [*notes, told(partition.target)] if notes else []
+    return [*notes, crossing_note(partition.target)] if notes else []
 
 
 def crossing_text(crossing: Crossing) -> str:

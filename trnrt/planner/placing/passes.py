@@ -42,24 +42,24 @@ def fewer_rows(
     counts = {shapes[name][:1] for name in data}
 
     @cache
-    def independent() -> bool:
+    def has_independent_rows() -> bool:
         (count,) = counts
         return mixing(view.model.graph, data, *count) is None
 
     @cache
     def fewer(rows: int) -> GraphView | None:
-        if not isinstance(model.batch, str) or len(counts) != 1 or () in counts or not independent():
+        if not isinstance(model.batch, str) or len(counts) != 1 or () in counts or not has_independent_rows():
             return None
         try:
             part = model.bind({name: (rows, *s[1:]) if name in data else s for name, s in shapes.items()}, values)
         except TrnrtError:
             return None
-        return part if part.unresolved == () and _alike(view.model.graph, part.model.graph) else None
+        return part if part.unresolved == () and _same_graph(view.model.graph, part.model.graph) else None
 
     return fewer
 
 
-def _alike(whole: ir.Graph, part: ir.Graph) -> bool:
+def _same_graph(whole: ir.Graph, part: ir.Graph) -> bool:
     """Whether two graphs differ in the shapes of what they compute, and in nothing else."""
     nodes = list(whole), list(part)
     return len(nodes[0]) == len(nodes[1]) and all(map(_same_node, *nodes))

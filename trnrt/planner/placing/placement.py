@@ -84,7 +84,7 @@ def place(
     placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
     placed.inputs = frozenset(inputs)
     placed.sweep = sweep
-    placed.within = sweep.inside(steps, frozenset(outputs)) if sweep is not None else frozenset()
+    placed.within = sweep.inner_values(steps, frozenset(outputs)) if sweep is not None else frozenset()
     for step in steps:
         if step.output in in_hbm and step.output not in outputs:
             placed.to_hbm(step.output, in_hbm[step.output])
@@ -96,7 +96,7 @@ def place(
         _agree(steps, placed)
         rooms = rooms_of(steps, placed, target, itemsize)
         full = next((index for index, room in enumerate(rooms.own) if room < 0), None)
-        alive = {} if full is None else _alive(steps, placed, itemsize)[full]
+        alive = {} if full is None else _live_tensors(steps, placed, itemsize)[full]
         if full is None or not alive:
             return placed
         held = sum(alive.values()) + rooms.own[full]
@@ -112,7 +112,7 @@ def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
 
 def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
     """What SBUF has left at each step, beside the tensors that live there and the tiles of the step's kernel."""
-    alive = [sum(sizes.values()) for sizes in _alive(steps, placed, itemsize)]
+    alive = [sum(sizes.values()) for sizes in _live_tensors(steps, placed, itemsize)]
     usable, sweep = target.sbuf_usable_bytes, placed.sweep
     parts = steps if sweep is None else sweep.parts(steps)
     held, own = (
@@ -157,7 +157,7 @@ def _agree(steps: list[Step], placed: Placed) -> None:
                         changed = True
 
 
-def _alive(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, int]]:
+def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, int]]:
     """The tensors that are in SBUF at each step, with their bytes a partition."""
     spans: dict[str, tuple[int, int]] = {}
     for index, step in enumerate(steps):

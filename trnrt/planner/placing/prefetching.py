@@ -68,7 +68,7 @@ class Transfer:
         self.parts.append(Part(step, key, self.columns, array.shape, bias))
         self.columns += prod(array.shape[1:])
 
-    def joined(self, calls: Sequence[Call]) -> Array:
+    def join_arrays(self, calls: Sequence[Call]) -> Array:
         """The arrays side by side, as HBM (P, columns) holds them."""
         held = [(calls[part.step].biases if part.bias else calls[part.step].weights)[part.key] for part in self.parts]
         rows = max(array.shape[0] for array in held)
@@ -106,7 +106,7 @@ class Rooms:
         start, end = self.loop
         return start if start <= first < end else first, end - 1 if start <= last < end else last
 
-    def shared(self, share: float) -> Rooms:
+    def with_share(self, share: float) -> Rooms:
         """The same of a part of SBUF: the rest is left to the gaps between tiles, which come and go."""
         less = int(self.usable * (1 - share))
         held, own = ([room - less for room in rooms] for rooms in (self.held, self.own))
@@ -144,20 +144,20 @@ def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetc
     if not rooms.share or not biases.parts or min(rooms.own) + rooms.left_alone < taken:
         return Prefetched(loosely=rooms.usable - min(rooms.own) - rooms.left_alone < _LOOSE * rooms.usable)
     if itemsize == BIAS_BYTES:
-        held = _held(calls, [room - taken for room in rooms.held], rooms, itemsize)
-        _open_with(biases, calls, held, min(OPENING_BYTES, min(rooms.own) + rooms.left_alone))
+        held = _held_weights(calls, [room - taken for room in rooms.held], rooms, itemsize)
+        _add_first_weights(biases, calls, held, min(OPENING_BYTES, min(rooms.own) + rooms.left_alone))
         taken = biases.columns * BIAS_BYTES
-    held = _held(calls, [max(0, room - taken) for room in rooms.held], rooms, itemsize)
+    held = _held_weights(calls, [max(0, room - taken) for room in rooms.held], rooms, itemsize)
     free = [max(0, (rooms.held if keys else rooms.own)[step] - taken) for step, keys in enumerate(held)]
     opened = {(part.step, part.key) for part in biases.parts if not part.bias}
     held = [[key for key in keys if (step, key) not in opened] for step, keys in enumerate(held)]
-    transfers = _grouped(calls, held, free, rooms, itemsize)
+    transfers = _group_transfers(calls, held, free, rooms, itemsize)
     used = _bring_early(transfers, free, rooms, itemsize)
     fullest = max(rooms.share * rooms.usable - room + more for room, more in zip(free, used, strict=True))
     return Prefetched(tuple(transfers), biases, fullest < _LOOSE * rooms.usable)
 
 
-def _open_with(opening: Transfer, calls: Sequence[Call], held: Sequence[list[str]], most: int) -> None:
+def _add_first_weights(opening: Transfer, calls: Sequence[Call], held: Sequence[list[str]], most: int) -> None:
     """Put the first weights behind the biases, as far as they take little together.
 
     A transfer takes 1 to 2 us however small it is, and what the first product needs should not wait for two.
@@ -172,7 +172,7 @@ def _open_with(opening: Transfer, calls: Sequence[Call], held: Sequence[list[str
             opening.append(step, key, array)
 
 
-def _held(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[list[str]]:
+def _held_weights(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[list[str]]:
     """Of each step, the weights for which there is room while it runs. Those of a loop are there together."""
     start, end = rooms.loop
     left = min(free[start:end], default=0)
@@ -185,7 +185,7 @@ def _held(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: in
     return held
 
 
-def _grouped(
+def _group_transfers(
     calls: Sequence[Call], held: Sequence[list[str]], free: Sequence[int], rooms: Rooms, itemsize: int
 ) -> list[Transfer]:
     """Weights in the order of their steps, put together up to GROUP_BYTES."""

@@ -33,14 +33,14 @@ class Sweep:
             found[number] = part
         return found
 
-    def inside(self, steps: Sequence[Step], leaving: frozenset[str]) -> frozenset[str]:
+    def inner_values(self, steps: Sequence[Step], leaving: frozenset[str]) -> frozenset[str]:
         """The values that nothing but the sweep touches."""
         made = {step.output for step in steps[self.first : self.end]} - leaving
         others = [step for number, step in enumerate(steps) if number not in self]
         return frozenset(made - {source.value for step in others for source in step.sources})
 
 
-def possible(steps: Sequence[Step], spilled: Sequence[str]) -> tuple[range, range] | None:
+def sweep_bounds(steps: Sequence[Step], spilled: Sequence[str]) -> tuple[range, range] | None:
     """Where a sweep that keeps most of the ``spilled`` values on chip may begin, and end; None where there is none.
 
     The steps that touch them one after the other, up to the first that is for whole batches only.
@@ -60,6 +60,6 @@ def _touches(step: Step, values: set[str]) -> bool:
     return step.output in values or any(source.value in values for source in step.sources)
 
 
-def sizes(batch: int) -> Iterator[int]:
+def sweep_sizes(batch: int) -> Iterator[int]:
     """Numbers of images that a batch can be taken in, the smallest first."""
     return (count for count in range(1, batch // 2 + 1) if batch % count == 0)

@@ -84,14 +84,14 @@ class _Writer:
         crossing = {tensor.name: tensor for tensor in [*inputs, *self.results.values()]}
         for tensor in self.results.values():
             shape = (times * tensor.shape[0], *tensor.shape[1:])
-            name = self.names.of(tensor.name)
+            name = self.names.identifier(tensor.name)
             self.body += ["", f"{name} = nl.ndarray({shape}, dtype=nl.{tensor.dtype}, buffer=nl.shared_hbm)"]
         rows = next(iter(crossing.values())).shape[0]
         self.body += ["", f"for row in range(0, {times * rows}, {rows}):"]
         self.outer = self.indent = "    "
         for value in crossing:
-            self.rows[value] = self.names.of(value, "rows")
-            self.body.append(f"{self.indent}{self.rows[value]} = {self.names.of(value)}[row : row + {rows}]")
+            self.rows[value] = self.names.identifier(value, "rows")
+            self.body.append(f"{self.indent}{self.rows[value]} = {self.names.identifier(value)}[row : row + {rows}]")
 
     def transfers(self, calls: list[Call], number: int) -> None:
         """Ask for what is brought in before step ``number``."""
@@ -105,9 +105,9 @@ class _Writer:
                 self._transfer(transfer, calls, "weights", f"{k}")
 
     def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
-        name, tile = self.names.of(what, part), self.names.of(what, f"{part}_sb")
+        name, tile = self.names.identifier(what, part), self.names.identifier(what, f"{part}_sb")
         is_bias = transfer is self.prefetched.biases
-        self.weights[name] = transfer.joined(calls)
+        self.weights[name] = transfer.join_arrays(calls)
         if is_bias:
             self.biases.add(name)
         self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
@@ -136,7 +136,7 @@ class _Writer:
     def _view(self, value: str) -> str:
         """Name the images of a tensor that a sweep is at."""
         assert self.placed.sweep is not None
-        whole, view = self.identifier(value), self.names.of(value, "part")
+        whole, view = self.identifier(value), self.names.identifier(value, "part")
         self.views[value] = view
         before = "" if self.placed.layout(value) is Layout.HBM else ":, :, "
         return f"{self.indent}{view} = {whole}[{before}first : first + {self.placed.sweep.images}]"
@@ -157,7 +157,7 @@ class _Writer:
 
     def _allocation(self, step: Step) -> str:
         layout, shape = self.placed.layout(step.output), self.placed.held_shape(step.output)
-        name = self.names.of(step.output)
+        name = self.names.identifier(step.output)
         dtype = f"nl.{step.dtype or self.dtype}"
         if layout is not Layout.HBM:
             tile = tile_shape(layout, shape)
@@ -189,7 +189,7 @@ class _Writer:
     def _weight(self, number: int, step: Step, key: str, array: Array, *, bias: bool = False) -> str:
         """How a call names a weight: as an argument of the module, or as its part of what was brought in ahead."""
         found = self.prefetched.part(number, key, bias=bias)
-        name = self.names.of(step.name, key)
+        name = self.names.identifier(step.name, key)
         if found is not None:
             self.parts[name] = WeightPart(self.arguments[id(found[0])], found[1].first, found[1].shape)
             return _part_of(self.tiles[id(found[0])], *found)
@@ -202,14 +202,14 @@ class _Writer:
         name = self._name(step.output)
         if self.placed.layout(step.output) is not Layout.HBM:
             return name
-        return _reshaped(name, step.shape, step.hbm_view(None))
+        return _reshape_code(name, step.shape, step.hbm_view(None))
 
     def _name(self, value: str) -> str:
         return self.views[value] if self._in_part(value) else self.identifier(value)
 
     def identifier(self, value: str) -> str:
         """What a value is called outside of sweeps."""
-        return self.rows.get(value) or self.names.of(value)
+        return self.rows.get(value) or self.names.identifier(value)
 
     @property
     def _in_sweep(self) -> bool:
@@ -225,7 +225,7 @@ class _Writer:
         if self._in_part(source.value):
             shape = source.shape
         if layout is Layout.HBM:
-            return _reshaped(name, shape, step.hbm_view(position))
+            return _reshape_code(name, shape, step.hbm_view(position))
         return step.on_chip_view(name, layout, shape)
 
 
@@ -248,7 +248,7 @@ def _names_sources(args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, SourceName) or (isinstance(a, tuple) and _names_sources(a)) for a in args)
 
 
-def _reshaped(name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+def _reshape_code(name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     assert prod(stored) == prod(wanted), (name, stored, wanted)
     return name if stored == wanted else f"{name}.reshape({wanted})"
 
@@ -293,10 +293,10 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     steps, calls, itemsize = draft.parts, draft.calls, as_dtype(draft.dtype).itemsize
     prefetched = plan_prefetch(calls, rooms, itemsize)
     kernels = {call.kernel for call in calls}
-    entry = Names(_OWN_NAMES | kernels).of(draft.name)
+    entry = Names(_OWN_NAMES | kernels).identifier(draft.name)
     names = Names(_OWN_NAMES | kernels | {entry})
-    parameters = [names.of(tensor.name) for tensor in draft.inputs]
-    weights = {names.of(constant): array for constant, array in draft.constants.items()}
+    parameters = [names.identifier(tensor.name) for tensor in draft.inputs]
+    weights = {names.identifier(constant): array for constant, array in draft.constants.items()}
     results = {result.name: result for result in draft.results}
     writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, draft.warms_up, weights=weights)
     writer.passes(draft.inputs, draft.times)
@@ -307,7 +307,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
     imports |= {("warm_up", "warm_up")} if writer.outer + _WARMING in writer.body else set()
     head = _head(entry, imports, parameters + list(writer.weights), draft.heading)
-    returned = _tuple([names.of(result) for result in results])
+    returned = _tuple([names.identifier(result) for result in results])
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]
     stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
     return KernelModule(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from trnrt.planner.plan import Plan, StepReport
 
 
-def in_functions(plan: Plan) -> Plan:
+def split_functions(plan: Plan) -> Plan:
     """The plan with such a module; it computes the same, by the same instructions. ``lines`` of its steps are new.
 
     What a step's call reads becomes the arguments of its function; what is constant stays in the call.
@@ -31,11 +31,11 @@ def in_functions(plan: Plan) -> Plan:
         lines[first - 1 : last] = [indent + call]
         functions = [*function, "", "", *functions]
         for later in range(number + 1, len(steps)):
-            steps[later] = _moved(steps[later], first - last)
+            steps[later] = _shift_lines(steps[later], first - last)
         steps[number] = replace(steps[number], lines=(first, first))
     at = entry.decorator_list[0].lineno - 1
     source = "\n".join([*lines[:at], *functions, *lines[at:]]) + "\n"
-    return replace(plan, source=source, steps=tuple(_moved(step, len(functions)) for step in steps))
+    return replace(plan, source=source, steps=tuple(_shift_lines(step, len(functions)) for step in steps))
 
 
 def function_lines(plan: Plan) -> list[tuple[int, int]]:
@@ -75,5 +75,5 @@ def _split(statement: ast.Expr, name: str) -> tuple[list[str], str]:
     return function, f"{name}({', '.join(given)})"
 
 
-def _moved(step: StepReport, by: int) -> StepReport:
+def _shift_lines(step: StepReport, by: int) -> StepReport:
     return replace(step, lines=(step.lines[0] + by, step.lines[1] + by))

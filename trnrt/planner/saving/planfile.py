@@ -204,10 +204,11 @@ def _not_so(entry: Entry, made: Partition) -> OptionError:
     homes = {node: step for step in _steps(made) for node in step.nodes}
     first = homes[entry.nodes[0]]
     other = next((node for node in entry.nodes if homes[node].name != first.name), None)
-    wrong = f"--plan: step '{printable(entry.step)}' can't be {_listed(entry.nodes)}"
+    wrong = f"--plan: step '{printable(entry.step)}' can't be {_nodes_text(entry.nodes)}"
     if other is None:
         return OptionError(
-            f"{wrong}: the planner computes them in step '{printable(first.name)}', which is {_listed(first.nodes)}",
+            f"{wrong}: the planner computes them in step '{printable(first.name)}', "
+            f"which is {_nodes_text(first.nodes)}",
             hint="each node once; a step can be split before a node that reads what the nodes before it make",
         )
     reason = next(report.reason for report in made.nodes if report.name == other)
@@ -217,7 +218,7 @@ def _not_so(entry: Entry, made: Partition) -> OptionError:
     )
 
 
-def _listed(nodes: Sequence[str]) -> str:
+def _nodes_text(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
     return ", ".join(f"'{printable(node, 60)}'" for node in nodes[:8]) + more
 

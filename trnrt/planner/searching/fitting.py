@@ -14,10 +14,10 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.profiling import in_order_us
 from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.placing.placement import Placed, place, rooms_of
-from trnrt.planner.placing.sweeps import Sweep, possible, sizes
+from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
 from trnrt.planner.plan import Array, DeviceTensor
 from trnrt.planner.rendering.module import Draft, KernelModule, render
-from trnrt.planner.searching.trial import traced
+from trnrt.planner.searching.trial import trace_source
 from trnrt.planner.steps import Step
 
 # Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small. The
@@ -51,7 +51,7 @@ class Material:
     def tune(self) -> None:
         """Give the steps' kernels the options that were chosen."""
         for step in self.steps:
-            step.tune(self.choices.tuned(step.name))
+            step.tune(self.choices.step_options(step.name))
 
 
 @dataclass(frozen=True)
@@ -80,31 +80,31 @@ def fit(material: Material) -> Fitted:
     are tried at a time.
     """
     batch = material.batch or 1
-    fitted = None if batch > 1 and _placed(material, None).spilled else _plain(material)
+    fitted = None if batch > 1 and _place_tensors(material, None).spilled else _fit_plain(material)
     if fitted is not None and (batch == 1 or not fitted.placed.spilled):
         return fitted
     fewer = material.fewer()
     part = None if fewer is None else fit(fewer)
     if fewer is not None and part is not None and part.rows != fewer.batch:
         return part
-    fitted = fitted or _plain(material)
+    fitted = fitted or _fit_plain(material)
     sweeping = _Sweeping(material, fitted, 0 if part is None else part.traced)
-    limits = possible(material.steps, fitted.placed.spilled)
+    limits = sweep_bounds(material.steps, fitted.placed.spilled)
     if limits is not None:
-        sweeping.search(*limits, list(sizes(batch)))
-    if fewer is not None and part is not None and sweeping.beaten(fewer, part):
+        sweeping.search(*limits, list(sweep_sizes(batch)))
+    if fewer is not None and part is not None and sweeping.is_beaten(fewer, part):
         return part
-    return replace(sweeping.best, traced=sweeping.traced)
+    return replace(sweeping.best, traced=sweeping.traced_count)
 
 
-def _plain(material: Material) -> Fitted:
+def _fit_plain(material: Material) -> Fitted:
     """The module without a sweep."""
     fitted = _fit(material, None)
     assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
     return fitted
 
 
-def repeated(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
+def repeat_part(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
     """The module that takes a batch in so many passes over the one that was fitted for a ``part`` of its rows.
 
     ``heading`` is that of the whole. It is not traced: what one pass leaves in SBUF the next does not need.
@@ -112,7 +112,7 @@ def repeated(part: Material, fitted: Fitted, times: int, heading: list[str]) -> 
     draft = replace(_draft(part, fitted.placed), times=times, heading=heading)
     hardware, itemsize = get_target(part.target), as_dtype(part.dtype).itemsize
     rooms = rooms_of(part.steps, fitted.placed, hardware, itemsize)
-    return replace(fitted, module=render(draft, rooms.shared(fitted.share)), program=None)
+    return replace(fitted, module=render(draft, rooms.with_share(fitted.share)), program=None)
 
 
 def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
@@ -120,7 +120,7 @@ def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
     fitted = _fit(material, sweep)
     if fitted is None or fitted.program is not None:
         return fitted
-    return replace(fitted, program=_traced(material, fitted.module), tries=fitted.tries + 1)
+    return replace(fitted, program=_trace_module(material, fitted.module), tries=fitted.tries + 1)
 
 
 class _Sweeping:
@@ -130,11 +130,11 @@ class _Sweeping:
         self._material = material
         self._left = MOST_TRACED - traced
         self._cost = 0  # instructions of the plan without a sweep
-        self.best, self._least = plain, self._timed(plain)
+        self.best, self._least = plain, self._predict_us(plain)
         self._sweep: Sweep | None = None
 
     @property
-    def traced(self) -> int:
+    def traced_count(self) -> int:
         """The instructions that have been traced, those for parts of the batch among them."""
         return MOST_TRACED - self._left
 
@@ -152,12 +152,12 @@ class _Sweeping:
             if not self._try(Sweep(self._sweep.first, self._sweep.end, images)):
                 break
 
-    def beaten(self, part: Material, fitted: Fitted) -> bool:
+    def is_beaten(self, part: Material, fitted: Fitted) -> bool:
         """Whether passes over the module for a part of the batch take no longer than the best."""
         assert self._material.batch is not None and part.batch is not None
-        passes = repeated(part, fitted, self._material.batch // part.batch, part.heading)
+        passes = repeat_part(part, fitted, self._material.batch // part.batch, part.heading)
         try:
-            return self._timed(passes) <= self._least
+            return self._predict_us(passes) <= self._least
         except KernelMemoryError:
             return False
 
@@ -169,24 +169,24 @@ class _Sweeping:
         if fitted is None:  # it was traced with each share, and found no room with any
             self._left -= len(_SHARES) * self._cost
             return False
-        time = self._timed(fitted)
+        time = self._predict_us(fitted)
         if time >= self._least:
             return False
         self.best, self._least, self._sweep = fitted, time, sweep
         return True
 
-    def _timed(self, fitted: Fitted) -> float:
+    def _predict_us(self, fitted: Fitted) -> float:
         """The predicted latency, microseconds."""
-        program = fitted.program or _traced(self._material, fitted.module)
+        program = fitted.program or _trace_module(self._material, fitted.module)
         self._cost = self._cost or len(program.instructions)
         self._left -= max(1, fitted.tries) * len(program.instructions)
         return in_order_us(program)
 
 
-def _traced(material: Material, module: KernelModule) -> Program:
+def _trace_module(material: Material, module: KernelModule) -> Program:
     weights = module.weights.items()
     specs = [Spec(array.shape, array.dtype if name in module.biases else material.dtype) for name, array in weights]
-    return traced(module.source, module.entry, material.inputs, specs, material.target)
+    return trace_source(module.source, module.entry, material.inputs, specs, material.target)
 
 
 def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
@@ -198,17 +198,17 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
     in_hbm: dict[str, str] = {}
     tries = 0
     while True:
-        placed = _placed(material, sweep, in_hbm)
+        placed = _place_tensors(material, sweep, in_hbm)
         draft = _draft(material, placed)
         rooms = rooms_of(material.steps, placed, hardware, itemsize)
         largest = placed.largest_in_sbuf()
         for share in _SHARES:
-            module = render(draft, rooms.shared(share))
+            module = render(draft, rooms.with_share(share))
             if module.loosely or (not share and largest is None):
                 return Fitted(placed, module, share, material.batch, tries=tries)
             tries += 1
             try:
-                return Fitted(placed, module, share, material.batch, _traced(material, module), tries)
+                return Fitted(placed, module, share, material.batch, _trace_module(material, module), tries)
             except KernelMemoryError:
                 continue
         if sweep is not None:
@@ -217,7 +217,9 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
         in_hbm[largest] = "the gaps between other tiles in SBUF are too small for it"
 
 
-def _placed(material: Material, sweep: Sweep | None, too_large: Mapping[str, str] = MappingProxyType({})) -> Placed:
+def _place_tensors(
+    material: Material, sweep: Sweep | None, too_large: Mapping[str, str] = MappingProxyType({})
+) -> Placed:
     """Where tensors live, as far as their sizes tell; ``too_large`` are found to be, each with the reason."""
     constants = {name: array.shape for name, array in material.constants.items()}
     shapes = {tensor.name: tensor.shape for tensor in material.inputs} | constants

@@ -69,7 +69,7 @@ class Move:
     value: int | str | None = None
     names: frozenset[str] = frozenset()
 
-    def applied(self, choices: Choices) -> Choices:
+    def apply(self, choices: Choices) -> Choices:
         """The choices with this change."""
         if self.option == "no_fuse":
             return replace(choices, no_fuse=choices.no_fuse | self.names)
@@ -95,7 +95,7 @@ def search(
 ) -> Searched:
     """The choices with which the model is predicted to be fastest, of those within the budget; what was asked for
     stays. ``material`` gives what a module for so many rows is made from. Nothing is traced where no step can gain."""
-    fitted = _begun(material, batch, choices)
+    fitted = _fit_first(material, batch, choices)
 
     def part(chosen: Choices) -> Material:
         return material(chosen, fitted.rows)
@@ -105,7 +105,7 @@ def search(
     return _Search(part, choices, fitted).run()
 
 
-def _begun(material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices) -> Fitted:
+def _fit_first(material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices) -> Fitted:
     """The plan to begin with. Sweeps and passes are chosen before options are, so that a plan is the same when these
     are found and when they are asked for."""
     plain = replace(choices, options=frozenset(), own_weights=frozenset())
@@ -118,7 +118,7 @@ def _begun(material: Callable[[Choices, int | None], Material], batch: int | Non
     return again or fit(material(choices, batch))
 
 
-def timed(steps: Sequence[Step], fitted: Fitted) -> Timed:
+def time_module(steps: Sequence[Step], fitted: Fitted) -> Timed:
     """Schedule a module that was traced."""
     assert fitted.program is not None
     timeline = schedule(fitted.program)
@@ -152,13 +152,13 @@ class _Search:
         assert base is not None, "it found room before"
         self.cost = _cost(base)
         self.left -= self.cost
-        self.best = timed(first.steps, base)
+        self.best = time_module(first.steps, base)
         layers = _Layers(first.steps, base, self.choices)
         groups = layers.options()
         promised = self._survey(groups)
         self._take_together(promised)
         failed = 0
-        for move in self._ordered(groups, promised, layers):
+        for move in self._order_moves(groups, promised, layers):
             if self.left < self.cost or failed == PATIENCE:
                 break
             failed = 0 if self._try([move]) else failed + 1
@@ -172,7 +172,7 @@ class _Search:
         except KernelError:
             fitted = None
         self.left -= self.cost if fitted is None else _cost(fitted)
-        return None if fitted is None else (fitted, timed(material.steps, fitted))
+        return None if fitted is None else (fitted, time_module(material.steps, fitted))
 
     def _survey(self, groups: Sequence[Sequence[Move]]) -> dict[Move, float]:
         """What each change promises: microseconds that its steps end earlier when all layers change something."""
@@ -181,7 +181,7 @@ class _Search:
             moves = [group[number] for group in groups if number < len(group)]
             if self.left < 2 * self.cost:
                 break
-            found = self._trial(_with(self.choices, moves))
+            found = self._trial(_apply_moves(self.choices, moves))
             if found is None:
                 continue
             for move in moves:
@@ -202,7 +202,9 @@ class _Search:
                 return
             moves = moves[: len(moves) // 2]
 
-    def _ordered(self, groups: Sequence[Sequence[Move]], promised: dict[Move, float], layers: _Layers) -> list[Move]:
+    def _order_moves(
+        self, groups: Sequence[Sequence[Move]], promised: dict[Move, float], layers: _Layers
+    ) -> list[Move]:
         """What is tried by itself, the most promising first; what promises nothing at all changes nothing."""
         least = LEAST_GAIN * self.best.us
         options = [move for group in groups for move in group if promised.get(move, least) > -least]
@@ -213,7 +215,7 @@ class _Search:
 
     def _try(self, moves: Sequence[Move]) -> bool:
         """Whether the model gets faster with these changes, which are kept then."""
-        choices = _with(self.choices, moves)
+        choices = _apply_moves(self.choices, moves)
         if choices == self.choices:
             return False
         found = self._trial(choices)
@@ -234,9 +236,9 @@ def _cost(fitted: Fitted) -> int:
     return max(1, fitted.tries) * len(fitted.program.instructions) + TRIAL
 
 
-def _with(choices: Choices, moves: Iterable[Move]) -> Choices:
+def _apply_moves(choices: Choices, moves: Iterable[Move]) -> Choices:
     for move in moves:
-        choices = move.applied(choices)
+        choices = move.apply(choices)
     return choices
 
 

@@ -11,7 +11,9 @@ from trnrt.nki.machine.program import Program
 from trnrt.planner.plan import DeviceTensor
 
 
-def traced(source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Sequence[Spec], target: str) -> Program:
+def trace_source(
+    source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Sequence[Spec], target: str
+) -> Program:
     """The program of a module's function ``entry``. Raises what tracing raises."""
     path = f"<trial of {entry}>"
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)

@@ -26,7 +26,7 @@ from trnrt.report.page.parts import (
     notes,
     step_table,
 )
-from trnrt.report.text import shown
+from trnrt.report.text import name_text
 
 # In the order in which they build on each other; one script, so that none of their names is the page's.
 _SCRIPTS = ("data.js", "format.js", "timeline.js", "memory.js", "roofline.js", "panel.js", "navigation.js", "main.js")
@@ -40,7 +40,7 @@ def report_html(profile: Profile, title: str) -> str:
     style = _file("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();\n"
     page = Template(_file("page.html")).substitute(
-        title=escape(shown(title)),
+        title=escape(name_text(title)),
         policy=_policy(style, script),
         style=style,
         script=script,

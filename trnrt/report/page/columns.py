@@ -13,8 +13,8 @@ from typing import Any
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile, StepUse
-from trnrt.report.text import escaped, shown
-from trnrt.report.timeline import operand_texts, source_text, stacked, step_finder, tile_spans
+from trnrt.report.text import escape_text, name_text
+from trnrt.report.timeline import operand_texts, source_text, stack_rows, step_finder, tile_spans
 
 Columns = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Texts:
         """The number of a text; one that was not seen before gets the next."""
         return self._numbers.setdefault(text, len(self._numbers))
 
-    def listed(self) -> list[str]:
+    def to_list(self) -> list[str]:
         """The texts by number."""
         return list(self._numbers)
 
@@ -50,7 +50,7 @@ def report_data(profile: Profile) -> Columns:
             "steps": [_step_point(step, roofline.peak_tflops) for step in profile.steps],
         },
         "cores": [_core(timeline, profile.steps, texts) for timeline in profile.cores],
-        "texts": texts.listed(),
+        "texts": texts.to_list(),
     }
 
 
@@ -61,8 +61,8 @@ def number(value: float) -> float | None:
 
 def _step(step: StepUse) -> Columns:
     return {
-        "name": shown(step.name),
-        "nodes": [shown(node) for node in step.nodes],
+        "name": name_text(step.name),
+        "nodes": [name_text(node) for node in step.nodes],
         "start": round(step.start_us * 1e6),
         "end": round(step.end_us * 1e6),
     }
@@ -88,7 +88,7 @@ def _core(timeline: Timeline, steps: Sequence[StepUse], texts: Texts) -> Columns
         # Issues, and after them the triggers of the transfers.
         "spans": {
             "lane": lane,
-            "row": stacked(lane, start, end),
+            "row": stack_rows(lane, start, end),
             "start": _steps_between(start),
             "length": [last - first for first, last in zip(start, end, strict=True)],
         },
@@ -123,7 +123,7 @@ def _instructions(instructions: Sequence[Instruction], steps: Sequence[StepUse],
     columns: Columns = {key: [] for key in ("operation", "name", "source", "code", "step", "line", "operands")}
     for instruction in instructions:
         columns["operation"].append(texts.number(instruction.operation.name))
-        columns["name"].append(texts.number(shown(instruction.name or "")))
+        columns["name"].append(texts.number(name_text(instruction.name or "")))
         columns["source"].append(texts.number(source_text(instruction.source)))
         columns["code"].append(texts.number(code[instruction.source]))
         columns["step"].append(find(instruction.line))
@@ -134,7 +134,7 @@ def _instructions(instructions: Sequence[Instruction], steps: Sequence[StepUse],
 
 def _code_line(source: Source) -> str:
     """The line itself, where it can be read."""
-    return escaped(linecache.getline(source.file, source.line).strip())[:_LONGEST_CODE]
+    return escape_text(linecache.getline(source.file, source.line).strip())[:_LONGEST_CODE]
 
 
 def _memory(timeline: Timeline, region: MemoryRegion, texts: Texts) -> Columns:

@@ -9,7 +9,7 @@ from html import escape
 from trnrt.nki.machine.timing import Range
 from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.profiles import wide_text
-from trnrt.report.text import counted, escaped, shown, size_text
+from trnrt.report.text import count_text, escape_text, name_text, size_text
 
 _NODES_SHOWN = 4
 
@@ -18,7 +18,7 @@ def headline(profile: Profile) -> str:
     """What was profiled, for what."""
     parts = [profile.kernel, profile.target, profile.dtype]
     parts += [] if profile.batch is None else [f"batch {profile.batch}"]
-    parts += [] if len(profile.cores) == 1 else [counted(len(profile.cores), "core")]
+    parts += [] if len(profile.cores) == 1 else [count_text(len(profile.cores), "core")]
     return "".join(f"<li>{_text(part)}</li>" for part in parts)
 
 
@@ -54,8 +54,8 @@ def facts(profile: Profile) -> str:
         ("MFU", share_text(profile.mfu), "of the tensor engine's peak"),
         ("MBU", share_text(profile.mbu), "of the HBM bandwidth"),
         ("HBM traffic", size_text(profile.hbm_bytes), _read_and_written(profile)),
-        ("DMA transfers", f"{profile.dma_transfer_count:,}", counted(profile.dma_packets, "packet")),
-        ("Instructions", f"{profile.instructions:,}", f"{_significant(profile.flops / 1e6)} MFLOP"),
+        ("DMA transfers", f"{profile.dma_transfer_count:,}", count_text(profile.dma_packets, "packet")),
+        ("Instructions", f"{profile.instructions:,}", f"{_significant_text(profile.flops / 1e6)} MFLOP"),
         ("SBUF and PSUM peak", _peaks(profile), "a partition"),
     ]
     return "".join(
@@ -135,7 +135,7 @@ def time_text(microseconds: float) -> str:
     """``1.23 ms``, ``45.6 us`` or ``789 ns``, of at least three digits."""
     for limit, scale, unit in ((1.0, 1000.0, "ns"), (1000.0, 1.0, "us"), (math.inf, 0.001, "ms")):
         if abs(microseconds) < limit:
-            return f"{_significant(microseconds * scale)} {unit}"
+            return f"{_significant_text(microseconds * scale)} {unit}"
     return "-"
 
 
@@ -150,7 +150,7 @@ def share_text(share: float) -> str:
     return f"{share * 100:.{1 if abs(share) >= 0.01 or share == 0 else 2}f} %"
 
 
-def _significant(value: float) -> str:
+def _significant_text(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     decimals = 0 if abs(value) >= 1000 or value == 0 else 1 if abs(value) >= 100 else 2
@@ -180,11 +180,11 @@ def _step_row(number: int, step: StepUse, longest: float) -> list[str]:
 
 
 def _nodes(nodes: Sequence[str]) -> str:
-    names = ", ".join(shown(node) for node in nodes)
+    names = ", ".join(name_text(node) for node in nodes)
     if len(nodes) <= _NODES_SHOWN:
         return f'<span class="names">{escape(names)}</span>'
-    short = ", ".join(shown(node) for node in nodes[:_NODES_SHOWN])
-    rest = counted(len(nodes) - _NODES_SHOWN, "more node")
+    short = ", ".join(name_text(node) for node in nodes[:_NODES_SHOWN])
+    rest = count_text(len(nodes) - _NODES_SHOWN, "more node")
     return f"<details><summary>{escape(short)} and {rest}</summary>{escape(names)}</details>"
 
 
@@ -210,4 +210,4 @@ def _row(cells: Sequence[str], kind: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(escaped(text))
+    return escape(escape_text(text))

@@ -125,7 +125,7 @@ class Hazards:
     """Finds, issue by issue in program order, what each one has to wait for."""
 
     def __init__(self, program: Program) -> None:
-        self._written = _written(program)
+        self._written = _written_storages(program)
         self._accesses: dict[int, _Accesses] = {}
         # The tiles that a loop allocates are alike, and so are the views on them.
         self._regions: dict[tuple[object, ...], dict[tuple[object, ...], Region]] = {}
@@ -198,7 +198,7 @@ class Hazards:
         storage = view.storage
         if storage.index not in self._written:
             return
-        accesses = self._of(storage)
+        accesses = self._get_accesses(storage)
         region = _region(accesses, view)
         writes = accesses.writes
         for writer, run in writes.whole.items():
@@ -223,7 +223,7 @@ class Hazards:
 
         Forget those that it covers. What is overwritten.
         """
-        accesses = self._of(view.storage)
+        accesses = self._get_accesses(view.storage)
         region = _region(accesses, view)
         for user, run in accesses.before.items():
             waits.add(user, run)
@@ -251,15 +251,15 @@ class Hazards:
         for other, user in gone:
             uses.remove(other, user)
 
-    def _of(self, storage: Storage) -> _Accesses:
+    def _get_accesses(self, storage: Storage) -> _Accesses:
         found = self._accesses.get(storage.index)
         if found is None:
             alike = storage.shape, storage.dtype, storage.on_chip
-            found = _Accesses(self._inherited(storage), regions=self._regions.setdefault(alike, {}))
+            found = _Accesses(self._inherited_runs(storage), regions=self._regions.setdefault(alike, {}))
             self._accesses[storage.index] = found
         return found
 
-    def _inherited(self, storage: Storage) -> dict[int, Run]:
+    def _inherited_runs(self, storage: Storage) -> dict[int, Run]:
         """The last issues of each lane that touched what lived at this storage's bytes before."""
         found: dict[int, Run] = {}
         for index in self._heirs.get(storage.index, ()):
@@ -307,7 +307,7 @@ def _region(accesses: _Accesses, view: View) -> Region:
     return region
 
 
-def _written(program: Program) -> set[int]:
+def _written_storages(program: Program) -> set[int]:
     """The storages that some instruction writes; the others can be read at any time."""
     written = set()
     for instruction in program.instructions:

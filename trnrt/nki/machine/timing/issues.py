@@ -13,7 +13,7 @@ from trnrt.nki.machine.targets import Target
 from trnrt.nki.machine.timing.hazards import Hazards, Waits
 from trnrt.nki.machine.timing.tensor_engine import PRODUCTS, Work, work_of
 from trnrt.nki.machine.timing.transfers import Start, Starts
-from trnrt.nki.machine.timing.unrolling import unrolled
+from trnrt.nki.machine.timing.unrolling import issue_order
 
 _PLAIN = frozenset({"copy", "identity", "relu", "square", "abs", "sign"})
 """Functions of the scalar engine that need no table."""
@@ -69,7 +69,7 @@ class Issues:
     def __init__(self, program: Program) -> None:
         self.program, self.target = program, program.target
         self.notes: list[str] = []
-        self.order = unrolled(program, self.notes)
+        self.order = issue_order(program, self.notes)
         self.lanes = list(ENGINES)
         self.streams: list[Stream] = []
         self.facts: list[Facts] = []
@@ -152,7 +152,7 @@ class Issues:
         return self._of_transfer(instruction)
 
     def _of_transfer(self, instruction: Instruction) -> Facts:
-        start = self._starts.of(instruction)
+        start = self._starts.get(instruction)
         stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
         if start.queue not in self.lanes:
             self.lanes.append(start.queue)

@@ -73,11 +73,11 @@ class _Walk:
         while issue >= 0:
             transfer = self.transfers.get(issue)
             if transfer is not None:
-                issue = self._told_by(issue) if self.finished else issue
+                issue = self._signalling_issue(issue) if self.finished else issue
                 self._through_transfer(self.transfers[issue])
             else:
                 self._through_instruction(issue)
-            issue = self._before(issue)
+            issue = self._previous(issue)
         return self.segments[::-1]
 
     def _add(self, issue: int, part: str, begin: int) -> None:
@@ -86,7 +86,7 @@ class _Walk:
             self.segments.append(Segment(issue, part, begin, self.until))
             self.until = begin
 
-    def _told_by(self, issue: int) -> int:
+    def _signalling_issue(self, issue: int) -> int:
         """The transfer whose end set the semaphore: those of one order are told of in their order."""
         seen, end = self.timeline.seen, self.timeline.end
         if end[issue] + self.completion == seen[issue]:
@@ -125,7 +125,7 @@ class _Walk:
         clock_ghz: float = getattr(self.timing, self._engine(issue)).clock_ghz
         return round(max(0, cycles) * 1000 / clock_ghz)
 
-    def _before(self, issue: int) -> int:
+    def _previous(self, issue: int) -> int:
         """What let an issue begin, the walk standing there; -1 where nothing did."""
         line, begin = self.timeline, self.until
         earlier, engine = line.waited_for[issue], self._engine(issue)

@@ -122,13 +122,13 @@ def _box(view: View) -> Box | None:
         rest %= stride
     high, step = list(low), [1] * len(shape)
     used = [False] * len(shape)
-    for stride, size in _merged(view):
+    for stride, size in _merge_dims(view):
         if stride < 0 or not _extend(size, stride, shape, strides, high, step, used):
             return None
     return tuple(zip(low, high, step, strict=True))
 
 
-def _merged(view: View) -> list[tuple[int, int]]:
+def _merge_dims(view: View) -> list[tuple[int, int]]:
     """(stride, size) of the view's dimensions, longest stride first, those that follow on each other made one."""
     merged: list[tuple[int, int]] = []
     dims = [(stride, size) for stride, size in zip(view.strides, view.shape, strict=True) if size != 1 and stride]

@@ -151,7 +151,7 @@ class Schedule:
 
     def _trigger(self, issue: int, stream: Stream, now: int) -> None:
         facts = self.issues.facts[issue]
-        start, movement = facts.start, self.movements.of(facts.instruction)
+        start, movement = facts.start, self.movements.get(facts.instruction)
         assert start is not None
         stream.free = self.freed[issue] = now + start.trigger
         self.triggers[stream.engine] = stream.free

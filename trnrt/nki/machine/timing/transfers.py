@@ -73,7 +73,7 @@ class Starts:
         self._target = target
         self._known: dict[tuple[str, str, bool, int, bool], Start] = {}
 
-    def of(self, instruction: Instruction) -> Start:
+    def get(self, instruction: Instruction) -> Start:
         """How a transfer is started."""
         named = instruction.args.get("engine")
         engine = named.name if isinstance(named, Engine) and named not in (Engine.unknown, Engine.dma) else ""
@@ -125,7 +125,7 @@ class Movements:
         self._target = target
         self._known: dict[tuple[object, ...], Movement] = {}
 
-    def of(self, instruction: Instruction) -> Movement:
+    def get(self, instruction: Instruction) -> Movement:
         """The movement of a DMA instruction."""
         views = instruction.operands
         key = (instruction.operation.name, *(_key(view) for _, view in views))

@@ -10,7 +10,7 @@ from trnrt.nki.machine.program import Loop, Program
 MOST_ISSUES = 2_000_000
 
 
-def unrolled(program: Program, notes: list[str]) -> list[int]:
+def issue_order(program: Program, notes: list[str]) -> list[int]:
     """Indices of instructions in the order of their issue; what had to be assumed goes to ``notes``.
 
     Raises KernelError where device loops would make too many.

@@ -10,7 +10,7 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs, spreading
 from trnrt.nki.machine.binding import Arrays, as_float32, column, constant, copier, exact, in_shape, writer
-from trnrt.nki.machine.bits import number_pattern, pattern, stored
+from trnrt.nki.machine.bits import low_bits, number_pattern, pattern
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
@@ -183,7 +183,7 @@ def _bitvec_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[
     target, function = arrays(instruction["dst"]), binary_function(instruction["op"])
     left = _bit_operand(instruction["data1"], arrays, target.shape)
     right = _bit_operand(instruction["data2"], arrays, target.shape)
-    return lambda: np.copyto(target, stored(function(left(), right()), target.dtype))
+    return lambda: np.copyto(target, low_bits(function(left(), right()), target.dtype))
 
 
 def _bitvec_tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -194,10 +194,10 @@ def _bitvec_tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[
     first = binary_function(instruction["op0"], instruction["reverse0"])
     operand0 = _bit_operand(instruction["operand0"], arrays, one_a_partition)
     if op1 is None:
-        return lambda: np.copyto(target, stored(first(data(), operand0()), target.dtype))
+        return lambda: np.copyto(target, low_bits(first(data(), operand0()), target.dtype))
     second = binary_function(op1, instruction["reverse1"])
     operand1 = _bit_operand(instruction["operand1"], arrays, one_a_partition)
-    return lambda: np.copyto(target, stored(second(first(data(), operand0()), operand1()), target.dtype))
+    return lambda: np.copyto(target, low_bits(second(first(data(), operand0()), operand1()), target.dtype))
 
 
 def _integer_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:

@@ -152,7 +152,7 @@ def _states(what: str, engine: Engine) -> NkiTensor | None:
         return None
     tracer, words = active_tracer(what), WORDS * GENERATORS[engine]
     name = f"random states of the {engine.name} engine"
-    return tracer.initialised(name, uint32, MemoryRegion.registers, _initial(tracer.target.partitions, words))
+    return tracer.initial_tensor(name, uint32, MemoryRegion.registers, _initial(tracer.target.partitions, words))
 
 
 def _lanes(what: str, engine: Engine, view: object) -> NkiTensor | None:

@@ -10,7 +10,7 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
-from trnrt.nki.machine.bits import pattern, stored
+from trnrt.nki.machine.bits import low_bits, pattern
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, reduction
 from trnrt.nki.machine.program import Engine, Instruction, Marks, View
@@ -66,7 +66,7 @@ def _tensor_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     take = in_shape(arrays(data), (*kept, -1))
     reduce, target = reduction(instruction["op"]), arrays(dst)
     if instruction["op"].bitvec:
-        return lambda: np.copyto(target, stored(reduce(pattern(take())), target.dtype).reshape(target.shape))
+        return lambda: np.copyto(target, low_bits(reduce(pattern(take())), target.dtype).reshape(target.shape))
     write = writer(dst, target)
     if instruction["negate"]:
         return lambda: write(-reduce(as_float32(take())))

@@ -8,7 +8,7 @@ import numpy as np
 
 from trnrt.nki.machine import costs, spreading
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
-from trnrt.nki.machine.bits import pattern, stored
+from trnrt.nki.machine.bits import low_bits, pattern
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import AVERAGE, Operator
 from trnrt.nki.machine.program import Engine, Instruction
@@ -172,7 +172,7 @@ def _tensor_partition_reduce(instruction: Instruction, arrays: Arrays) -> Callab
         fold = op.binary.reduce
 
         def combine() -> None:
-            target[...] = stored(fold(pattern(take()), axis=0), target.dtype).reshape(target.shape)
+            target[...] = low_bits(fold(pattern(take()), axis=0), target.dtype).reshape(target.shape)
 
         return combine
     write = writer(dst, target)

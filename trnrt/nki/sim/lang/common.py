@@ -23,7 +23,7 @@ def require_tensor(what: str, value: object, argument: str = "x") -> NkiTensor:
     """``value`` if it is a tensor; KernelError otherwise."""
     if isinstance(value, NkiTensor):
         return value
-    raise KernelError(f"nl.{what}: {argument} is {_shown(value)}; it must be a tensor")
+    raise KernelError(f"nl.{what}: {argument} is {_kind_text(value)}; it must be a tensor")
 
 
 def require_tile(what: str, value: object, argument: str = "x") -> NkiTensor:
@@ -42,7 +42,7 @@ def require_operand(what: str, value: object, argument: str) -> NkiTensor | Scal
         return value  # type: ignore[return-value]  # numpy's numbers behave as Python's
     if isinstance(value, NkiTensor):
         return require_tile(what, value, argument)
-    raise KernelError(f"nl.{what}: {argument} is {_shown(value)}; it must be a tile or a number")
+    raise KernelError(f"nl.{what}: {argument} is {_kind_text(value)}; it must be a tile or a number")
 
 
 def result_dtype(what: str, wanted: object, default: DType) -> DType:
@@ -55,7 +55,7 @@ def result_dtype(what: str, wanted: object, default: DType) -> DType:
         raise KernelError(f"nl.{what}: {error}") from None
 
 
-def promoted(one: DType, other: DType) -> DType:
+def promote(one: DType, other: DType) -> DType:
     """The dtype of a result of two tiles: floats before integers, then the wider; of two that are equally wide
     float32 (of one byte: bfloat16) or int32, which hold both."""
     if one == other:
@@ -90,7 +90,7 @@ def instruction(name: str, what: str) -> Callable[..., Any]:
     return found
 
 
-def copied(x: NkiTensor, dtype: DType, shape: Sequence[int] | None = None) -> NkiTensor:
+def copy_tile(x: NkiTensor, dtype: DType, shape: Sequence[int] | None = None) -> NkiTensor:
     """A copy of ``x`` in SBUF: tensor_copy on the vector engine."""
     dst = tile(shape or x.shape, dtype)
     isa.tensor_copy(dst, x)
@@ -99,12 +99,12 @@ def copied(x: NkiTensor, dtype: DType, shape: Sequence[int] | None = None) -> Nk
 
 def cast(x: NkiTensor, dtype: DType) -> NkiTensor:
     """``x``, or a copy of it where it has another dtype."""
-    return x if x.dtype == dtype else copied(x, dtype)
+    return x if x.dtype == dtype else copy_tile(x, dtype)
 
 
 def in_sbuf(x: NkiTensor) -> NkiTensor:
     """``x``, or a copy of it in SBUF where it is in PSUM."""
-    return x if x.buffer is MemoryRegion.sbuf else copied(x, x.dtype)
+    return x if x.buffer is MemoryRegion.sbuf else copy_tile(x, x.dtype)
 
 
 def refuse_when_strict(what: str, problem: str, instead: str) -> None:
@@ -122,5 +122,5 @@ def free_axes(what: str, x: NkiTensor, axis: int | Sequence[int]) -> tuple[int, 
     return axes
 
 
-def _shown(value: object) -> str:
+def _kind_text(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"

@@ -28,7 +28,7 @@ def shared_constant(constant: Array | str | Path) -> NkiTensor:
         dtype = as_dtype(array.dtype)
     except TypeError as error:
         raise KernelError(f"nl.shared_constant: {error}", hint="convert it on the host") from None
-    return tracer.initialised("", dtype, MemoryRegion.shared_hbm, array.copy())
+    return tracer.initial_tensor("", dtype, MemoryRegion.shared_hbm, array.copy())
 
 
 def _read(path: str | Path) -> Array:
@@ -54,7 +54,7 @@ def shared_identity_matrix(n: int, dtype: object = uint8, dst: NkiTensor | None 
     if dst is None:
         dst = tracer.allocate((rows, rows), element, MemoryRegion.sbuf, "", None)
     matrix = np.eye(rows, dtype=np.float32).astype(element.numpy)
-    identity = tracer.initialised(f"identity matrix of {rows}", element, MemoryRegion.shared_hbm, matrix)
+    identity = tracer.initial_tensor(f"identity matrix of {rows}", element, MemoryRegion.shared_hbm, matrix)
     dma_copy(dst=dst, src=identity)
     return dst
 

@@ -35,12 +35,12 @@ def ndarray(
 
 def zeros(shape: Sequence[int], dtype: object, buffer: MemoryRegion = MemoryRegion.sbuf, name: str = "") -> NkiTensor:
     """A new tensor of zeros (see ``full``)."""
-    return _filled("zeros", shape, 0, dtype, buffer, name)
+    return _make_filled("zeros", shape, 0, dtype, buffer, name)
 
 
 def ones(shape: Sequence[int], dtype: object, buffer: MemoryRegion = MemoryRegion.sbuf, name: str = "") -> NkiTensor:
     """A new tensor of ones (see ``full``)."""
-    return _filled("ones", shape, 1, dtype, buffer, name)
+    return _make_filled("ones", shape, 1, dtype, buffer, name)
 
 
 def full(
@@ -51,14 +51,14 @@ def full(
     name: str = "",
 ) -> NkiTensor:
     """A new tensor of one value: a memset on chip; in HBM a memset of a tile in SBUF, and DMAs from it."""
-    return _filled("full", shape, fill_value, dtype, buffer, name)
+    return _make_filled("full", shape, fill_value, dtype, buffer, name)
 
 
 def zeros_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
     """Zeros in the shape of ``x``, of its dtype unless another is given, in SBUF unless it is said otherwise."""
     x = require_tensor("zeros_like", x)
     element = x.dtype if dtype is None else dtype
-    return _filled("zeros_like", x.shape, 0, element, buffer or MemoryRegion.sbuf, name)
+    return _make_filled("zeros_like", x.shape, 0, element, buffer or MemoryRegion.sbuf, name)
 
 
 def empty_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
@@ -120,7 +120,7 @@ def _allocate(
     return tracer.allocate(sizes, element, memory, name, place, f"nl.{what}")
 
 
-def _filled(
+def _make_filled(
     what: str, shape: Sequence[int], value: Scalar, dtype: object, buffer: MemoryRegion, name: str
 ) -> NkiTensor:
     if not isinstance(value, SCALARS):

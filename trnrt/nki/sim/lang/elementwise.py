@@ -17,17 +17,17 @@ from trnrt.nki.machine.program import Engine, MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (
     Scalar,
-    copied,
+    copy_tile,
     in_sbuf,
     operator,
-    promoted,
+    promote,
     refuse_when_strict,
     require_operand,
     require_tile,
     result_dtype,
     tile,
 )
-from trnrt.nki.sim.lang.movement import repeated
+from trnrt.nki.sim.lang.movement import repeat_tile
 from trnrt.nki.sim.tensor import NkiTensor
 
 _INTEGERS = ("int32", "uint32")
@@ -47,7 +47,7 @@ def binary(op: Operator, x: Any, y: Any, dtype: object = None) -> NkiTensor:
     """
     x, y = require_operand(op.name, x, "x"), require_operand(op.name, y, "y")
     if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
-        wanted = result_dtype(op.name, dtype, promoted(x.dtype, y.dtype))
+        wanted = result_dtype(op.name, dtype, promote(x.dtype, y.dtype))
         return _two_tiles(op, x, y, wanted)
     if isinstance(x, NkiTensor):
         return _with_number(op, x, y, result_dtype(op.name, dtype, x.dtype), reverse=False)
@@ -81,7 +81,7 @@ def _broadcast(what: str, x: NkiTensor, y: NkiTensor) -> tuple[NkiTensor, NkiTen
     if x.ndim != y.ndim or any(a != b and 1 not in (a, b) for a, b in zip(x.shape, y.shape, strict=True)):
         raise KernelError(f"nl.{what}: x is {x.shape}, y {y.shape}; they must have one shape, or sizes of 1")
     shape = tuple(b if a == 1 else a for a, b in zip(x.shape, y.shape, strict=True))
-    return repeated(x, shape), repeated(y, shape)
+    return repeat_tile(x, shape), repeat_tile(y, shape)
 
 
 def _with_number(op: Operator, x: NkiTensor, number: Scalar, dtype: DType, *, reverse: bool) -> NkiTensor:
@@ -118,7 +118,7 @@ def unary(op: Operator, x: Any, dtype: object = None) -> NkiTensor:
 def copy(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """A copy of ``x`` in SBUF: tensor_copy on the vector engine."""
     x = require_tile("copy", x)
-    return copied(x, result_dtype("copy", dtype, x.dtype))
+    return copy_tile(x, result_dtype("copy", dtype, x.dtype))
 
 
 def reciprocal(x: NkiTensor, dtype: object = None) -> NkiTensor:

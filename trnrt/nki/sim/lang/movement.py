@@ -11,7 +11,7 @@ from trnrt.nki.machine.dtypes import uint32
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (
     cast,
-    copied,
+    copy_tile,
     in_sbuf,
     instruction,
     require_tensor,
@@ -66,11 +66,11 @@ def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: object = None) -> Nk
     if x.shape == sizes:
         return cast(x, wanted)
     if x.shape[0] == sizes[0]:
-        return copied(repeated(x, sizes), wanted)
-    return _all_partitions(repeated(in_sbuf(x), (1, *sizes[1:])), sizes, wanted)
+        return copy_tile(repeat_tile(x, sizes), wanted)
+    return _all_partitions(repeat_tile(in_sbuf(x), (1, *sizes[1:])), sizes, wanted)
 
 
-def repeated(x: NkiTensor, shape: Sequence[int]) -> NkiTensor:
+def repeat_tile(x: NkiTensor, shape: Sequence[int]) -> NkiTensor:
     """``x`` in ``shape``, free dimensions as a view that costs nothing, a partition as a copy in all partitions."""
     if x.shape[0] != shape[0]:
         x = _all_partitions(in_sbuf(x), (shape[0], *x.shape[1:]), x.dtype)

@@ -6,7 +6,7 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import copied, in_sbuf, refuse_when_strict, require_tile, result_dtype, tile
+from trnrt.nki.sim.lang.common import copy_tile, in_sbuf, refuse_when_strict, require_tile, result_dtype, tile
 from trnrt.nki.sim.tensor import NkiTensor
 
 
@@ -40,7 +40,7 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     if not transpose_x:
         instead = "nl.matmul(x, y, transpose_x=True) with x as it is to be contracted, along its partitions"
         refuse_when_strict("matmul", "x must be transposed on the way", instead)
-        x = copied(transpose(x), x.dtype)
+        x = copy_tile(transpose(x), x.dtype)
     if x.shape[0] != y.shape[0]:
         shapes = f"{x.shape[0]} partitions of x and {y.shape[0]} of y"
         raise KernelError(f"nl.matmul: {shapes} are to be contracted; they must be equally many")

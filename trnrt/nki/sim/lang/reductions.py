@@ -14,7 +14,7 @@ from trnrt.nki.machine.dtypes import DType, float32
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import Scalar, free_axes, operator, require_tile, result_dtype, tile
 from trnrt.nki.sim.lang.elementwise import binary, rsqrt
-from trnrt.nki.sim.lang.movement import repeated
+from trnrt.nki.sim.lang.movement import repeat_tile
 from trnrt.nki.sim.tensor import NkiTensor
 
 Axis = int | Sequence[int]
@@ -22,29 +22,29 @@ Axis = int | Sequence[int]
 
 def sum(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
     """The sum along ``axis``: tensor_reduce."""
-    return _reduced("sum", "add", x, axis, dtype, keepdims)
+    return _reduce("sum", "add", x, axis, dtype, keepdims)
 
 
 def max(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
     """The maximum along ``axis``: tensor_reduce."""
-    return _reduced("max", "maximum", x, axis, dtype, keepdims)
+    return _reduce("max", "maximum", x, axis, dtype, keepdims)
 
 
 def min(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
     """The minimum along ``axis``: tensor_reduce."""
-    return _reduced("min", "minimum", x, axis, dtype, keepdims)
+    return _reduce("min", "minimum", x, axis, dtype, keepdims)
 
 
 def prod(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
     """The product along ``axis``: tensor_reduce."""
-    return _reduced("prod", "multiply", x, axis, dtype, keepdims)
+    return _reduce("prod", "multiply", x, axis, dtype, keepdims)
 
 
 def mean(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
     """The mean along ``axis``: a float32 sum, times 1 / n."""
     x = require_tile("mean", x)
     wanted = result_dtype("mean", dtype, x.dtype)
-    return _scaled(_reduced("mean", "add", x, axis, float32, keepdims), 1 / _count("mean", x, axis), wanted)
+    return _scale(_reduce("mean", "add", x, axis, float32, keepdims), 1 / _count("mean", x, axis), wanted)
 
 
 def var(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
@@ -54,10 +54,10 @@ def var(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) 
     """
     x = require_tile("var", x)
     wanted, scale = result_dtype("var", dtype, x.dtype), 1 / _count("var", x, axis)
-    centre = _scaled(_reduced("var", "add", x, axis, float32, True), scale, float32)
+    centre = _scale(_reduce("var", "add", x, axis, float32, True), scale, float32)
     apart = _with_column("subtract", x, centre)
     isa.tensor_tensor(apart, apart, apart, operator("multiply"))
-    return _scaled(_reduced("var", "add", apart, axis, float32, True), scale, wanted)
+    return _scale(_reduce("var", "add", apart, axis, float32, True), scale, wanted)
 
 
 def all(x: NkiTensor, axis: Axis, dtype: object = None) -> NkiTensor:
@@ -65,15 +65,15 @@ def all(x: NkiTensor, axis: Axis, dtype: object = None) -> NkiTensor:
     x = require_tile("all", x)
     truth = tile(x.shape, x.dtype)
     isa.tensor_scalar(truth, x, operator("not_equal"), 0.0)
-    return _reduced("all", "minimum", truth, axis, result_dtype("all", dtype, x.dtype), False)
+    return _reduce("all", "minimum", truth, axis, result_dtype("all", dtype, x.dtype), False)
 
 
 def softmax(x: NkiTensor, axis: Axis = -1, dtype: object = None) -> NkiTensor:
     """``exp(x - max) / sum(exp(x - max))`` along ``axis``, in float32."""
     x = require_tile("softmax", x)
-    powers = _with_column("subtract", x, _reduced("softmax", "maximum", x, axis, float32, True))
+    powers = _with_column("subtract", x, _reduce("softmax", "maximum", x, axis, float32, True))
     isa.activation(powers, operator("exp"), powers)
-    total = _reduced("softmax", "add", powers, axis, float32, True)
+    total = _reduce("softmax", "add", powers, axis, float32, True)
     isa.reciprocal(total, total)
     return _with_column("multiply", powers, total, result_dtype("softmax", dtype, x.dtype))
 
@@ -97,13 +97,13 @@ def rms_norm(
     inside = result_dtype("rms_norm", compute_dtype, float32)
     squares = tile(x.shape, inside)
     isa.activation(squares, operator("square"), x)
-    total = _reduced("rms_norm", "add", squares, axis, float32, True)
+    total = _reduce("rms_norm", "add", squares, axis, float32, True)
     isa.tensor_scalar(total, total, operator("multiply"), 1 / n, op1=operator("add"), operand1=epsilon)
     scaled = _with_column("multiply", x, rsqrt(total), inside)
-    return binary(operator("multiply"), scaled, repeated(w, x.shape), result_dtype("rms_norm", dtype, x.dtype))
+    return binary(operator("multiply"), scaled, repeat_tile(w, x.shape), result_dtype("rms_norm", dtype, x.dtype))
 
 
-def _reduced(what: str, op: str, x: Any, axis: Axis, dtype: object, keepdims: bool) -> NkiTensor:
+def _reduce(what: str, op: str, x: Any, axis: Axis, dtype: object, keepdims: bool) -> NkiTensor:
     x = require_tile(what, x)
     axes = free_axes(what, x, axis)
     kept = x.shape[: axes[0]]
@@ -118,7 +118,7 @@ def _count(what: str, x: NkiTensor, axis: Axis) -> int:
     return product(x.shape[free_axes(what, x, axis)[0] :])
 
 
-def _scaled(x: NkiTensor, factor: float, dtype: DType) -> NkiTensor:
+def _scale(x: NkiTensor, factor: float, dtype: DType) -> NkiTensor:
     dst = tile(x.shape, dtype)
     isa.tensor_scalar(dst, x, operator("multiply"), factor)
     return dst
@@ -130,5 +130,5 @@ def _with_column(op: str, x: NkiTensor, column: NkiTensor, dtype: DType = float3
     if column.free_size == 1:
         isa.tensor_scalar(dst, x, operator(op), column)
     else:
-        isa.tensor_tensor(dst, x, repeated(column, x.shape), operator(op))
+        isa.tensor_tensor(dst, x, repeat_tile(column, x.shape), operator(op))
     return dst

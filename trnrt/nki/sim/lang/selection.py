@@ -37,7 +37,7 @@ def where(condition: NkiTensor, x: Any, y: Any, dtype: object = None) -> NkiTens
             )
     predicate = tile(condition.shape, uint8)
     isa.tensor_scalar(predicate, condition, operator("not_equal"), 0.0)
-    dst = _materialised(y, condition, wanted)
+    dst = _copy_or_fill(y, condition, wanted)
     isa.tensor_copy_predicated(dst, cast(x, wanted) if isinstance(x, NkiTensor) else x, predicate)
     return dst
 
@@ -50,7 +50,7 @@ def dropout(x: NkiTensor, rate: Any, dtype: object = None) -> NkiTensor:
     return cast(dst, result_dtype("dropout", dtype, x.dtype))
 
 
-def _materialised(value: NkiTensor | Scalar, like: NkiTensor, dtype: DType) -> NkiTensor:
+def _copy_or_fill(value: NkiTensor | Scalar, like: NkiTensor, dtype: DType) -> NkiTensor:
     """A new tile of ``value`` in the shape of ``like``."""
     dst = tile(like.shape, dtype)
     if isinstance(value, NkiTensor):

@@ -34,7 +34,7 @@ def _parts(value: float) -> tuple[float, ...]:
 def sin(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """The sine of angles of any size."""
     x = require_tile("sin", x)
-    angle, _ = _reduced(x, 2 * pi)
+    angle, _ = _reduce_angle(x, 2 * pi)
     isa.tensor_scalar(
         angle,
         angle,
@@ -49,14 +49,14 @@ def sin(x: NkiTensor, dtype: object = None) -> NkiTensor:
 def cos(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """The cosine of angles of any size: ``sin(pi / 2 - |x|)``."""
     x = require_tile("cos", x)
-    return _sine("cos", _complement(_reduced(x, 2 * pi)[0]), x, dtype)
+    return _sine("cos", _complement(_reduce_angle(x, 2 * pi)[0]), x, dtype)
 
 
 def tan(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """The tangent of angles of any size: sine over cosine within a quarter turn around 0, its negative reciprocal
     where the quarter turns left out are odd in number."""
     x = require_tile("tan", x)
-    angle, turns = _reduced(x, pi / 2)
+    angle, turns = _reduce_angle(x, pi / 2)
     tangent, cosine, odd = tile(x.shape, float32), tile(x.shape, float32), tile(x.shape, uint32)
     isa.activation(tangent, operator("sin"), angle)
     isa.activation(cosine, operator("sin"), _complement(angle))
@@ -88,7 +88,7 @@ def arctan(x: NkiTensor, dtype: object = None) -> NkiTensor:
     return dst
 
 
-def _reduced(x: NkiTensor, period: float) -> tuple[NkiTensor, NkiTensor]:
+def _reduce_angle(x: NkiTensor, period: float) -> tuple[NkiTensor, NkiTensor]:
     """``x`` less the nearest multiple of ``period`` as a float32 tile, and which multiple that is as an int32 tile."""
     periods, angle = tile(x.shape, int32), tile(x.shape, float32)
     isa.tensor_scalar(periods, x, operator("multiply"), 1 / period)
