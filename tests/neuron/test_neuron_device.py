@@ -57,8 +57,8 @@ from trnrt.errors import BackendError
 folder = pathlib.Path(sys.argv[1])
 lease = cores._Process.lease = cores.lease_cores(range(1), 1, folder)
 if os.fork():
-    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) or not lease.held or cores.leased_cores(folder) != (0,))
-assert cores._Process.lease is None and not lease.held
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) or not lease.is_held or cores.leased_cores(folder) != (0,))
+assert cores._Process.lease is None and not lease.is_held
 try:
     cores.lease_cores(range(1), 1, folder)
 except BackendError as error:

@@ -18,7 +18,7 @@ from trnrt.serve.hosting.metrics import Metrics
 number = int(sys.argv[1])
 metrics = Metrics(number)
 metrics.request("/v2/models/{model}/infer", "POST", 200, 0.01)
-metrics.rejected("queue")
+metrics.count_rejection("queue")
 model = metrics.model("m")
 model.state("ready")
 model.batch(3 + number, 0.001, 20.0)
