@@ -131,7 +131,7 @@ class MadeUpMetrics:
         assert seconds >= 0
         self.requests.append((path, method, code))
 
-    def rejected(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         """A request was refused."""
         self.refused.append(reason)
 

@@ -412,5 +412,5 @@ def test_no_sniffing() -> None:
 def test_the_made_up_metrics_are_like_the_real_ones() -> None:
     from trnrt.serve.hosting.metrics import Metrics
 
-    for name in ("request", "rejected", "render"):
+    for name in ("request", "count_rejection", "render"):
         assert callable(getattr(Metrics, name)) and callable(getattr(MadeUpMetrics, name))
