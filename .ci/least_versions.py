@@ -16,7 +16,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[[\w,-]+\])?(?P<bounds>[^;]*)(?P<
 
 
 def requirements(project: Mapping[str, Any]) -> list[str]:
-    """What trnrt and its extras need, trnrt's own extras left out."""
+    """The requirements of trnrt and its extras, without those on trnrt itself."""
     extras = [lines for extra, lines in project["optional-dependencies"].items() if extra not in LEFT_OUT]
     found = [line for lines in (project["dependencies"], *extras) for line in lines]
     return [line for line in found if not line.startswith("trnrt[")]

@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines share: exit codes, flags, and how a result is shown."""
+"""Shared by the benchmarks' command lines: exit codes, flags, and printing a result."""
 
 from __future__ import annotations
 

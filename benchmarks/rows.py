@@ -1,4 +1,4 @@
-"""What a benchmark of measured rows shows: the table of a terminal, and the JSON document."""
+"""The results of a benchmark of measured rows: a table for the terminal, and the JSON document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trnrt.report.tables import plain_table
 
 
 def passed(rows: Iterable[Row]) -> bool:
-    """Whether no row misses its bar."""
+    """Whether every row meets its bar."""
     return all(row.passed is not False for row in rows)
 
 

@@ -28,7 +28,7 @@ def passed(verdict: Verdict | None) -> bool | None:
 
 
 def all_passed(verdicts: Sequence[Verdict | None]) -> bool:
-    """Whether no row misses a bar."""
+    """Whether every row meets its bars."""
     return "missed" not in verdicts
 
 

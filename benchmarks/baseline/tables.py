@@ -150,7 +150,7 @@ def _size(name: str) -> tuple[str, ...]:
 
 
 def _leftovers_text(rows: Sequence[Row]) -> str:
-    """A line for each network of which the commit's planner leaves nodes to the CPU."""
+    """A line for each network that the commit's planner runs partly on the CPU."""
     told = [f"- {row.title}, {row.target}: on the CPU are {', '.join(row.on_cpu)}" for row in rows if row.on_cpu]
     if not told:
         return f"{COMMIT} plans all {len(NETWORKS)} networks whole: no node is left to the CPU."

@@ -9,7 +9,7 @@ from benchmarks.baseline.building import Builder
 
 SIDE, CLASSES = 640, 80
 BINS = 16
-"""The distance of each side of a box is the mean of a distribution over so many values."""
+"""Values of the distribution whose mean is the distance of a side of a box."""
 STRIDES = (8, 16, 32)
 
 

@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks.kernels`` shows: the table of a terminal, and the JSON document."""
+"""The results of ``python -m benchmarks.kernels``: a table for the terminal, and the JSON document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks.labs`` shows: the tables of a terminal, and the JSON document."""
+"""The results of ``python -m benchmarks.labs``: tables for the terminal, and the JSON document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks.models`` shows: the tables of a terminal, and the JSON document."""
+"""The results of ``python -m benchmarks.models``: tables for the terminal, and the JSON document."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def throughput_table(rows: Sequence[Row]) -> Table:
 
 
 def bars_table(rows: Sequence[Row]) -> Table:
-    """What each row is held to."""
+    """The limits of each row."""
     names = {"bound": "2 x the bound", "own target": "target of ours"}
     lines = [
         (
@@ -171,7 +171,7 @@ def bars_table(rows: Sequence[Row]) -> Table:
 
 
 def per_item(row: Row) -> Range:
-    """What an item of a batch takes."""
+    """The time of one item of a batch."""
     found, batch = row.predicted, row.batch
     return Range(found.least_us / batch, found.us / batch, found.most_us / batch)
 
@@ -188,7 +188,7 @@ def _targets(rows: Sequence[Row]) -> list[str]:
 
 
 def _rates_text(rows: Sequence[Row]) -> list[str]:
-    """What the bound is made of, for each target."""
+    """The rates behind the bound, for each target."""
     told = []
     for target in _targets(rows):
         most, link = rates(target), host_link(target)

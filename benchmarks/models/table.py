@@ -79,7 +79,7 @@ class Row:
 
     @property
     def bars(self) -> tuple[Bar, ...]:
-        """What the prediction is held to."""
+        """The limits of the prediction."""
         if self.published is None:
             return ()
         bars = [self._bar("own target", self.published.target_us)]
@@ -94,7 +94,7 @@ class Row:
 
     @property
     def host_bytes(self) -> tuple[int, int]:
-        """What the host sends to the device, and gets back."""
+        """The bytes that the host sends to the device and gets back."""
         return self.work.inputs * ELEMENT_BYTES, self.work.outputs * ELEMENT_BYTES
 
     def _bar(self, kind: Literal["bound", "own target"], most_us: float) -> Bar:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trnrt.calibration.cases import Document, published
+from trnrt.calibration.cases import Document, published_facts
 from trnrt.nki import Spec, nisa, nki, nl, trace
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Timeline, schedule
@@ -208,7 +208,7 @@ MEASURES: dict[str, Measure] = {
 
 def compare_instructions() -> list[InstructionRow]:
     """A row for each published instruction whose time the model gives."""
-    entries = [entry for entry in published()["instructions"] if entry["id"] in MEASURES]
+    entries = [entry for entry in published_facts()["instructions"] if entry["id"] in MEASURES]
     return [
         InstructionRow(
             entry["id"], entry["target"], entry["what"], measured_ns(entry), MEASURES[entry["id"]](entry["target"])

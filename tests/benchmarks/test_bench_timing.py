@@ -18,7 +18,7 @@ from benchmarks.timing.calibration import Calibration, shortening_error
 from benchmarks.timing.instructions import MEASURES, InstructionRow
 from benchmarks.timing.table import BARS, LEFT_OUT_BARS, Summary, summary
 from trnrt.calibration import cases, fit
-from trnrt.calibration.cases import Case, Row, figure_us, measurements, predicted_us, published
+from trnrt.calibration.cases import Case, Row, figure_us, measurements, predicted_us, published_facts
 from trnrt.calibration.fit import Choice, Fit, Fitted, Parameter
 from trnrt.calibration.published import BLOCKS, CASES, LARGE_BLOCKS, groups, line, plane
 from trnrt.nki import nisa
@@ -59,7 +59,7 @@ def test_every_figure_is_there() -> None:
         "M-5D": 6,
     }
     assert {case.id for case in CASES if not case.facts["figure"]} == {"matmul-best-trn1", "silu-trn1"}
-    (left_out,) = published()["left_out"]
+    (left_out,) = published_facts()["left_out"]
     assert left_out["figures"] == ["M-50", "M-51", "M-52"] and left_out["why"]
 
 
@@ -104,9 +104,9 @@ def test_the_published_sizes() -> None:
 
 def test_published_facts_name_their_sources() -> None:
     for kind in ("parameters", "instructions", "measurements"):
-        assert all(entry["source"] and entry["target"] for entry in published()[kind])
+        assert all(entry["source"] and entry["target"] for entry in published_facts()[kind])
     for kind in ("instructions", "measurements"):
-        names = [entry["id"] for entry in published()[kind]]
+        names = [entry["id"] for entry in published_facts()[kind]]
         assert len(set(names)) == len(names)
 
 

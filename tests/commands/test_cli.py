@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from commanding import trnrt
-from onnx import TensorProto, helper
+from commanding import save_model, trnrt
+from onnx import helper
 from PIL import Image
 
 from trnrt import __version__, errors
@@ -36,20 +35,6 @@ def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
     """Call trnrt as a command of its own."""
     line = [sys.executable, "-m", "trnrt", *arguments]
     return subprocess.run(line, text=True, capture_output=True, check=False, **options)
-
-
-def save_model(path: Path, nodes: list[Any], shape: list[Any], out: list[Any], **names: str) -> str:
-    """A float32 model of these nodes from the input to the output, as a file."""
-    source, result = names.get("source", "x"), names.get("result", "y")
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(result, TensorProto.FLOAT, out)],
-    )
-    opsets = [helper.make_opsetid("", 20)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    return str(path)
 
 
 @pytest.fixture

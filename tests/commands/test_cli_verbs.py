@@ -5,33 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from commanding import Outcome, trnrt
-from onnx import TensorProto, helper
+from commanding import Outcome, save_model, trnrt
+from onnx import helper
 
 MODELS = Path(__file__).parents[2] / "models"
 CNN = str(MODELS / "digits_cnn.onnx")
 FFNN = str(MODELS / "digits_ffnn.onnx")
 SKLEARN = str(MODELS / "digits_mlp_sklearn.onnx")
 SPLIT = str(MODELS / "digits_test.npz")
-
-
-def save_model(path: Path, nodes: list[Any], shape: list[Any], out: list[Any], **names: str) -> str:
-    """A float32 model of these nodes from the input to the output, as a file."""
-    source, result = names.get("source", "x"), names.get("result", "y")
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(result, TensorProto.FLOAT, out)],
-    )
-    opsets = [helper.make_opsetid("", 20)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    return str(path)
 
 
 @pytest.fixture

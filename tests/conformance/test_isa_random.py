@@ -37,7 +37,7 @@ def xorwow(state: Array, count: int) -> list[int]:
 
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 23])
 def test_numbers_are_xorwow_s(count: int) -> None:
-    states = random.seeded(9, 3, 6)
+    states = random.seed_states(9, 3, 6)
     first = states.copy()
     numbers = random.draw(states, count)
     again = random.draw(states, 7)

@@ -102,6 +102,16 @@ def traced(body: Kernel, *arguments: Any, target: str = "trn2") -> Program:
     return trace(kernel, *arguments, target=target)
 
 
+def trace_body(body: Callable[..., Any], *specs: Spec, target: str = "trn2") -> Program:
+    """The program of a kernel's body, which returns nothing."""
+
+    def kernel(*arguments: Any) -> nl.NkiTensor:
+        body(*arguments)
+        return nl.ndarray((1, 1), nl.float32, nl.shared_hbm)
+
+    return trace(kernel, *specs, target=target)
+
+
 def spec(*shape: int, dtype: str = "float32") -> Spec:
     return Spec(shape, dtype)
 

@@ -400,8 +400,8 @@ def test_measurements(name: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_what_takes_no_cycles_of_a_data_path(name: str) -> None:
     operation = OPERATIONS[name]
-    assert (operation.cycles is costs.sequenced) == (name in SEQUENCER)
-    assert (operation.cycles is costs.modelled) == (name in MODELLED)
+    assert (operation.cycles is costs.sequencer_only) == (name in SEQUENCER)
+    assert (operation.cycles is costs.no_own_cycles) == (name in MODELLED)
     if name in MODELLED:
         assert operation.engines[0] in (Engine.dma, Engine.tensor)
 

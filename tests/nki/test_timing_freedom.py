@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from random_programs import ACTIONS, run
-from simulating import tile
+from simulating import tile, trace_body
 from test_timing_hazards import touched
 from test_timing_path import spent
 
@@ -26,16 +26,6 @@ from trnrt.nki.machine.timing.issues import ENGINES, Issues
 from trnrt.nki.machine.timing.list_scheduling import ListSchedule
 
 VECTOR, GPSIMD = nisa.engine.vector, nisa.engine.gpsimd
-
-
-def programmed(body: Callable[..., Any], *specs: Spec, target: str = "trn2") -> Program:
-    """The program of a kernel's body, which returns nothing."""
-
-    def kernel(*arguments: Any) -> nl.NkiTensor:
-        body(*arguments)
-        return nl.ndarray((1, 1), nl.float32, nl.shared_hbm)
-
-    return trace(kernel, *specs, target=target)
 
 
 def freely(program: Program) -> Timeline:
@@ -114,7 +104,7 @@ def reordered(timeline: Timeline) -> bool:
 @settings(max_examples=120, phases=[Phase.generate])
 @given(ACTIONS, st.sampled_from(["trn1", "trn2"]))
 def test_nothing_starts_before_what_it_depends_on(actions: list[Any], target: str) -> None:
-    timeline = freely(programmed(lambda: run(actions, target), target=target))
+    timeline = freely(trace_body(lambda: run(actions, target), target=target))
     assert violations(timeline) == []
     spent(timeline)
 
@@ -175,7 +165,7 @@ def tensor_kernel(steps: list[Any]) -> Callable[..., None]:
 @settings(max_examples=60, phases=[Phase.generate])
 @given(STEPS, st.sampled_from(["trn1", "trn2", "trn3"]))
 def test_products_keep_their_dependences_too(steps: list[Any], target: str) -> None:
-    timeline = freely(programmed(tensor_kernel(steps), Spec((64, 64), "bfloat16"), target=target))
+    timeline = freely(trace_body(tensor_kernel(steps), Spec((64, 64), "bfloat16"), target=target))
     assert violations(timeline) == []
     spent(timeline)
 
@@ -190,7 +180,7 @@ def test_the_random_kernels_are_reordered_at_all() -> None:
             (str(numbers.choice(kinds)), *numbers.integers(0, 3, 2), int(numbers.integers(0, 4))) for _ in range(30)
         ]
 
-    timelines = [freely(programmed(tensor_kernel(drawn()), Spec((64, 64), "bfloat16"))) for _ in range(20)]
+    timelines = [freely(trace_body(tensor_kernel(drawn()), Spec((64, 64), "bfloat16"))) for _ in range(20)]
     assert sum(map(reordered, timelines)) >= 10
 
 
@@ -204,7 +194,7 @@ def test_more_readers_than_the_window_is_wide_all_come_first() -> None:
             nisa.tensor_copy(dst=tile(128, 64), src=held, engine=VECTOR)
         nisa.memset(dst=held, value=1, engine=GPSIMD)
 
-    timeline = freely(programmed(body))
+    timeline = freely(trace_body(body))
     assert timeline.start[-1] > max(timeline.end[:-1])
 
 
@@ -230,7 +220,7 @@ def test_an_engine_does_not_overwrite_what_it_has_not_read() -> None:
         nisa.memset(dst=held[:, 0:4], value=1, engine=VECTOR)
         nisa.memset(dst=held, value=2, engine=VECTOR)
 
-    assert violations(freely(programmed(body))) == []
+    assert violations(freely(trace_body(body))) == []
 
 
 @pytest.mark.parametrize("first", [SLOW, FAST])
@@ -243,7 +233,7 @@ def test_a_read_of_two_parts_waits_for_the_later_one_of_an_engine(first: bool, w
         width = 16 if whole else 12
         nisa.activation(dst=tile(1, width), op=nl.copy, data=held[:, 0:width])
 
-    assert violations(freely(programmed(body))) == []
+    assert violations(freely(trace_body(body))) == []
 
 
 @pytest.mark.parametrize("first", [SLOW, FAST])
@@ -253,7 +243,7 @@ def test_a_tile_waits_for_all_that_lived_at_its_bytes(first: bool) -> None:
         waiting(not first, tile(1, 8, address=(0, 32)))
         nisa.activation(dst=tile(1, 16, address=(0, 0)), op=nl.copy, data=tile(1, 16))
 
-    assert violations(freely(programmed(body))) == []
+    assert violations(freely(trace_body(body))) == []
 
 
 def test_a_register_is_not_overwritten_before_it_is_used() -> None:
@@ -268,7 +258,7 @@ def test_a_register_is_not_overwritten_before_it_is_used() -> None:
         nisa.register_move(row, 5)
         nisa.dma_copy(dst=tile(1, 8), src=x.select(0, row).expand_dim(0))
 
-    timeline = freely(programmed(body, Spec((16, 8), "float32")))
+    timeline = freely(trace_body(body, Spec((16, 8), "float32")))
     first, second = timeline.transfers
     names = [timeline.program.instructions[i].operation.name for i in timeline.instruction]
     (moved,) = [i for i, name in enumerate(names) if name == "register_move"][-1:]
@@ -298,7 +288,7 @@ def cleared_tiles(pin: bool = False) -> Callable[..., None]:
 
 
 def test_the_next_sum_is_cleared_before_the_last_one_is_copied() -> None:
-    both = schedules(programmed(cleared_tiles(), Spec((128, 512), "bfloat16")))
+    both = schedules(trace_body(cleared_tiles(), Spec((128, 512), "bfloat16")))
     assert order(both.in_order, "vector")[:4] == ["clear", "copy", "clear", "copy"]
     assert order(both.reordered, "vector")[:3] == ["clear", "clear", "clear"]
     assert both.reordered.duration < 0.9 * both.in_order.duration
@@ -334,7 +324,7 @@ def test_a_table_is_not_loaded_anew_for_each_of_two_functions() -> None:
             nisa.memset(dst=held, value=0, engine=GPSIMD)
             nisa.activation(dst=tile(128, 8), op=(nl.exp, nl.tanh)[number % 2], data=held, name="et"[number % 2])
 
-    both = schedules(programmed(body))
+    both = schedules(trace_body(body))
     runs = [list(order(timeline, "scalar")) for timeline in both[:2]]
     switches = [sum(one != other for one, other in pairwise(run)) for run in runs]
     assert switches[0] == 7
@@ -354,7 +344,7 @@ def test_loads_keep_their_order() -> None:
         for _ in range(3):
             nisa.dma_copy(dst=tile(128, 64), src=x)
 
-    timeline = freely(programmed(body, Spec((128, 64), "float32")))
+    timeline = freely(trace_body(body, Spec((128, 64), "float32")))
     triggered = [transfer.triggered for transfer in timeline.transfers]
     assert triggered == sorted(triggered)
 
@@ -363,7 +353,7 @@ def test_loads_keep_their_order() -> None:
 @pytest.mark.parametrize("target", ["trn1", "trn2"])
 def test_a_region_of_no_reorder_keeps_its_order_and_its_time(target: str) -> None:
     spec = Spec((128, 512), "bfloat16")
-    free, pinned = (programmed(cleared_tiles(pin=pin), spec, target=target) for pin in (False, True))
+    free, pinned = (trace_body(cleared_tiles(pin=pin), spec, target=target) for pin in (False, True))
     assert freely(free).duration < schedule(free).duration
     assert begins(freely(pinned)) == begins(schedule(pinned)) == begins(schedule(free))
 
@@ -375,7 +365,7 @@ def test_any_kernel_in_a_region_has_the_timeline_in_order(steps: list[Any], targ
         with nl.no_reorder():
             tensor_kernel(steps)(x)
 
-    traced = programmed(pinned, Spec((64, 64), "bfloat16"), target=target)
+    traced = trace_body(pinned, Spec((64, 64), "bfloat16"), target=target)
     free, in_order = freely(traced), schedule(traced)
     assert (free.start, free.end, free.seen, free.duration) == (
         in_order.start,
@@ -401,7 +391,7 @@ def around(middle: Callable[[Callable[[str, bool], Instruction]], None]) -> list
         middle(fill)
         fill("z", False)
 
-    return order(freely(programmed(body)), "vector")
+    return order(freely(trace_body(body)), "vector")
 
 
 def test_nothing_moves_into_a_region_out_of_it_or_across() -> None:
@@ -460,7 +450,7 @@ def test_calibration_kernels_are_not_slower(case: Any) -> None:
 @settings(max_examples=40, phases=[Phase.generate])
 @given(STEPS)
 def test_free_is_at_most_in_order(steps: list[Any]) -> None:
-    both = schedules(programmed(tensor_kernel(steps), Spec((64, 64), "bfloat16")))
+    both = schedules(trace_body(tensor_kernel(steps), Spec((64, 64), "bfloat16")))
     assert both.free.duration <= both.in_order.duration
     assert both.in_order == schedule(both.in_order.program)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,23 +10,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from random_programs import ACTIONS, run
-from simulating import tile
+from simulating import tile, trace_body
 
-from trnrt.nki import Spec, nisa, nl, profile, trace
+from trnrt.nki import Spec, nisa, nl, profile
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Timeline, predict, schedule
 from trnrt.nki.machine.timing.path import PARTS, critical_path
-
-
-def programmed(body: Callable[..., Any], *specs: Spec, target: str = "trn2") -> Program:
-    """The program of a kernel's body, which returns nothing."""
-
-    def kernel(*arguments: Any) -> nl.NkiTensor:
-        body(*arguments)
-        return nl.ndarray((1, 1), nl.float32, nl.shared_hbm)
-
-    return trace(kernel, *specs, target=target)
 
 
 def spent(timeline: Timeline) -> Counter[str]:
@@ -54,7 +43,7 @@ def step(target: str = "trn2") -> Timeline:
         nisa.tensor_tensor(dst=y_sb, data1=x_sb, data2=x_sb, op=nl.add)
         nisa.dma_copy(dst=tile(1, 512, buffer=nl.private_hbm), src=y_sb)
 
-    return schedule(programmed(body, Spec((1, 512), "float32"), target=target))
+    return schedule(trace_body(body, Spec((1, 512), "float32"), target=target))
 
 
 @pytest.mark.parametrize(("target", "cycles_each"), [("trn1", 2), ("trn2", 1)])
@@ -80,7 +69,7 @@ def test_triggers_of_one_engine_wait_for_each_other() -> None:
         for _ in range(3):
             nisa.dma_copy(dst=tile(1, 16), src=x)
 
-    found = spent(schedule(programmed(body, Spec((1, 16), "float32"))))
+    found = spent(schedule(trace_body(body, Spec((1, 16), "float32"))))
     timing = get_target("trn2").timing.dma
     assert found["DMA triggers"] == 2 * timing.trigger_hardware_ns * 1000
     assert found["DMA starts"] == (timing.start_hardware_ns + timing.load_start_ns) * 1000
@@ -93,7 +82,7 @@ def test_a_table_is_its_own_part() -> None:
         nisa.activation(dst=tile(1, 16), op=nl.exp, data=x_sb)
 
     timing = get_target("trn2").timing
-    assert spent(schedule(programmed(body)))["function tables"] == timing.table_load_ns * 1000
+    assert spent(schedule(trace_body(body)))["function tables"] == timing.table_load_ns * 1000
 
 
 def test_a_column_s_read_is_no_data() -> None:
@@ -105,7 +94,7 @@ def test_a_column_s_read_is_no_data() -> None:
             nisa.memset(dst=factor_sb, value=0)
             nisa.tensor_scalar(dst=tile(1, columns), data=x_sb, op0=nl.multiply, operand0=factor_sb)
 
-        return spent(schedule(programmed(body)))
+        return spent(schedule(trace_body(body)))
 
     small, large = scaled(200), scaled(400)
     timing = get_target("trn2").timing.vector
@@ -122,7 +111,7 @@ def test_an_engine_that_waits_for_another_one_s_port_is_held_up_by_it(target: st
         nisa.activation(dst=tile(1, 512), op=nl.copy, data=one)
         nisa.tensor_copy(dst=tile(1, 512), src=two, engine=nisa.engine.vector)
 
-    timeline = schedule(programmed(body, target=target))
+    timeline = schedule(trace_body(body, target=target))
     spent(timeline)
     assert ({segment.issue for segment in critical_path(timeline)} == {0, 1}) is waits
 
@@ -130,7 +119,7 @@ def test_an_engine_that_waits_for_another_one_s_port_is_held_up_by_it(target: st
 @settings(max_examples=150, phases=[Phase.generate])
 @given(ACTIONS, st.sampled_from(["trn1", "trn2"]))
 def test_it_adds_up_for_any_program_at_both_ends_of_its_range(actions: list[Any], target: str) -> None:
-    found = predict(programmed(lambda: run(actions, target), target=target))
+    found = predict(trace_body(lambda: run(actions, target), target=target))
     for line in (found.timeline, found.least, found.most):
         spent(line)
 
@@ -152,7 +141,7 @@ def products(target: str, dtype: str, count: int, columns: int) -> Program:
             turned_psum = tile(columns, 64, dtype=dtype, buffer=nl.psum)
             nisa.nc_transpose(dst=turned_psum, data=x_sb[:, 0:columns])
 
-    return programmed(body, Spec((64, 64), dtype), target=target)
+    return trace_body(body, Spec((64, 64), dtype), target=target)
 
 
 @settings(max_examples=40, phases=[Phase.generate])
@@ -179,7 +168,7 @@ def test_a_longer_semaphore_makes_the_program_as_much_longer_as_the_path_has_of_
 
 
 def test_an_empty_program_has_no_path() -> None:
-    assert critical_path(schedule(programmed(lambda: None))) == []
+    assert critical_path(schedule(trace_body(lambda: None))) == []
 
 
 def test_a_kernel_s_profile_has_the_parts_and_no_floor() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from random_programs import ACTIONS, run
-from simulating import doubled, tile
+from simulating import doubled, tile, trace_body
 
 from trnrt.calibration.cases import lengths, program
 from trnrt.calibration.published import CASES
@@ -32,16 +31,6 @@ NAMES = [f"{target}-{one.cause}" for target, one in UNCERTAIN]
 MODES = "descriptors of transfers that name no mode"
 
 
-def programmed(body: Callable[..., Any], *specs: Spec, target: str = "trn2") -> Program:
-    """The program of a kernel's body, which returns nothing."""
-
-    def kernel(*arguments: Any) -> nl.NkiTensor:
-        body(*arguments)
-        return nl.ndarray((1, 1), nl.float32, nl.shared_hbm)
-
-    return trace(kernel, *specs, target=target)
-
-
 def another(program: Program, timing: Timing) -> Program:
     return replace(program, target=replace(program.target, timing=timing))
 
@@ -59,7 +48,7 @@ def steps(count: int, dtype: str, target: str, pin: bool = False) -> Program:
                 nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=x_sb, op=nl.add)
                 nisa.dma_copy(dst=tile(64, 64, dtype=dtype, buffer=nl.private_hbm), src=y_sb)
 
-    return programmed(body, Spec((64, 64), dtype), target=target)
+    return trace_body(body, Spec((64, 64), dtype), target=target)
 
 
 # --- the uncertain numbers
@@ -152,7 +141,7 @@ def check_under(program: Program) -> None:
 @settings(max_examples=40, phases=[Phase.generate], deadline=None)
 @given(ACTIONS, st.sampled_from(["trn1", "trn2"]))
 def test_other_numbers_are_as_if_all_were_done_anew(actions: list[Any], target: str) -> None:
-    check_under(programmed(lambda: run(actions, target), target=target))
+    check_under(trace_body(lambda: run(actions, target), target=target))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -184,7 +173,7 @@ def check_prediction(program: Program) -> None:
 @settings(max_examples=30, phases=[Phase.generate], deadline=None)
 @given(ACTIONS, st.sampled_from(["trn1", "trn2"]))
 def test_a_prediction_lies_in_its_range_and_changes_nothing(actions: list[Any], target: str) -> None:
-    check_prediction(programmed(lambda: run(actions, target), target=target))
+    check_prediction(trace_body(lambda: run(actions, target), target=target))
 
 
 @settings(max_examples=15, phases=[Phase.generate], deadline=None)
@@ -234,7 +223,7 @@ def cleared(pin: bool) -> Program:
                 nisa.nc_matmul(dst=y_psum, stationary=weights, moving=moving)
                 nisa.tensor_tensor(dst=sum_sb, data1=sum_sb, data2=y_psum, op=nl.add)
 
-    return programmed(body)
+    return trace_body(body)
 
 
 def test_the_order_is_a_cause_only_where_the_compiler_may_choose() -> None:
@@ -248,7 +237,7 @@ def loaded(mode: Any) -> Program:
         for _ in range(8):
             nisa.dma_copy(dst=tile(128, 64), src=x, dge_mode=mode)
 
-    return programmed(body, Spec((128, 64), "float32"))
+    return trace_body(body, Spec((128, 64), "float32"))
 
 
 def test_descriptors_are_a_cause_unless_the_kernel_names_their_mode() -> None:
@@ -267,7 +256,7 @@ def joined() -> Program:
         nisa.activation(dst=other, op=nl.copy, data=tile(128, 64))
         nisa.tensor_tensor(dst=tile(128, 64), data1=one, data2=other, op=nl.add)
 
-    return programmed(body)
+    return trace_body(body)
 
 
 def test_what_a_kernel_does_not_use_is_no_cause() -> None:

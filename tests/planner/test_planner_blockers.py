@@ -59,7 +59,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
     "indices of a pool": (
         "(float[N,2,4,4] x) => (float[n,2,2,2] y, int64[n,2,2,2] i) {"
         " y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }",
-        (2, 2, 4, 4), {}, "MaxPool", "the output Indices", "without return_indices",
+        (2, 2, 4, 4), {}, "MaxPool", "the Indices output is used", "without return_indices",
     ),
     "pool of volumes": (
         "(float[N,2,4,4,4] x) => (float[n,2,a,b,c] y) { y = MaxPool<kernel_shape=[2,2,2]>(x) }", (2, 2, 4, 4, 4), {},

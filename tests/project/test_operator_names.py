@@ -72,7 +72,7 @@ def test_operators_are_named_in_their_records_and_in_patterns() -> None:
 def test_a_facet_that_is_left_out_is_an_error() -> None:
     facets: dict[str, Any] = {
         "batch": batch.unknown,
-        "order": order.fixed,
+        "order": order.keep_order,
         "bound": NotApplicable("it is made up"),
         "values": (),
         "folds": NEVER,

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a call of trnrt in this process, and what it gave."""
+"""Shared by the tests of the command line: calls of trnrt in this process, and models to call it with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from trnrt.cli import app
@@ -35,3 +37,17 @@ def trnrt(*arguments: str | Path) -> Outcome:
         if signal.getsignal(signal.SIGTERM) is not before:
             signal.signal(signal.SIGTERM, before)
     return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def save_model(path: Path, nodes: list[Any], shape: list[Any], out: list[Any], **names: str) -> str:
+    """A float32 model of these nodes from the input to the output, as a file."""
+    source, result = names.get("source", "x"), names.get("result", "y")
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(result, TensorProto.FLOAT, out)],
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return str(path)

@@ -49,10 +49,10 @@ def attention_unfused(q: Tensor, k: Tensor, v: Tensor, io: Mode = Mode.swdge, sc
             part = slice(c, c + MOVING)
             nisa.tensor_scalar(dst=weights_sb[:, part], data=exp_sb[:, part], op0=nl.multiply, operand0=inverse_sb)
         nisa.dma_copy(dst=rows, src=weights_sb, dge_mode=scores)
-    v_turned = _turned(v_sb)
+    v_turned = _transpose_tiles(v_sb)
     for first in range(0, length, P):
-        weights_turned = _turned(_load(scores_hbm[first : first + P, :], scores))
-        sum_psum = _weighted(weights_turned, v_turned)
+        weights_turned = _transpose_tiles(_load(scores_hbm[first : first + P, :], scores))
+        sum_psum = _sum_products(weights_turned, v_turned)
         out_sb = nl.ndarray((P, depth), dtype=out.dtype, buffer=nl.sbuf)
         nisa.tensor_copy(dst=out_sb, src=sum_psum)
         nisa.dma_copy(dst=out[first : first + P, :], src=out_sb, dge_mode=io)
@@ -68,10 +68,10 @@ def attention_fused(q: Tensor, k: Tensor, v: Tensor, io: Mode = Mode.swdge) -> T
     depth, length = q.shape
     out = nl.ndarray((length, depth), dtype=q.dtype, buffer=nl.shared_hbm)
     q_sb, k_sb, v_sb = _load(q, io), _load(k, io), _load(v, io)
-    v_turned = _turned(v_sb)
+    v_turned = _transpose_tiles(v_sb)
     for first in range(0, length, P):
         exp_sb, inverse_sb = _exponentials(_scores(q_sb[:, first : first + P], k_sb))
-        sum_psum = _weighted(_turned(exp_sb), v_turned)
+        sum_psum = _sum_products(_transpose_tiles(exp_sb), v_turned)
         out_sb = nl.ndarray((P, depth), dtype=out.dtype, buffer=nl.sbuf)
         nisa.tensor_scalar(dst=out_sb, data=sum_psum, op0=nl.multiply, operand0=inverse_sb)
         nisa.dma_copy(dst=out[first : first + P, :], src=out_sb, dge_mode=io)
@@ -116,7 +116,7 @@ def _exponentials(scores_sb: Tensor) -> tuple[Tensor, Tensor]:
     return exp_sb, inverse_sb
 
 
-def _turned(data_sb: Tensor) -> list[Tensor]:
+def _transpose_tiles(data_sb: Tensor) -> list[Tensor]:
     """The transposes of data_sb, SBUF (128, S), in tiles (128, 128) of float32."""
     tiles = []
     for c in range(0, data_sb.shape[1], P):
@@ -128,7 +128,7 @@ def _turned(data_sb: Tensor) -> list[Tensor]:
     return tiles
 
 
-def _weighted(weights_turned: list[Tensor], v_turned: list[Tensor]) -> Tensor:
+def _sum_products(weights_turned: list[Tensor], v_turned: list[Tensor]) -> Tensor:
     """PSUM (128, 128): the sum of the products of the tiles."""
     sum_psum = nl.ndarray((P, P), dtype=nl.float32, buffer=nl.psum)
     for weights_sb, v_sb in zip(weights_turned, v_turned, strict=True):

@@ -43,7 +43,7 @@ MODES = {
 
 
 @cache
-def published() -> Document:
+def published_facts() -> Document:
     """The published facts that the model is made from: ``parameters``, ``instructions``, ``measurements``."""
     text = (files(__package__) / "measurements.json").read_text(encoding="utf-8")
     document: Document = json.loads(text)
@@ -53,7 +53,7 @@ def published() -> Document:
 @cache
 def measurements() -> Mapping[str, Document]:
     """The published whole-kernel measurements by their id."""
-    return {entry["id"]: entry for entry in published()["measurements"]}
+    return {entry["id"]: entry for entry in published_facts()["measurements"]}
 
 
 @dataclass(frozen=True)

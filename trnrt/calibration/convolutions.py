@@ -99,7 +99,7 @@ def convolve_blocks(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge
             nisa.tensor_copy(dst=rows_sb, src=sum_psum)
             _add_bias(rows_sb, biases_sb[:, o : o + 1])
             part = out[o * P : (o + 1) * P, row // pool : (row + 2) // pool, :]
-            nisa.dma_copy(dst=part, src=rows_sb if pool == 1 else _pooled(rows_sb), dge_mode=dge_mode)
+            nisa.dma_copy(dst=part, src=rows_sb if pool == 1 else _pool_rows(rows_sb), dge_mode=dge_mode)
     return out
 
 
@@ -144,7 +144,7 @@ def _add_bias(data_sb: Tensor, bias_sb: Tensor) -> None:
     nisa.tensor_tensor(dst=flat, data1=flat, data2=bias_sb.broadcast(1, columns), op=nl.add)
 
 
-def _pooled(rows_sb: Tensor) -> Tensor:
+def _pool_rows(rows_sb: Tensor) -> Tensor:
     """SBUF (128, 1, W / 2): the largest of two rows, then of two columns."""
     width = rows_sb.shape[2]
     row_sb = nl.ndarray((P, width), dtype=rows_sb.dtype, buffer=nl.sbuf)

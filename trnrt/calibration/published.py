@@ -134,7 +134,7 @@ def _convolutions() -> list[Case]:
     ]
 
 
-def _grouped(step: int, height: int, kernel: Callable[..., Any], **options: int) -> Case:
+def _ladder_case(step: int, height: int, kernel: Callable[..., Any], **options: int) -> Case:
     """A step of the ladder on trn1: ``height`` x 2 tiles at a time."""
     whole = (32 // height, 8)
     return Case(
@@ -150,11 +150,11 @@ def _products() -> list[Case]:
     return [
         Case("matmul-best-trn1", blocked, partial(_blocks, "bfloat16"), (8, 8), BLOCKS),
         Case("matmul-ladder-1-trn1", tiled, partial(_tiles, "bfloat16"), (512,), line(4, 8, 512)),
-        _grouped(2, 1, products.matmul_paired),
-        _grouped(3, 2, grouped, **two),
-        _grouped(4, 4, grouped, **wide),
-        _grouped(5, 4, grouped, **wide, lhs_load=2),
-        _grouped(6, 4, grouped, **wide, lhs_load=4, rhs_load=2),
+        _ladder_case(2, 1, products.matmul_paired),
+        _ladder_case(3, 2, grouped, **two),
+        _ladder_case(4, 4, grouped, **wide),
+        _ladder_case(5, 4, grouped, **wide, lhs_load=2),
+        _ladder_case(6, 4, grouped, **wide, lhs_load=4, rhs_load=2),
         Case("matmul-tiled-trn2", tiled, partial(_tiles, "float32"), (512,), line(4, 8, 512)),
         Case("matmul-hoisted-trn2", hoisted, partial(_groups, 1, 1, "float32"), (32, 16), plane((2, 3), (32, 16))),
         Case("matmul-columns-trn2", hoisted, partial(_groups, 2, 2, "float32"), (16, 8), plane((2, 2), (16, 8)), two),

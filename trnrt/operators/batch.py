@@ -85,7 +85,7 @@ def by_row(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     return by_image(node, sources, shape)
 
 
-def along(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+def along_axis(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
     default = {"Gather": 0, "Split": 0, "ArgMax": 0, "ArgMin": 0}.get(node.op_type, -1)
     rank = len(batch.shape)
@@ -113,7 +113,7 @@ def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     """By constant indices from within a row, or rows of a constant table by the indices that a row holds."""
     data, indices = sources
     if indices is None or data is not None:
-        return along(node, sources, shape)
+        return along_axis(node, sources, shape)
     table = static_shape(node.inputs[0])
     if table is None:
         raise Mixes("the table it reads has no fixed shape")

@@ -56,7 +56,7 @@ _DEFAULTS = {
 _convolution = partial(
     Declaration,
     batch=batch.by_image,
-    order=order.fixed,
+    order=order.keep_order,
     bound=sums.convolution,
     values=(),
     folds=NEVER,

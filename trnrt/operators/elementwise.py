@@ -28,32 +28,32 @@ _STEP = float(np.sqrt(SUMS))
 def bound_piecewise(case: Case) -> list[Array]:
     """Elements as they are, negated, or a limit."""
     limits = sum(case.error(k).max(initial=0) for k in range(1, len(case.inputs)))
-    return [_carried(case) + limits]
+    return [_carry_error(case) + limits]
 
 
 def bound_arithmetic(case: Case) -> list[Array]:
     """A handful of operations that are rounded as arithmetic is."""
-    return [_carried(case) + of_operation() * np.abs(case.y)]
+    return [_carry_error(case) + of_operation() * np.abs(case.y)]
 
 
 def bound_exponential(case: Case) -> list[Array]:
     """The argument is reduced first, and its rounding is a relative error of the result."""
-    return [_carried(case) + (of_function() + of_operation() * np.abs(case.x)) * np.abs(case.y)]
+    return [_carry_error(case) + (of_function() + of_operation() * np.abs(case.x)) * np.abs(case.y)]
 
 
 def bound_function(case: Case) -> list[Array]:
     """Functions whose error is relative to their result."""
-    return [_carried(case) + of_function() * np.abs(case.y)]
+    return [_carry_error(case) + of_function() * np.abs(case.y)]
 
 
 def bound_of_one(case: Case) -> list[Array]:
     """Functions that are made of numbers near 1, whose rounding stays where these cancel."""
-    return [_carried(case) + of_function() * np.maximum(np.abs(case.y), 1)]
+    return [_carry_error(case) + of_function() * np.maximum(np.abs(case.y), 1)]
 
 
-def bound_gated(case: Case) -> list[Array]:
+def bound_gate(case: Case) -> list[Array]:
     """The argument times a number in [0, 1] that is as exact as 1."""
-    return [_carried(case) + of_function() * np.abs(case.x)]
+    return [_carry_error(case) + of_function() * np.abs(case.x)]
 
 
 @exact
@@ -63,7 +63,7 @@ def bound_step_function(case: Case) -> list[Array]:
     return [np.maximum(np.abs(up - case.y), np.abs(down - case.y))]
 
 
-def bound_added(case: Case) -> list[Array]:
+def bound_sum(case: Case) -> list[Array]:
     """Sums of a few tensors."""
     terms = len(case.inputs)
     share = case.sums(terms)
@@ -72,13 +72,13 @@ def bound_added(case: Case) -> list[Array]:
     return [np.broadcast_to(error / terms if case.op == "Mean" else error, case.y.shape)]
 
 
-def bound_multiplied(case: Case) -> list[Array]:
+def bound_multiplication(case: Case) -> list[Array]:
     """Each factor's error times the other factor."""
     a, b, ea, eb = *_sides(case), case.error(0), case.error(1)
     return [np.abs(a) * eb + np.abs(b) * ea + ea * eb + of_operation() * np.abs(case.y)]
 
 
-def bound_divided(case: Case) -> list[Array]:
+def bound_division(case: Case) -> list[Array]:
     """The dividend's error and the quotient's share of the divisor's, over the smallest that the divisor may be."""
     _, b = _sides(case)
     ea, eb = case.error(0), case.error(1)
@@ -118,7 +118,7 @@ def bound_corners(case: Case) -> list[Array]:
 
 
 @exact
-def bound_compared(case: Case) -> list[Array]:
+def bound_comparison(case: Case) -> list[Array]:
     """In doubt where the sides are closer than their errors."""
     a, b = _sides(case)
     doubt = case.error(0) + case.error(1)
@@ -148,7 +148,7 @@ def _sides(case: Case) -> tuple[Array, Array]:
     return a, b
 
 
-def _carried(case: Case) -> Array:
+def _carry_error(case: Case) -> Array:
     """The error of the first input times the slope there."""
     if not np.any(case.e):
         return np.zeros(case.y.shape, np.float32)
@@ -215,8 +215,8 @@ _UNARY = {
     "Erf": Element("erf", (9, 13), bound_function, SMALL),
     "Softplus": Element("softplus", (6, 22), bound_of_one, CHEAP),
     "Softsign": Element("softsign", (6, 22), bound_function, CHEAP),
-    "Mish": Element("mish", (18, 22), bound_gated, CHEAP),
-    "HardSwish": Element("hard_swish", (14, 22), bound_gated, CHEAP),
+    "Mish": Element("mish", (18, 22), bound_gate, CHEAP),
+    "HardSwish": Element("hard_swish", (14, 22), bound_gate, CHEAP),
     "Not": Element("not", (6,), bound_logical, CHEAP),
     "IsNaN": Element("is_nan", (9, 13, 20), bound_logical, CHEAP),
     "Sin": Element("sin", (7, 22), bound_of_one, CHEAP),
@@ -251,7 +251,7 @@ _unary(dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atanh"), ()), folds=NEV
 _unary(dict.fromkeys(("Atan", "Cosh", "IsInf", "Shrink", "Sinh", "Tan"), ()), folds=CHEAP)(LATER)
 
 
-@_elementwise({"Gelu": (20,)}, order=order.unary, bound=bound_gated, folds=CHEAP)
+@_elementwise({"Gelu": (20,)}, order=order.unary, bound=bound_gate, folds=CHEAP)
 def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     """Gelu, exact or approximated with tanh."""
     program = Program()
@@ -260,7 +260,7 @@ def lower_gelu(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-@_elementwise({"Swish": (24,)}, order=order.unary, bound=bound_gated, folds=CHEAP)
+@_elementwise({"Swish": (24,)}, order=order.unary, bound=bound_gate, folds=CHEAP)
 def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     """x * sigmoid(alpha * x)."""
     program = Program()
@@ -285,7 +285,7 @@ def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
 
 @_elementwise({"Clip": (6, 11, 12, 13)}, order=order.unary, bound=bound_piecewise, values=(1, 2), folds=CHEAP)
 def lower_clip(lowering: Lowering, node: ir.Node) -> None:
-    """Limits from below and above, each of which may be left out; before opset 11 they are attributes."""
+    """Each element, but no less than min and no more than max; either may be missing. Attributes before opset 11."""
     program = Program()
     value: Term = program.source(lowering.operand(node.inputs[0], short_integers=True))
     if lowering.opset < 11:
@@ -310,19 +310,19 @@ def lower_clip(lowering: Lowering, node: ir.Node) -> None:
 
 _BINARY = {
     "PRelu": Element("prelu", (6, 7, 9, 16), bound_prelu, CHEAP, shapes=shapes.broadcast),
-    "Add": Element("add", (6, 7, 13, 14), bound_added, CHEAP | COUNTS),
-    "Sub": Element("subtract", (6, 7, 13, 14), bound_added, CHEAP | COUNTS),
-    "Mul": Element("multiply", (6, 7, 13, 14), bound_multiplied, CHEAP | COUNTS),
-    "Div": Element("divide", (6, 7, 13, 14), bound_divided, CHEAP | COUNTS),
+    "Add": Element("add", (6, 7, 13, 14), bound_sum, CHEAP | COUNTS),
+    "Sub": Element("subtract", (6, 7, 13, 14), bound_sum, CHEAP | COUNTS),
+    "Mul": Element("multiply", (6, 7, 13, 14), bound_multiplication, CHEAP | COUNTS),
+    "Div": Element("divide", (6, 7, 13, 14), bound_division, CHEAP | COUNTS),
     "Pow": Element("power", (6, 7, 12, 13, 15), bound_corners, CHEAP),
 }
 # These compare, choose and combine truth: exact for short integers, too.
 _CHOOSING = {
-    "Greater": Element("greater", (6, 7, 9, 13), bound_compared, CHEAP | COUNTS),
-    "GreaterOrEqual": Element("greater_equal", (12, 16), bound_compared, CHEAP),
-    "Less": Element("less", (6, 7, 9, 13), bound_compared, CHEAP | COUNTS),
-    "LessOrEqual": Element("less_equal", (12, 16), bound_compared, CHEAP),
-    "Equal": Element("equal", (6, 7, 11, 13, 19), bound_compared, CHEAP | COUNTS),
+    "Greater": Element("greater", (6, 7, 9, 13), bound_comparison, CHEAP | COUNTS),
+    "GreaterOrEqual": Element("greater_equal", (12, 16), bound_comparison, CHEAP),
+    "Less": Element("less", (6, 7, 9, 13), bound_comparison, CHEAP | COUNTS),
+    "LessOrEqual": Element("less_equal", (12, 16), bound_comparison, CHEAP),
+    "Equal": Element("equal", (6, 7, 11, 13, 19), bound_comparison, CHEAP | COUNTS),
     "And": Element("and", (6, 7), bound_logical, CHEAP),
     "Or": Element("or", (6, 7), bound_logical, CHEAP),
     "Xor": Element("xor", (6, 7), bound_logical, CHEAP),
@@ -330,8 +330,8 @@ _CHOOSING = {
 _VARIADIC = {
     "Max": Element("maximum", (6, 8, 12, 13), bound_extreme, CHEAP | COUNTS),
     "Min": Element("minimum", (6, 8, 12, 13), bound_extreme, CHEAP | COUNTS),
-    "Sum": Element("add", (6, 8, 13), bound_added, CHEAP),
-    "Mean": Element("add", (6, 8, 13), bound_added, CHEAP),
+    "Sum": Element("add", (6, 8, 13), bound_sum, CHEAP),
+    "Mean": Element("add", (6, 8, 13), bound_sum, CHEAP),
 }
 
 

@@ -123,7 +123,7 @@ def _bias_row(bias: Array, outputs: int) -> Array | None:
     return None
 
 
-_product = partial(Declaration, order=order.fixed, values=(), folds=SMALL)
+_product = partial(Declaration, order=order.keep_order, values=(), folds=SMALL)
 
 
 @_product({"Gemm": (6, 7, 9, 11, 13)}, batch=batch.gemm, bound=sums.gemm, shapes=shapes.gemm)

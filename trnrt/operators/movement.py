@@ -116,7 +116,7 @@ def _all(case: Case, inputs: list[Array | None]) -> list[Array]:
     return [np.zeros((), np.float32) if array is None else np.abs(array) for array in made]
 
 
-moves = partial(Declaration, order=order.fixed, bound=bound_move, shapes=shapes.by_onnx)
+moves = partial(Declaration, order=order.keep_order, bound=bound_move, shapes=shapes.by_onnx)
 _reshaping = partial(moves, batch=batch.reshape)
 copying = partial(_reshaping, order=order.unary, bound=bound_same)
 
@@ -130,8 +130,8 @@ copying = partial(_reshaping, order=order.unary, bound=bound_same)
 def lower_reshape(lowering: Lowering, node: ir.Node) -> None:
     """The same elements in another shape: later steps read them where they are."""
     source = node.inputs[0]
-    if source is None:
-        raise Blocked("the input is left out")
+    lowering.shape(source)
+    assert source is not None
     if node.op_type == "Dropout":
         _check_dropout(lowering, node)
     if not _shuffle(lowering, node, source):
@@ -189,7 +189,7 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
     """Only inference is supported, where the output is the input."""
     hint = "export the model in inference mode"
     if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
-        raise Blocked("the output mask", hint)
+        raise Blocked("the mask output is used, which only training needs", hint)
     training = node.inputs[2] if len(node.inputs) > 2 else None
     mode = lowering.constant(training)
     if training is not None and (mode is None or mode.any()):
@@ -246,7 +246,14 @@ def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tup
     return tuple(int(i) for i in np.atleast_1d(array).reshape(-1))
 
 
-@moves({"Split": (6, 11, 13, 18)}, batch=batch.along, order=order.split, values=(1,), folds=COUNTS, shapes=shapes.split)
+@moves(
+    {"Split": (6, 11, 13, 18)},
+    batch=batch.along_axis,
+    order=order.split,
+    values=(1,),
+    folds=COUNTS,
+    shapes=shapes.split,
+)
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
     """Parts side by side: each output is an access pattern on the input."""
     view = can_move(lowering, node.inputs[0])

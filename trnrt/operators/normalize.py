@@ -27,7 +27,7 @@ Coefficient = Array | Operand | None
 # -- BatchNormalization -------------------------------------------------------------------------------
 
 
-_normalization = partial(Declaration, order=order.fixed, values=(), folds=NEVER)
+_normalization = partial(Declaration, order=order.keep_order, values=(), folds=NEVER)
 _by_image = partial(_normalization, batch=batch.by_image)
 
 
@@ -299,7 +299,7 @@ def _per_channel(lowering: Lowering, program: Program, value: ir.Value | None, s
     return program.source(_reshape_operand(lowering, value, shape))
 
 
-@_normalization({"LpNormalization": (6, 22)}, batch=batch.along, bound=bounds.lp, shapes=shapes.by_onnx)
+@_normalization({"LpNormalization": (6, 22)}, batch=batch.along_axis, bound=bounds.lp, shapes=shapes.by_onnx)
 def lower_lp_normalization(lowering: Lowering, node: ir.Node) -> None:
     """Rows along an axis over their 1- or 2-norm; what has the norm 0 stays 0."""
     p = attribute(node, "p", 2)

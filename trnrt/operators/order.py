@@ -12,24 +12,24 @@ from trnrt.importer.rewriting.orders import NodeOrders, Order, inverse, stored_s
 from trnrt.importer.values import opset_of, static_shape, static_size
 
 
-def fixed(_node: ir.Node, _order: Order) -> NodeOrders | None:
+def keep_order(_node: ir.Node, _order: Order) -> NodeOrders | None:
     """An operator that no Transpose is moved past."""
     return None
 
 
-def _through(node: ir.Node, order: Order, made: Order, edit: Callable[[Editor], None] | None = None) -> NodeOrders:
+def _make_orders(node: ir.Node, order: Order, made: Order, edit: Callable[[Editor], None] | None = None) -> NodeOrders:
     """The main input in ``order``, the others as they are, and each output in the order ``made``."""
     return NodeOrders((order, *(None,) * (len(node.inputs) - 1)), (made,) * len(node.outputs), edit)
 
 
 def unary(node: ir.Node, order: Order) -> NodeOrders | None:
-    return _through(node, order, order)
+    return _make_orders(node, order, order)
 
 
 def dropout(node: ir.Node, order: Order) -> NodeOrders | None:
     if any(is_used(value) for value in node.outputs[1:]):
         return None
-    return _through(node, order, order)
+    return _make_orders(node, order, order)
 
 
 def broadcasting(node: ir.Node, order: Order) -> NodeOrders | None:
@@ -62,18 +62,18 @@ def softmax(node: ir.Node, order: Order) -> NodeOrders | None:
             size > 1 for size in stored_shape(shape, order)[axis + 1 :]
         ):
             return None
-    return _through(node, order, order, _axis_edit(node, axis))
+    return _make_orders(node, order, order, _axis_edit(node, axis))
 
 
 def split(node: ir.Node, order: Order) -> NodeOrders | None:
     axis = order[node.attributes.get_int("axis", 0) % len(order)]
-    return _through(node, order, order, _axis_edit(node, axis))
+    return _make_orders(node, order, order, _axis_edit(node, axis))
 
 
 def arg(node: ir.Node, order: Order) -> NodeOrders | None:
     axis = node.attributes.get_int("axis", 0) % len(order)
     keeps = bool(node.attributes.get_int("keepdims", 1))
-    return _through(node, order, order if keeps else _without(order, [axis]), _axis_edit(node, order[axis]))
+    return _make_orders(node, order, order if keeps else _drop_axes(order, [axis]), _axis_edit(node, order[axis]))
 
 
 def reduce(node: ir.Node, order: Order) -> NodeOrders | None:
@@ -84,10 +84,10 @@ def reduce(node: ir.Node, order: Order) -> NodeOrders | None:
     if not axes:
         if node.attributes.get_int("noop_with_empty_axes", 0):
             return None
-        return _through(node, order, order if keeps else ())
+        return _make_orders(node, order, order if keeps else ())
     axes = [axis % len(order) for axis in axes]
-    made = order if keeps else _without(order, axes)
-    return _through(node, order, made, _numbers_edit(node, "axes", [order[axis] for axis in axes], 1))
+    made = order if keeps else _drop_axes(order, axes)
+    return _make_orders(node, order, made, _numbers_edit(node, "axes", [order[axis] for axis in axes], 1))
 
 
 def squeeze(node: ir.Node, order: Order) -> NodeOrders | None:
@@ -96,10 +96,10 @@ def squeeze(node: ir.Node, order: Order) -> NodeOrders | None:
     shape = static_shape(node.inputs[0]) or ()
     axes = integers(node, "axes", 1)
     if axes is None:
-        return _through(node, order, _without(order, [a for a, size in enumerate(shape) if size == 1]))
+        return _make_orders(node, order, _drop_axes(order, [a for a, size in enumerate(shape) if size == 1]))
     axes = [axis % len(order) for axis in axes]
     edit = _numbers_edit(node, "axes", [order[axis] for axis in axes], 1)
-    return _through(node, order, _without(order, axes), edit)
+    return _make_orders(node, order, _drop_axes(order, axes), edit)
 
 
 def slicing(node: ir.Node, order: Order) -> NodeOrders | None:
@@ -120,16 +120,18 @@ def pad(node: ir.Node, order: Order) -> NodeOrders | None:
     if is_computed(node, 3) or is_computed(node, 1):
         return None
     if (axes := integers(node, "axes", 3)) is not None:
-        return _through(node, order, order, _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3))
+        return _make_orders(
+            node, order, order, _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3)
+        )
     pads = integers(node, "pads", 1)
     rank = len(order)
     if pads is None or len(pads) != 2 * rank:
         return None
     turned = [pads[side * rank + axis] for side in (0, 1) for axis in inverse(order)]
-    return _through(node, order, order, _numbers_edit(node, "pads", turned, 1))
+    return _make_orders(node, order, order, _numbers_edit(node, "pads", turned, 1))
 
 
-def _without(order: Order, axes: Sequence[int]) -> Order:
+def _drop_axes(order: Order, axes: Sequence[int]) -> Order:
     """The order that is left when the graph's ``axes`` are gone."""
     left = [order[axis] for axis in range(len(order)) if axis not in axes]
     return tuple(sorted(left).index(axis) for axis in left)

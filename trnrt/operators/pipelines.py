@@ -98,7 +98,9 @@ def _scores(case: Case, count: int) -> tuple[Array, Array]:
     return x @ coefficients + intercepts, error
 
 
-_of_ml = partial(Declaration, domain="ai.onnx.ml", order=order.fixed, values=(), folds=NEVER, shapes=shapes.by_onnx)
+_of_ml = partial(
+    Declaration, domain="ai.onnx.ml", order=order.keep_order, values=(), folds=NEVER, shapes=shapes.by_onnx
+)
 _of_rows = partial(_of_ml, batch=batch.by_row)
 _ON_HOST = NotApplicable("labels are made on the host, and are the same or not")
 _LIST = NotApplicable("it makes a list of dicts, one for each row, and only as a model's output")

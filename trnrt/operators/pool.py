@@ -94,7 +94,7 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
         what = "over volumes (3-D)" if dimensions == 3 else f"over {dimensions} dimensions"
         raise Blocked(f"{node.op_type} {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
     if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
-        raise Blocked("the output Indices", "export the model without return_indices")
+        raise Blocked("the Indices output is used", "export the model without return_indices")
     kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
     if len(kernel) != dimensions:
         raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected")
@@ -130,16 +130,13 @@ def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
 
 def _source_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
     """The shape of what a node pools."""
-    source = node.inputs[0]
-    if source is None:
-        raise Blocked("the input is left out")
-    shape = lowering.shape(source)
+    shape = lowering.shape(node.inputs[0])
     if len(shape) < 2:
         raise Blocked(f"{node.op_type} of a tensor of {len(shape)} dimensions; images (N, C, H, W) are expected")
     return shape
 
 
-_pool = partial(Declaration, batch=batch.by_image, order=order.fixed, values=(), folds=NEVER)
+_pool = partial(Declaration, batch=batch.by_image, order=order.keep_order, values=(), folds=NEVER)
 
 
 @_pool({"MaxPool": (6, 8, 10, 11, 12, 22)}, bound=sums.largest, shapes=shapes.pooling)

@@ -236,7 +236,7 @@ def term(lowering: Lowering, program: Program, value: ir.Value | None, *, intege
     """An input of a node as an operand: a number where it is one that is constant, else a source."""
     constant = lowering.constant(value)
     if constant is not None and constant.dtype != object:
-        numbers = _held(lowering, constant)
+        numbers = _exact_constant(lowering, constant)
         # Infinity can't be written as a number in a kernel module.
         return (
             float(numbers.reshape(())) if numbers.size == 1 and np.isfinite(numbers).all() else program.source(numbers)
@@ -244,7 +244,7 @@ def term(lowering: Lowering, program: Program, value: ir.Value | None, *, intege
     return program.source(lowering.operand(value, short_integers=integers))
 
 
-def _held(lowering: Lowering, constant: Array) -> Array:
+def _exact_constant(lowering: Lowering, constant: Array) -> Array:
     """A constant as float32; blocks integers that the session's dtype would round."""
     numbers: Array = constant.astype(np.float32)
     if constant.dtype.kind not in "iu":

@@ -2,7 +2,7 @@
 registry.
 
 A facet that a declaration leaves out is an error when its module is imported. One that does not apply says so:
-``NotApplicable`` gives the reason, and functions such as ``order.fixed`` are the answer "no". Everything that asks
+``NotApplicable`` gives the reason, and functions such as ``order.keep_order`` are the answer "no". Everything that asks
 about an operator (batches, orders of axes, tolerances, folding, refusals, the page of operators) reads these records.
 """
 

@@ -37,7 +37,7 @@ class Reduction:
 REDUCTIONS: dict[str, tuple[Reduction, tuple[int, ...], BoundRule, Folding]] = {
     "ReduceSum": (Reduction("add"), (6, 11, 13), sums.average, CHEAP),
     "ReduceMean": (Reduction("add", is_mean=True), (6, 11, 13, 18), sums.average, CHEAP),
-    "ReduceProd": (Reduction("multiply"), (6, 11, 13, 18), sums.multiplied, CHEAP),
+    "ReduceProd": (Reduction("multiply"), (6, 11, 13, 18), sums.bound_product, CHEAP),
     "ReduceMax": (Reduction("maximum"), (6, 11, 12, 13, 18, 20), sums.largest, CHEAP),
     "ReduceMin": (Reduction("minimum"), (6, 11, 12, 13, 18, 20), sums.largest, CHEAP),
     "ReduceL1": (Reduction("add", before="abs"), (6, 11, 13, 18), sums.average, CHEAP),
@@ -156,7 +156,7 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     """A reduction over any axes; before opset 18 (ReduceSum: 13) they are an attribute."""
     made, reduction = node.outputs[0], REDUCTIONS[node.op_type][0]
     exact = node.op_type in ("ReduceMax", "ReduceMin")
-    rank = len(_source_shape(lowering, node))
+    rank = len(lowering.shape(node.inputs[0]))
     axes = reduced_axes(lowering, node, rank)
     if not axes and rank:
         _apply_elementwise(lowering, node, reduction)
@@ -200,13 +200,6 @@ def _pool_images(lowering: Lowering, node: ir.Node, source: Operand) -> None:
         lowering.mark_whole_numbers(made)
 
 
-def _source_shape(lowering: Lowering, node: ir.Node) -> Shape:
-    source = node.inputs[0]
-    if source is None:
-        raise Blocked("the input is left out")
-    return lowering.shape(source)
-
-
 def _apply_elementwise(lowering: Lowering, node: ir.Node, reduction: Reduction) -> None:
     """noop_with_empty_axes=1: what a reduction does to each element, with nothing reduced."""
     names = [name for name in (reduction.before, reduction.after) if name != "none"]
@@ -226,7 +219,7 @@ def _apply_elementwise(lowering: Lowering, node: ir.Node, reduction: Reduction) 
 def lower_log_sum_exp(lowering: Lowering, node: ir.Node) -> None:
     """The logarithm of the sum of exponentials, relative to the largest element so that none overflows."""
     made = node.outputs[0]
-    shape = _source_shape(lowering, node)
+    shape = lowering.shape(node.inputs[0])
     axes = reduced_axes(lowering, node, len(shape))
     if not axes and shape:
         _apply_elementwise(lowering, node, Reduction("add"))

@@ -22,7 +22,7 @@ _TREES = Refusal("trees and other classical models are not supported: only scale
 _refused = partial(
     Declaration,
     batch=batch.unknown,
-    order=order.fixed,
+    order=order.keep_order,
     bound=ON_CPU,
     values=(),
     folds=NEVER,
@@ -36,7 +36,7 @@ def _names(names: str) -> dict[str, tuple[int, ...]]:
 
 _refused(_names("CastLike"), folds=CHEAP)(LATER)
 _refused(_names("CumSum Trilu"), values=(1,), folds=SMALL)(LATER)
-_refused(_names("Hardmax"), batch=batch.along, order=order.softmax)(LATER)
+_refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
 _refused(_names("GatherElements GatherND"), values=Index(1), folds=SMALL)(_ELEMENTS)

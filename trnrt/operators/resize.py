@@ -59,7 +59,7 @@ class RepeatStep(Step):
         return Call("resize", "repeat_pixels", ())
 
 
-_resizing = partial(Declaration, batch=batch.resize, order=order.fixed, bound=sums.resize, folds=NEVER)
+_resizing = partial(Declaration, batch=batch.resize, order=order.keep_order, bound=sums.resize, folds=NEVER)
 
 
 @_resizing({"Resize": (10, 11, 13, 18, 19)}, values=(1, 2, 3), shapes=shapes.by_onnx)

@@ -33,7 +33,7 @@ from trnrt.planner.lowering.walk import (
 from trnrt.planner.plan import Array, HostNode, Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
-_along = partial(Declaration, batch=batch.along, shapes=shapes.by_onnx)
+_along = partial(Declaration, batch=batch.along_axis, shapes=shapes.by_onnx)
 _INDICES = NotApplicable("indices are whole numbers: how far apart the elements are that they name is compared")
 
 
@@ -160,12 +160,10 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
 
 def _shape_of(lowering: Lowering, value: ir.Value | None) -> tuple[int, ...]:
     """The shape of an input, of at least one dimension and one element."""
-    if value is None:
-        raise Blocked("the input is left out")
     return nonempty_shape(lowering.shape(value)) or (1,)
 
 
-@_along({"TopK": (6, 10, 11, 24)}, order=order.fixed, bound=sums.topk, values=(1,), folds=NEVER)
+@_along({"TopK": (6, 10, 11, 24)}, order=order.keep_order, bound=sums.topk, values=(1,), folds=NEVER)
 def lower_topk(lowering: Lowering, node: ir.Node) -> None:
     """The k extremes along an axis in order, and where they stand: each output that is read is a search of its own."""
     values, indices = node.outputs
@@ -197,7 +195,7 @@ def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
     else:
         given = integers(lowering, node, 1, "K")
         if given is None:
-            raise Blocked("the input K is left out")
+            raise Blocked("the input K is missing", "connect it, or export the model anew")
         if len(given) != 1:
             raise Blocked(f"{len(given)} numbers for K")
         k = given[0]

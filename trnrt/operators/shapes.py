@@ -18,7 +18,7 @@ def by_onnx(_node: ir.Node, _shapes: list[Shape | None]) -> str | None:
     return None
 
 
-def _at(shapes: list[Shape | None], index: int) -> Shape | None:
+def _nth_shape(shapes: list[Shape | None], index: int) -> Shape | None:
     return shapes[index] if index < len(shapes) else None
 
 
@@ -29,7 +29,7 @@ def _broadcasts_to(shape: Shape, wanted: Shape) -> bool:
 
 
 def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    a, b, c = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2)
+    a, b, c = _nth_shape(shapes, 0), _nth_shape(shapes, 1), _nth_shape(shapes, 2)
     if a is None or b is None:
         return None
     if len(a) != 2 or len(b) != 2:
@@ -49,7 +49,12 @@ def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
 
 def conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     """Of Conv and ConvTranspose, whose weights have the channels of images first."""
-    data, weight, bias, group = _at(shapes, 0), _at(shapes, 1), _at(shapes, 2), node.attributes.get_int("group", 1)
+    data, weight, bias, group = (
+        _nth_shape(shapes, 0),
+        _nth_shape(shapes, 1),
+        _nth_shape(shapes, 2),
+        node.attributes.get_int("group", 1),
+    )
     if data is None or weight is None:
         return None
     if len(data) < 3 or len(weight) != len(data):

@@ -56,7 +56,7 @@ def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, s
             hint="the ids of pictures are their paths, those of other rows their numbers, from 0",
         )
     readers = _readers(places, asked, wanted, metadata)
-    return _joined(readers, wanted, _keyed(readers, places, asked.id))
+    return _join_readers(readers, wanted, _id_readers(readers, places, asked.id))
 
 
 def _places(files: Sequence[str], wanted: Sequence[Wanted]) -> list[tuple[str, str | None, Path]]:
@@ -146,7 +146,9 @@ def _only(wanted: Sequence[Wanted], path: Path) -> str:
     )
 
 
-def _keyed(readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Path]], id_: str | None) -> list[int]:
+def _id_readers(
+    readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Path]], id_: str | None
+) -> list[int]:
     """Whose ids are the rows': of --id all that have it, and not the paths of pictures; else the first that has any."""
     from trnrt.predict.arrays import names_in
     from trnrt.predict.pictures import PictureRows
@@ -164,7 +166,7 @@ def _keyed(readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Pa
     return keyed
 
 
-def _joined(readers: Sequence[Reader], wanted: Sequence[Wanted], keyed: Sequence[int]) -> Source:
+def _join_readers(readers: Sequence[Reader], wanted: Sequence[Wanted], keyed: Sequence[int]) -> Source:
     given = [name for reader in readers for name in reader.shapes]
     if twice := [name for name in given if given.count(name) > 1]:
         raise InputError(f"input {quote(twice[0])} is given twice")

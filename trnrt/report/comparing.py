@@ -102,7 +102,7 @@ class Baseline:
         before = {key: self.document.get(key) for key in now}
         different = [key for key, value in now.items() if before[key] != value]
         if different:
-            known, wanted = _told(before, different), _told(now, different)
+            known, wanted = _settings_text(before, different), _settings_text(now, different)
             raise OptionError(
                 f"{quote(str(self.path))} is a baseline of {known}; this is {wanted}",
                 hint="profile the same again, or write a new baseline: leave --baseline out, and add --json-out FILE",
@@ -115,14 +115,14 @@ class Baseline:
             OptionError: if the two do not have the same calls.
         """
         if "calls" not in document:
-            return [_compared(str(document["model"]), self.document, document, self.limit)]
+            return [_compare_documents(str(document["model"]), self.document, document, self.limit)]
         before, after = _calls(self.document), _calls(document)
         if before.keys() != after.keys():
             raise OptionError(
                 f"{quote(str(self.path))} is a baseline of the calls {_names(before)}; these are {_names(after)}",
                 hint="name the same calls with --call, or write a new baseline with --json-out FILE",
             )
-        return [_compared(name, before[name], call, self.limit) for name, call in after.items()]
+        return [_compare_documents(name, before[name], call, self.limit) for name, call in after.items()]
 
 
 def read_baseline(path: Path, limit: float, kind: str) -> Baseline:
@@ -193,7 +193,7 @@ def _is_time(value: Any, least: float = 0.0) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > least
 
 
-def _told(values: Mapping[str, Any], keys: Sequence[str]) -> str:
+def _settings_text(values: Mapping[str, Any], keys: Sequence[str]) -> str:
     return ", ".join(f"{key} {quote(str(values[key]))}" for key in keys)
 
 
@@ -210,7 +210,7 @@ def _names(calls: Mapping[str, Document]) -> str:
     return list_text([name_text(name) for name in calls], 4) or "of no kernel"
 
 
-def _compared(name: str, before: Document, after: Document, limit: float) -> Comparison:
+def _compare_documents(name: str, before: Document, after: Document, limit: float) -> Comparison:
     benchmark, profiler = (
         Change(key, float(before["predicted_us"][key]), float(after["predicted_us"][key]))
         for key in ("benchmark", "profiler")

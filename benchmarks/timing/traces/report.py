@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks.timing --trace`` shows: tables for a terminal, and the JSON document."""
+"""The results of ``python -m benchmarks.timing --trace``: tables for the terminal, and the JSON document."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def order_of(node: ir.Node) -> Order | None:
     return tuple(int(axis) for axis in node.attributes.get_ints("perm", list(reversed(axes))))
 
 
-def through(node: ir.Node, order: Order) -> NodeOrders | None:
+def node_orders(node: ir.Node, order: Order) -> NodeOrders | None:
     """What the node does if its (main) input is stored in ``order``; None if it can't work on that."""
     record = record_of(node)
     if record is None or any(
@@ -118,7 +118,7 @@ class _Region:
         order = self.orders[value]
         if node in self.nodes or node.op_type == "Transpose":
             return []
-        found = through(node, order)
+        found = node_orders(node, order)
         if (
             found is None
             or (found.outputs[node.outputs.index(value)] if index is None else found.inputs[index]) != order

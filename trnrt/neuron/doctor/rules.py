@@ -116,7 +116,7 @@ def instance(machine: Machine, releases: Releases) -> Finding:
         return Finding("instance", "ok", machine.instance or "unknown")
     if machine.target is None:
         told = f"{machine.instance or 'unknown'}: its target can't be told"
-        return Finding("instance", "warning", told, _undoubted(), f"say --target {DEFAULT_TARGET}")
+        return Finding("instance", "warning", told, _certain_targets(), f"say --target {DEFAULT_TARGET}")
     device = get_target(machine.target).device
     if device.nki_against:
         pages = f"for it: {'; '.join(device.nki_for)}. Against it: {'; '.join(device.nki_against)}"
@@ -124,11 +124,11 @@ def instance(machine: Machine, releases: Releases) -> Finding:
             f"{machine.instance}: the SDK's pages contradict each other on NKI {numbers_text(releases)} here. {pages}"
         )
         mend = f"run trnrt doctor --self-test, or use a {DEFAULT_TARGET} instance"
-        return Finding("instance", "warning", told, _undoubted(), mend)
+        return Finding("instance", "warning", told, _certain_targets(), mend)
     return Finding("instance", "ok", f"{machine.instance}, target {machine.target}")
 
 
-def _undoubted() -> str:
+def _certain_targets() -> str:
     """The targets that all pages of the SDK say NKI is for."""
     return ", ".join(target.name for target in known_targets() if not target.device.nki_against)
 

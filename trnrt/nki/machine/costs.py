@@ -99,12 +99,12 @@ def _contiguous(tiles: list[View]) -> bool:
     return all(_step(tile) == 1 for tile in tiles)
 
 
-def modelled(instruction: Instruction, target: Target) -> float:
+def no_own_cycles(instruction: Instruction, target: Target) -> float:
     """0: DMA and matrix products have models of their own in ``timing``."""
     return 0
 
 
-def sequenced(instruction: Instruction, target: Target) -> float:
+def sequencer_only(instruction: Instruction, target: Target) -> float:
     """0: an engine's sequencer does it, and the engine's data path stays free."""
     return 0
 

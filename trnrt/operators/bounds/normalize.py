@@ -49,7 +49,7 @@ def _rows(case: Case, x: Array, e: Array, axes: Shape, epsilon: float, *, centre
     return made, error + (np.abs(made) + error) * rate
 
 
-def _scaled(case: Case, made: Array, error: Array, shape: Shape, scale: int = 1, bias: int = 2) -> list[Array]:
+def _scale_error(case: Case, made: Array, error: Array, shape: Shape, scale: int = 1, bias: int = 2) -> list[Array]:
     """``made * scale + bias`` with coefficients of a shape that broadcasts."""
     factor, shift = case.input(scale), case.input(bias)
     g = np.float32(1) if factor is None else np.abs(factor.reshape(shape))
@@ -69,7 +69,7 @@ def layer(case: Case) -> list[Array]:
     made, error = _rows(case, case.x, case.e, axes, float(case.attribute("epsilon", 1e-5)), centred=centred)
     factor = case.input(1)
     shape = factor.shape if factor is not None else case.x.shape[axis:]
-    return [*_scaled(case, made, error, shape), *_statistics(case, axes)]
+    return [*_scale_error(case, made, error, shape), *_statistics(case, axes)]
 
 
 def _statistics(case: Case, axes: Shape) -> list[Array]:
@@ -91,7 +91,7 @@ def instance(case: Case) -> list[Array]:
     """Over the pixels of a channel."""
     axes = tuple(range(2, case.x.ndim))
     made, error = _rows(case, case.x, case.e, axes, float(case.attribute("epsilon", 1e-5)))
-    return _scaled(case, made, error, (-1, *(1,) * len(axes)))
+    return _scale_error(case, made, error, (-1, *(1,) * len(axes)))
 
 
 def group(case: Case) -> list[Array]:
@@ -102,7 +102,7 @@ def group(case: Case) -> list[Array]:
     epsilon = float(case.attribute("epsilon", 1e-5))
     made, error = _rows(case, case.x.reshape(shape), case.e.reshape(shape), (2,), epsilon)
     per_channel = (channels, *(1,) * (case.x.ndim - 2))
-    return _scaled(case, made.reshape(case.x.shape), error.reshape(case.x.shape), per_channel)
+    return _scale_error(case, made.reshape(case.x.shape), error.reshape(case.x.shape), per_channel)
 
 
 def centre(case: Case) -> list[Array]:

@@ -28,10 +28,10 @@ def convolution(case: Case) -> list[Array]:
 
 def gemm(case: Case) -> list[Array]:
     """alpha * A @ B + beta * C."""
-    a, b = (_turned(case, k) for k in (0, 1))
+    a, b = (_gemm_matrix(case, k) for k in (0, 1))
     share = _products(case, a.shape[1])
     alpha, beta = (abs(float(case.attribute(name, 1.0))) for name in ("alpha", "beta"))
-    a_error, b_error = (_turned(case, k, error=True) for k in (0, 1))
+    a_error, b_error = (_gemm_matrix(case, k, error=True) for k in (0, 1))
     size = np.abs(a) + a_error
     error = alpha * ((a_error + share * size) @ (np.abs(b) + b_error) + size @ b_error)
     added = case.input(2)
@@ -54,7 +54,7 @@ def _products(case: Case, length: int) -> float:
     return case.sums(length + 1)
 
 
-def _turned(case: Case, position: int, *, error: bool = False) -> Array:
+def _gemm_matrix(case: Case, position: int, *, error: bool = False) -> Array:
     """A matrix of a Gemm, or its error."""
     found = case.errors[position] if error else case.inputs[position]
     assert found is not None
@@ -85,7 +85,7 @@ def norm(case: Case) -> list[Array]:
     return [error + share * (case.y + error)]
 
 
-def multiplied(case: Case) -> list[Array]:
+def bound_product(case: Case) -> list[Array]:
     """The product of ``|x| + e`` less that of ``|x|``."""
     share = case.sums(_terms(case))
     most, size = case.first(case.size), np.abs(case.y)

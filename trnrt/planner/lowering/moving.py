@@ -78,12 +78,12 @@ class MoveStep(Step):
         names = tuple(SourceName(k) for k in range(len(self.sources)))
         if self._in_sbuf(tensors):
             return Call("channels", "move_channels", (names, tuple(astuple(run) for run in self.runs())))
-        parts = tuple(astuple(_merged(part)) for part in self.parts)
+        parts = tuple(astuple(_merge_dimensions(part)) for part in self.parts)
         options = {} if self.fill is None else {"fill": self.fill}
         return Call("movement", "move", (names, parts), options)
 
 
-def _merged(part: Part) -> movement.Part:
+def _merge_dimensions(part: Part) -> movement.Part:
     """A part as the kernel takes it, over as few dimensions as possible."""
     shape, (taken, put) = merge_dims(part.taken.shape, (part.taken.strides, part.put.strides))
     if not shape:

@@ -122,8 +122,10 @@ class Lowering:
             return np.array(texts, dtype=object).reshape(array.shape)
         return array
 
-    def shape(self, value: ir.Value) -> tuple[int, ...]:
+    def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """The static shape of a value; blocks the node where there is none."""
+        if value is None:
+            raise Blocked("a required input is missing", "connect it, or export the model anew")
         if value.shape is None or not _is_static(value):
             raise NotStatic(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
         return tuple(int(d) for d in value.shape if isinstance(d, int))
@@ -153,9 +155,8 @@ class Lowering:
 
     def view_of(self, value: ir.Value | None, *, short_integers: bool = False) -> View:
         """A tensor of the device as an access pattern on a stored one. Blocks what the device does not hold."""
-        if value is None:
-            raise Blocked("an input that the kernel needs is left out")
         self.shape(value)
+        assert value is not None
         self._check_dtype(value, short_integers)
         if self.is_on_host(value):
             raise Blocked(f"{value.name!r} is made on the host from a final index; no arithmetic can follow it")

@@ -59,7 +59,7 @@ LOOP_BEGIN = declare(
     reads=(),
     rules=(),
     meaning=_marker,
-    cycles=costs.sequenced,
+    cycles=costs.sequencer_only,
     spreads=None,
 ).record("loop_begin")
 
@@ -70,7 +70,7 @@ LOOP_END = declare(
     reads=(),
     rules=(),
     meaning=_marker,
-    cycles=costs.sequenced,
+    cycles=costs.sequencer_only,
     spreads=None,
 ).record("loop_end")
 
@@ -92,7 +92,7 @@ REGISTER_MOVE = declare(
     reads=(),
     rules=(register_writable,),
     meaning=_move,
-    cycles=costs.sequenced,
+    cycles=costs.sequencer_only,
     spreads=None,
 ).record("register_move")
 
@@ -114,7 +114,7 @@ REGISTER_LOAD = declare(
     reads=("src",),
     rules=(register_writable, register_tile),
     meaning=_load,
-    cycles=costs.sequenced,
+    cycles=costs.sequencer_only,
     spreads=None,
 ).record("register_load")
 
@@ -138,7 +138,7 @@ REGISTER_STORE = declare(
     reads=(),
     rules=(register_tile,),
     meaning=_store,
-    cycles=costs.sequenced,
+    cycles=costs.sequencer_only,
     spreads=None,
 ).record("register_store")
 
@@ -222,7 +222,7 @@ def _end(loop: Loop) -> None:
     _emit(LOOP_END, loop=loop)
 
 
-def _counted(start: int | VirtualRegister, stop: int | VirtualRegister, step: int) -> tuple[Loop, VirtualRegister]:
+def _make_loop(start: int | VirtualRegister, stop: int | VirtualRegister, step: int) -> tuple[Loop, VirtualRegister]:
     if not isinstance(step, int) or step < 1:
         raise KernelError(f"the step of a device loop is {step!r}; it must be a positive integer known when compiling")
     for what, bound in (("start", start), ("stop", stop)):
@@ -238,7 +238,7 @@ def dynamic_range(
     start: int | VirtualRegister, stop: int | VirtualRegister | None = None, step: int = 1
 ) -> Iterator[VirtualRegister]:
     """A loop that runs on the device: its body is traced once, with a register in the place of the counter."""
-    loop, counter = _counted(0 if stop is None else start, start if stop is None else stop, step)
+    loop, counter = _make_loop(0 if stop is None else start, start if stop is None else stop, step)
     _begin(loop)
     yield counter
     _end(loop)
@@ -251,7 +251,7 @@ def fori_loop(
     step: int = 1,
 ) -> None:
     """``body_fun(i)`` for i from ``lower`` to ``upper`` (exclusive), as a loop on the device."""
-    loop, counter = _counted(lower, upper, step)
+    loop, counter = _make_loop(lower, upper, step)
     _begin(loop)
     if body_fun(counter) is not None:
         raise KernelError("nl.fori_loop: the body returned a value; it must return nothing")

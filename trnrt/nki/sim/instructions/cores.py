@@ -86,7 +86,7 @@ def _meeting(instruction: Instruction, arrays: Any) -> Callable[[], None]:
     partly=frozenset({"data"}),
     rules=(two_cores, barrier_cores, barrier_data),
     meaning=_meeting,
-    cycles=costs.sequenced,
+    cycles=costs.sequencer_only,
     spreads=None,
     meets=True,
 )
@@ -104,7 +104,7 @@ def core_barrier(
     reads=("src",),
     rules=(two_cores, exchange_tiles, exchange_ranks, exchange_size),
     meaning=_meeting,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=None,
     meets=True,
 )

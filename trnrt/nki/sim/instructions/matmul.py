@@ -390,7 +390,7 @@ def _pair(argument: str, value: Sequence[int]) -> tuple[int, ...]:
         operands.other_start_partition,
     ),
     meaning=_matmul,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=_marks_multiplied,
 )
 def nc_matmul(

@@ -41,7 +41,7 @@ DEVICE_PRINT = declare(
     partly=frozenset({"tensor"}),
     rules=(print_memory,),
     meaning=_device_print,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=None,
 ).record("device_print")
 
@@ -64,7 +64,7 @@ CAPTURE = declare(
     partly=frozenset({"tensor"}),
     rules=(),
     meaning=_capture,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=None,
 ).record("capture")
 
@@ -81,6 +81,6 @@ PRINT = declare(
     reads=(),
     rules=(),
     meaning=_print,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=None,
 ).record("print")

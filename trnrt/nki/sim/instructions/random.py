@@ -134,7 +134,7 @@ def rand2_bounds(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-def seeded(seed: int, lanes: int, words: int) -> Array:
+def seed_states(seed: int, lanes: int, words: int) -> Array:
     """(lanes, words) uint32: the states that a 32-bit seed gives, words mixed from the seed and their own place."""
     place = np.arange(1, lanes * words + 1, dtype=np.uint32).reshape(lanes, words)
     mixed = np.uint32(seed) + place * _STEP  # wraps
@@ -143,7 +143,7 @@ def seeded(seed: int, lanes: int, words: int) -> Array:
     return mixed ^ (mixed >> np.uint32(16))
 
 
-_initial = cache(partial(seeded, 0))
+_initial = cache(partial(seed_states, 0))
 
 
 def _states(what: str, engine: Engine) -> NkiTensor | None:
@@ -318,7 +318,7 @@ def _set_seed(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     seed, states = arrays(instruction["src_seeds"]), arrays(instruction["state"])
 
     def set_seed() -> None:
-        states[...] = seeded(int(seed.view(np.uint32)[0, 0]), *states.shape)
+        states[...] = seed_states(int(seed.view(np.uint32)[0, 0]), *states.shape)
 
     return set_seed
 

@@ -21,14 +21,14 @@ __all__ = ["max8", "nc_find_index8", "nc_match_replace8"]
 _SEARCHED_MIN, _SEARCHED_MAX, _EIGHT, _VALUES_DIMENSIONS = 8, 16384, 8, 3
 
 
-def _searched(instruction: Instruction) -> tuple[str, View]:
+def _search_operand(instruction: Instruction) -> tuple[str, View]:
     arg = "src" if "src" in instruction.args else "data"
     return arg, instruction[arg]
 
 
 @rule("search-size", "a search reads 8 to 16,384 elements a partition", "nki.isa max8, nc_find_index8")
 def search_size(instruction: Instruction, target: Target) -> str | None:
-    arg, view = _searched(instruction)
+    arg, view = _search_operand(instruction)
     if _SEARCHED_MIN <= view.free_size <= _SEARCHED_MAX:
         return None
     return f"{arg} holds {view.free_size} elements a partition; it must hold {_SEARCHED_MIN} to {_SEARCHED_MAX}"
@@ -36,7 +36,7 @@ def search_size(instruction: Instruction, target: Target) -> str | None:
 
 @rule("search-eight", "a search writes, and looks for, 8 elements a partition", "nki.isa max8, nc_find_index8")
 def search_eight(instruction: Instruction, target: Target) -> str | None:
-    searched, _ = _searched(instruction)
+    searched, _ = _search_operand(instruction)
     for arg, view in instruction.operands:
         if arg != searched and view.free_size != _EIGHT:
             return f"{arg} holds {view.free_size} elements a partition; it must hold {_EIGHT}"

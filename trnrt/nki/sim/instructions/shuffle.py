@@ -37,7 +37,7 @@ def active_partitions(instruction: Instruction) -> int:
     return -(-most // QUADRANT) * QUADRANT
 
 
-def shuffled(instruction: Instruction) -> list[tuple[int, int]]:
+def partition_pairs(instruction: Instruction) -> list[tuple[int, int]]:
     """(partition of dst, partition of src) of each partition that a shuffle writes."""
     mask = instruction["shuffle_mask"]
     places = range(instruction["dst"].partitions)
@@ -83,7 +83,7 @@ def shuffle_source(instruction: Instruction, target: Target) -> str | None:
     src = instruction["src"]
     if src.partitions >= active_partitions(instruction):
         return None
-    for place, source in shuffled(instruction):
+    for place, source in partition_pairs(instruction):
         if source >= src.partitions:
             return f"partition {place} of dst takes partition {source} of src, which has {src.partitions}"
     return None
@@ -218,7 +218,7 @@ def _stream_shuffle(instruction: Instruction, arrays: Arrays) -> Callable[[], No
     """Each partition of dst takes the one of src's same quadrant that the mask names for it."""
     target, source = arrays(instruction["dst"]), arrays(instruction["src"])
     take = in_shape(source, (source.shape[0], *target.shape[1:]))
-    pairs = shuffled(instruction)
+    pairs = partition_pairs(instruction)
     written, taken = np.array([p for p, _ in pairs], np.intp), np.array([p for _, p in pairs], np.intp)
     whole = len(pairs) == target.shape[0]
 
@@ -267,7 +267,7 @@ def _flat(view: View, arrays: Arrays) -> Callable[[], Array]:
     return in_shape(arrays(view), (view.partitions, view.free_size))
 
 
-def _checked(instruction: Instruction, indices: Array, last: int, size: int) -> Array | None:
+def _find_misses(instruction: Instruction, indices: Array, last: int, size: int) -> Array | None:
     """Which of the indices are misses (all ones), None where there are none; KernelError where others are too large.
 
     The reference leaves an index out of bounds undefined. All ones is what nc_find_index8 gives for a value that is
@@ -303,7 +303,7 @@ def _local_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None
         data = take()
         # A core flattens its indices along the partitions first.
         per_core = indices().reshape(cores, CORE, -1).transpose(0, 2, 1).reshape(cores, -1)[:, :count]
-        misses = _checked(instruction, per_core, size - each, size)
+        misses = _find_misses(instruction, per_core, size - each, size)
         places = per_core if misses is None else np.where(misses, 0, per_core)
         flat = (places[:, :, None].astype(np.intp) + steps).reshape(cores, count * each)
         for core in range(cores):
@@ -362,7 +362,7 @@ def _n_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
 
     def gather() -> None:
         wanted = indices()
-        misses = _checked(instruction, wanted, size - 1, size)
+        misses = _find_misses(instruction, wanted, size - 1, size)
         places = wanted if misses is None else np.where(misses, 0, wanted)
         values = np.take_along_axis(take(), places.astype(np.intp), axis=1)
         if misses is not None:

@@ -283,7 +283,7 @@ def _copy(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         dma_priority,
     ),
     meaning=_copy,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=spreading.elements,
 )
 def dma_copy(
@@ -356,7 +356,7 @@ def _transpose(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         oob_skip,
     ),
     meaning=_transpose,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=_marks_transposed,
 )
 def dma_transpose(
@@ -412,7 +412,7 @@ def _compute(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         oob_skip,
     ),
     meaning=_compute,
-    cycles=costs.modelled,
+    cycles=costs.no_own_cycles,
     spreads=spreading.elements,
 )
 def dma_compute(
