@@ -50,7 +50,8 @@ def test_every_page_is_in_the_lists(index: str) -> None:
 # -- docs/design.md follows one model ------------------------------------------------------------------
 
 SHOWN = re.findall(r"^    \$ trnrt (.*)\n((?:    .*\n|\n)+)", read("docs/design.md"), re.MULTILINE)
-DIFFERS = re.compile(r"[\d,.]+ ms on this machine")
+# Times, and the last digits of onnxruntime's sums, which depend on the CPU.
+DIFFERS = re.compile(r"[\d,.]+ ms on this machine|largest error [\d.e-]+")
 
 
 @pytest.mark.parametrize(
