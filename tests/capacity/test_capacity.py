@@ -254,7 +254,7 @@ def test_the_errors_that_are_told_are_those_of_the_timing_models_page() -> None:
     median, worst = re.findall(r"median ([\d.]+)%, worst ([\d.]+)%", page)[0]
     assert (float(median), float(worst)) == (MEDIAN_ERROR, WORST_ERROR)
     assert f"{MEDIAN_ERROR:g} %" in trust_text("trn2") and f"{WORST_ERROR:g} %" in trust_text("trn2")
-    assert "16 % longer" in assumptions()["utilisation"][1] and 1 / default_utilisation() == pytest.approx(
+    assert "16 % slower" in assumptions()["utilisation"][1] and 1 / default_utilisation() == pytest.approx(
         1.16 * 1.23, rel=0.01
     )
     assert "never compared" in trust_text("trn3") and not get_target("trn3").timing.compared

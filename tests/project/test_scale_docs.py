@@ -134,9 +134,9 @@ def test_the_example_is_what_the_command_prints() -> None:
     shown = outcome.out.partition("\nAssumed:")[0].replace(f"{ROOT}/", "").rstrip().splitlines()
     listing = "".join(f"    {line}".rstrip() + "\n" for line in shown)
     before, _, after = text().partition(COMMAND)
-    kept, _, rest = after.partition("\nBelow that")
+    kept, _, rest = after.partition("\nBelow this")
     if UPDATING:
-        PAGE.write_text(f"{before}{COMMAND}{listing}\nBelow that{rest}", encoding="utf-8")
+        PAGE.write_text(f"{before}{COMMAND}{listing}\nBelow this{rest}", encoding="utf-8")
     else:
         assert kept == listing
 
