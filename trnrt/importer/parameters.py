@@ -5,7 +5,7 @@ A plan needs their values, not only their shapes, so they are bound as constants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trnrt.errors import InputError
 from trnrt.importer.naming import quote
-from trnrt.importer.records import TensorInfo
+from trnrt.importer.records import ImportedModel
 from trnrt.operators.record import COUNTS, Index, record_of
 
 _MOST_NUMBERS = 4096
@@ -62,10 +62,7 @@ def _is_index(node: ir.Node, index: int) -> bool:
 
 
 def check_values(
-    parameters: Iterable[str],
-    declared: Mapping[str, TensorInfo],
-    shapes: Mapping[str, tuple[int, ...]],
-    values: Mapping[str, NDArray[Any]],
+    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
     """The values of all parameters, as arrays.
 
@@ -73,24 +70,27 @@ def check_values(
         InputError: if one is missing, or is not what the shapes or the model say.
     """
     checked = {}
-    for name in parameters:
-        if name not in values:
+    for info in imported.inputs:
+        if info.name not in imported.parameters:
+            continue
+        start = f"input {quote(info.name)}"
+        if info.name not in values:
             raise InputError(
-                f"input {quote(name)}: the plan depends on its value, and none is given",
+                f"{start}: the plan depends on its value, and none is given",
                 hint="It says what an operator does (a shape, axes, a count): run and validate take it from --input; "
                 "or export the model with it as a constant.",
             )
-        array = np.asarray(values[name])
-        if array.shape != tuple(shapes[name]) or array.dtype.name != declared[name].dtype:
-            wanted = f"{declared[name].dtype} of shape {tuple(shapes[name])}"
-            raise InputError(f"input {quote(name)}: expected {wanted}, got {array.dtype.name} of shape {array.shape}")
+        array, shape = np.asarray(values[info.name]), shapes[info.name]
+        if array.shape != shape or array.dtype.name != info.dtype:
+            wanted = f"{info.dtype} of shape {shape}"
+            raise InputError(f"{start}: expected {wanted}, got {array.dtype.name} of shape {array.shape}")
         if array.size > _MOST_NUMBERS:
             raise InputError(
-                f"input {quote(name)} has {array.size} numbers; as the plan depends on each of them, it takes at most "
+                f"{start} has {array.size} numbers; as the plan depends on each of them, it takes at most "
                 f"{_MOST_NUMBERS}",
                 hint="Export the model with it as a constant.",
             )
-        checked[name] = array
+        checked[info.name] = array
     return checked
 
 

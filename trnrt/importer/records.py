@@ -1,12 +1,14 @@
-"""What the importer's stages hand on: a model's signature, the model as read, and its graph for concrete shapes."""
+"""The importer's results: a model's signature, the model as read, and its graph for concrete shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,16 @@ class GraphView:
 
 
 @dataclass(frozen=True, eq=False)
-class ReadModel:
-    """A model that was read and checked.
+class ImportedModel:
+    """A model that was read and checked; ``bind`` makes its graph for concrete input shapes.
 
-    ``inputs`` excludes initializers. ``batch`` is dimension 0 where all inputs (of rank 1 or more)
-    share it: a symbol's name, "batch" where the file leaves it open without a name, or an int. It is
-    an int only if the inputs have rank 2 or more and every output starts with the same dimension, as
-    otherwise dimension 0 counts something else. It is None if the model has no batch. ``opset`` is the
-    version of ONNX's own operators. ``model`` is the graph as read: share it, don't change it.
-    ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: ``bind`` needs their
-    values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external data.
+    ``inputs`` excludes initializers. ``batch`` is dimension 0 where all inputs (of rank 1 or more) share it: a symbol's
+    name, "batch" where the file leaves it open without a name, or an int. It is an int only if the inputs have rank 2
+    or more and every output starts with the same dimension, as otherwise dimension 0 counts something else. It is None
+    if the model has no batch. ``opset`` is the version of ONNX's own operators. ``model`` is the graph as read: share
+    it, don't change it. ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: a plan
+    needs their values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external
+    data.
     """
 
     name: str
@@ -60,3 +62,24 @@ class ReadModel:
     model: ir.Model = field(repr=False)
     parameters: tuple[str, ...] = ()
     digest: str = ""
+
+    def bind(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        values: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        of_any_size: bool = False,
+    ) -> GraphView:
+        """The graph for these input shapes, one for each input: all of it static, folded and cleaned up.
+
+        ``values`` has those of the ``parameters``, which become constants; others in it are ignored.
+        ``of_any_size``: accept tensors that are too large to compute, if only the graph is wanted.
+
+        Raises:
+            InputError: if a shape or a parameter's value is missing, or doesn't fit what the model declares.
+            ModelFileError: if the graph contradicts itself.
+            UnsupportedModelError: if an input is no tensor, or a tensor is too large.
+        """
+        from trnrt.importer.binding import bind
+
+        return bind(self, shapes, values or {}, of_any_size=of_any_size)

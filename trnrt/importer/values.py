@@ -37,6 +37,16 @@ def named_outputs(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.outputs if value.name]
 
 
+def is_used(value: ir.Value) -> bool:
+    """Does a node read the value, or is it an output of the graph?"""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """An input, or None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
     """What the value always is, if it is a constant."""
     if value is None or value.const_value is None:

@@ -43,7 +43,7 @@ def arrange_parameter(
             put = put.slice(axis, start, count)
         parts.append((View(source.value, region.shape, region.strides, region.offset, size), put))
     step = move_step(name, name, numbers.shape, parts, fill=0.0 if np.any(numbers == 0) else None)
-    step.nodes, step.dtype = [node_name(node)], dtype
+    step.dtype = dtype
     lowering.add(step, [node], f"the computed {what} in the kernel's layout, by DMA", place="dma")
     return Operand(name, numbers.shape)
 

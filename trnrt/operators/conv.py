@@ -380,7 +380,6 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
         nodes += [*adding, *activation]
     step = ConvStep(
         name=node_name(node),
-        nodes=[node_name(n) for n in nodes],
         sources=[source, *(p for p in (added, weight, bias) if isinstance(p, Operand))],
         output=value_name(nodes[-1].outputs[0]),
         shape=lowering.shape(nodes[-1].outputs[0]),
@@ -420,7 +419,6 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     nodes = [node, *activation]
     step = ConvTransposeStep(
         name=node_name(node),
-        nodes=[node_name(n) for n in nodes],
         sources=[source, *(p for p in (weight, bias) if isinstance(p, Operand))],
         output=value_name(nodes[-1].outputs[0]),
         shape=lowering.shape(nodes[-1].outputs[0]),

@@ -68,14 +68,12 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
     numbers = _row_numbers(lowering, node, indices, view.shape[axis])
     step = GatherStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[numbers, Operand(table.value, (view.shape[axis], prod(sizes)))],
         output=value_name(made) if axis == 0 else lowering.spare_name(f"{value_name(made)}.rows"),
         shape=(numbers.shape[0], prod(sizes)),
     )
     lowering.add(step, [node], "DMA looks rows up by numbers that the host has checked", place="dma")
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
     if axis:
         picked = lowering.shape(indices)
         before, after = range(len(picked), len(picked) + axis), range(len(picked) + axis, len(picked) + len(sizes))

@@ -155,7 +155,6 @@ def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
             return
         product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
         step = product_step(lowering, node_name(node), left, right, product, (left.shape[0], right.shape[1]))
-    step.nodes = [node_name(node)]
     lowering.add(step, [node], "")
     _add_scaled(lowering, node, Operand(product, lowering.shape(node.outputs[0])), alpha, added, beta)
     name = lowering.reports[node_name(node)].step
@@ -213,7 +212,6 @@ def _add_product(lowering: Lowering, node: ir.Node, left: View, right: View) -> 
     nodes = [node, *activation]
     made = nodes[-1].outputs[0]
     step = product_step(lowering, node_name(node), left, right, value_name(made), lowering.shape(made), act)
-    step.nodes = [node_name(n) for n in nodes]
     lowering.add(step, nodes, "products of matrices on the tensor engine")
 
 
@@ -258,7 +256,6 @@ def linear_step(nodes: list[ir.Node], source: Operand, output: str, weight: Arra
         raise Blocked(f"rows of {weight.shape[0]} features; the kernel holds {MAX_FEATURES}")
     return LinearStep(
         name=node_name(nodes[0]),
-        nodes=[node_name(n) for n in nodes],
         sources=[source],
         output=output,
         shape=(prod(source.shape[:-1]), weight.shape[1]),

@@ -53,7 +53,6 @@ def product_step(
     sizes, (ours, theirs) = merge_dims(tuple(batch), (left.strides[:-2], right.strides[:-2]))
     return ProductStep(
         name=name,
-        nodes=[],
         sources=[Operand(view.root, (view.size,)) for view in ((left,) if left.root == right.root else (left, right))],
         output=output,
         shape=shape,

@@ -19,7 +19,6 @@ from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
     FLOATS,
-    INTEGERS,
     Blocked,
     Lowering,
     attribute,
@@ -41,10 +40,8 @@ def add_move(
     """Append the step that puts an output of ``node`` together from ``parts``: (what is taken, where it is put)."""
     made = node.outputs[output]
     step = move_step(node_name(node), value_name(made), lowering.shape(made), parts, fill)
-    step.nodes = [node_name(node)]
     lowering.add(step, [node], why, place="dma")
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
 def take(view: View, axis: int, indices: list[int] | Array) -> list[tuple[View, int, int]]:
@@ -160,7 +157,6 @@ def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
         why = f"fused into {producer.name}: its outputs are computed in this order"
         lowering.report(node, "core", why, step=producer.name)
         return True
-    step.nodes = [node_name(node)]
     lowering.add(step, [node], "channels in another order", place="dma")
     return True
 
@@ -404,7 +400,6 @@ def _pad_by_index(lowering: Lowering, node: ir.Node, view: View, begins: list[in
         name = lowering.spare_name(f"{value_name(node.outputs[0])}.axis{axis}")
         whole = View.whole(name, shape)
         step = move_step(name, name, shape, [(t, whole.slice(axis, start, count)) for t, start, count in runs])
-        step.nodes = [node_name(node)]
         lowering.add(step, [node], why, place="dma")
         view = whole
     lowering.add_view(node, node.outputs[0], view, "nothing is padded")

@@ -171,7 +171,6 @@ def _add_rows(
         raise Blocked(f"rows of {columns} elements; the kernel takes {MAX_COLUMNS}")
     step = NormalizeStep(
         name=lowering.spare_name(f"{output}.step") if output else node_name(node),
-        nodes=[node_name(node)],
         sources=[source, *dict.fromkeys(c for c in (scale, bias) if isinstance(c, Operand))],
         output=output or value_name(node.outputs[0]),
         shape=source.shape,
@@ -214,7 +213,6 @@ def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
     if inverse is not None and (inverse.uses() or inverse.is_graph_output()):
         step = InverseDeviationStep(
             name=lowering.spare_name(f"{value_name(inverse)}.step"),
-            nodes=[node_name(node)],
             sources=[source],
             output=value_name(inverse),
             shape=lowering.shape(inverse),
@@ -383,7 +381,6 @@ def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions")
     step = LrnStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[source],
         output=value_name(node.outputs[0]),
         shape=source.shape,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_used
+from trnrt.importer.rewriting.editing import Editor, integers, is_computed
 from trnrt.importer.rewriting.orders import NodeOrders, Order, inverse, stored_shape
-from trnrt.importer.values import opset_of, static_shape, static_size
+from trnrt.importer.values import input_at, is_used, opset_of, static_shape, static_size
 
 
 def keep_order(_node: ir.Node, _order: Order) -> NodeOrders | None:

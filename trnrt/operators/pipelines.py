@@ -239,7 +239,6 @@ def lower_linear_classifier(lowering: Lowering, node: ir.Node) -> None:
     elif transform == "SOFTMAX":
         step = SoftmaxStep(
             name=lowering.spare_name(f"{node_name(node)}.softmax"),
-            nodes=[node_name(node)],
             sources=[raw],
             output=made,
             shape=(rows, columns),
@@ -254,7 +253,6 @@ def _add_label(lowering: Lowering, node: ir.Node, scores: Operand, labels: Array
     label = value_name(node.outputs[0])
     step = ArgmaxStep(
         name=lowering.spare_name(f"{node_name(node)}.argmax"),
-        nodes=[node_name(node)],
         sources=[scores],
         output=lowering.spare_name(f"{label}.index"),
         shape=(scores.shape[0], 1),

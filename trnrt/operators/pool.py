@@ -15,7 +15,7 @@ from trnrt.operators.bounds import sums
 from trnrt.operators.programs import Program, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.windows import Window, read_pair
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
@@ -210,7 +210,6 @@ def _add_pool(lowering: Lowering, node: ir.Node, window: Window) -> None:
     source, shape = lowering.operand(node.inputs[0], short_integers=True), lowering.shape(node.outputs[0])
     step = PoolStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[source],
         output=value_name(node.outputs[0]),
         shape=shape,
@@ -219,8 +218,7 @@ def _add_pool(lowering: Lowering, node: ir.Node, window: Window) -> None:
         size=_pixels(shape),
     )
     lowering.add(step, [node], "window maxima on the vector engine")
-    if node.outputs[0].dtype in INTEGERS:
-        lowering.mark_whole_numbers(node.outputs[0])
+    lowering.mark_whole_numbers(node.outputs[0])
 
 
 def _add_average(lowering: Lowering, node: ir.Node, window: Window, ends: Pair, count_include_pad: bool) -> None:
@@ -242,7 +240,6 @@ def _average(
     shape = lowering.shape(node.outputs[0])
     return AveragePoolStep(
         name="",
-        nodes=[node_name(node)],
         sources=[source],
         output="",
         shape=shape,

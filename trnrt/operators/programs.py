@@ -13,7 +13,7 @@ from trnrt.kernels import compute_tiles
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, node_name, value_name
 from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.placing.placement import tile_shape
 from trnrt.planner.plan import Array, Layout
@@ -186,8 +186,7 @@ def add_compute(
     """Append the step that makes ``node``'s first output by a program (called ``name`` if not after the node)."""
     made = node.outputs[0]
     add_program(lowering, node, program, value_name(made), lowering.shape(made), why, name=name or node_name(node))
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
 def add_program(
@@ -208,7 +207,6 @@ def add_program(
     _expand_sources(lowering, program, shape)
     step = ComputeStep(
         name=name or lowering.spare_name(f"{output}.step"),
-        nodes=[node_name(node)],
         sources=program.operands,
         output=output,
         shape=shape,

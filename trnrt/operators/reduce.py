@@ -17,7 +17,7 @@ from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import CHEAP, NEVER, BoundRule, Declaration, Folding
 from trnrt.operators.windows import Window
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
 Shape = tuple[int, ...]
@@ -83,7 +83,6 @@ def add_reduce(
         made = output if is_last else lowering.spare_name(f"{output}.part")
         step = ReduceStep(
             name=node_name(node) if made == value_name(node.outputs[0]) else lowering.spare_name(f"{made}.step"),
-            nodes=[node_name(node)],
             sources=[source],
             output=made,
             shape=shape if is_last else (groups[0] * groups[2],),
@@ -167,8 +166,7 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
         _pool_images(lowering, node, source)
         return
     add_reduce(lowering, node, source, stored_axes, reduction, value_name(made), lowering.shape(made))
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
 for _name, (_, _opsets, _bound, _folds) in REDUCTIONS.items():
@@ -196,8 +194,7 @@ def _pool_images(lowering: Lowering, node: ir.Node, source: Operand) -> None:
         view = View.whole(step.output, shape).reshape(lowering.shape(made))
         assert view is not None
         lowering.set_view(made, view)
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
 def _apply_elementwise(lowering: Lowering, node: ir.Node, reduction: Reduction) -> None:

@@ -19,7 +19,7 @@ from trnrt.operators.record import NEVER, Declaration
 from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside_mask
 from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
 
@@ -149,7 +149,6 @@ def _add_nearest(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
         source = lowering.operand(node.inputs[0], short_integers=True)
         step = RepeatStep(
             name=node_name(node),
-            nodes=[node_name(node)],
             sources=[source],
             output=value_name(node.outputs[0]),
             shape=lowering.shape(node.outputs[0]),
@@ -157,8 +156,7 @@ def _add_nearest(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
             times=(times.get(len(axes) - 2, 1), times.get(len(axes) - 1, 1)),
         )
         lowering.add(step, [node], "pixels repeated by the vector and scalar engines", place="dma")
-        if node.outputs[0].dtype in INTEGERS:
-            lowering.mark_whole_numbers(node.outputs[0])
+        lowering.mark_whole_numbers(node.outputs[0])
         return
     _take_nearest(lowering, node, indices)
 
@@ -192,7 +190,6 @@ def _take_nearest(lowering: Lowering, node: ir.Node, indices: dict[int, Array]) 
             add_move(lowering, node, parts, why, fill)
         else:
             step = move_step(name, name, shape, parts, fill)
-            step.nodes = [node_name(node)]
             lowering.add(step, [node], why, place="dma")
             view = whole
 
@@ -214,7 +211,6 @@ def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
     rank = len(axes)
     if set(matrices) <= {rank - 2, rank - 1} and max(axis.size for axis in axes[-2:]) <= MAX_SIZE:
         step: Step = _images_step(lowering.operand(node.inputs[0]), axes, matrices, name, output, shape)
-        step.nodes = [node_name(node)]
         lowering.add(step, [node], "sums along rows, then columns, on the tensor engine")
     else:
         _add_products(lowering, node, matrices, name, output)
@@ -239,7 +235,6 @@ def _images_step(
     leading = source.shape[:-2]
     return ResizeStep(
         name=name,
-        nodes=[],
         sources=[source],
         output=output,
         shape=shape,
@@ -267,6 +262,5 @@ def _add_products(lowering: Lowering, node: ir.Node, matrices: dict[int, Array],
             groups = (prod(shape[:axis]), view.shape[axis], prod(shape[axis + 1 :]))
             step = product_step(lowering, made, left, View.whole(dense.value, groups), made, shape)
         step.name = name if is_last else lowering.spare_name(f"{made}.step")
-        step.nodes = [node_name(node)]
         lowering.add(step, [node], "sums along an axis, on the tensor engine")
         view = View.whole(made, shape)

@@ -22,7 +22,6 @@ from trnrt.operators.reduce import checked_axes, nonempty_shape
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
-    INTEGERS,
     Blocked,
     Lowering,
     attribute,
@@ -122,7 +121,6 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(f"rows of {columns} elements; the kernel takes {softmax.MAX_COLUMNS}")
     step = SoftmaxStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[source],
         output=value_name(made) if is_last else lowering.spare_name(f"{value_name(made)}.rows"),
         shape=(prod(shape) // columns, columns),
@@ -146,7 +144,6 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(f"rows of {columns} elements; the kernel counts to {argmax.MAX_COLUMNS}")
     step = ArgmaxStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[source],
         output=value_name(node.outputs[0]),
         shape=(prod(shape) // columns, 1),
@@ -176,8 +173,7 @@ def lower_topk(lowering: Lowering, node: ir.Node) -> None:
         stored = lowering.spare_name(f"{value_name(values)}.rows")
         _add_topk(lowering, node, source, stored, k, "")
         _stored_last(lowering, values, stored, axis)
-        if values.dtype in INTEGERS:
-            lowering.mark_whole_numbers(values)
+        lowering.mark_whole_numbers(values)
     if indices.uses() or indices.is_graph_output():
         stored = lowering.spare_name(f"{value_name(indices)}.rows")
         _add_topk(lowering, node, source, stored, k, "uint32")
@@ -214,7 +210,6 @@ def _add_topk(lowering: Lowering, node: ir.Node, source: Operand, stored: str, k
     rows = prod(source.shape[:-1])
     step = TopKStep(
         name=lowering.spare_name(f"{node_name(node)}.{'indices' if dtype else 'values'}"),
-        nodes=[node_name(node)],
         sources=[source],
         output=stored,
         shape=(rows, k),

@@ -20,7 +20,7 @@ from trnrt.importer.folding.dequantising import dequantise_constants
 from trnrt.importer.folding.guarding import is_premature
 from trnrt.importer.folding.history import Snapshot
 from trnrt.importer.folding.idle import is_idle
-from trnrt.importer.folding.inference import Reason, infer, why_unknown
+from trnrt.importer.folding.inference import infer
 from trnrt.importer.folding.spatial import SIZED, is_open
 from trnrt.importer.folding.windows import write_out_padding
 from trnrt.importer.naming import list_text, node_text
@@ -72,10 +72,6 @@ class Folder:
                 break
         notes += before.changes(self.model.graph)
         return notes + write_out_padding(self.model)
-
-    def problems(self) -> list[Reason]:
-        """Why values have no static shape, if any."""
-        return list(why_unknown(self.model))
 
     def _drop_unused(self) -> list[str]:
         nodes = [(node, node_text(node)) for node in self.model.graph]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import unique
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import input_at, is_used, static_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,7 +21,9 @@ class Editor:
         self.model = model
         self.graph = model.graph
         self.opset = model.opset_imports[""]
-        self.taken = {value.name or "" for value in _values(model.graph)}
+        made = (value for node in model.graph for value in node.outputs)
+        values = [*model.graph.inputs, *model.graph.initializers.values(), *made]
+        self.taken = {value.name or "" for value in values}
         self._node_names = {node.name or "" for node in model.graph}
 
     def constant(self, array: Array, like: str) -> ir.Value:
@@ -74,11 +76,7 @@ class Editor:
         for value in values:
             if value is not None and value.is_initializer() and not is_used(value):
                 self.graph.initializers.pop(value.name or "", None)
-
-
-def is_used(value: ir.Value) -> bool:
-    """Does a node or the graph's caller read it?"""
-    return bool(value.uses()) or value.is_graph_output()
+                self.taken.discard(value.name or "")
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
@@ -90,11 +88,6 @@ def only_reader(value: ir.Value) -> ir.Node | None:
 def is_private(value: ir.Value) -> bool:
     """Is the value read at one place only, and not by the graph's caller?"""
     return only_reader(value) is not None
-
-
-def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """An input, or None where it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
@@ -125,7 +118,3 @@ def is_computed(node: ir.Node, index: int) -> bool:
     """Is the input there, and not a constant?"""
     value = input_at(node, index)
     return value is not None and value.const_value is None
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]

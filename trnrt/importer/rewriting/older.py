@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
-from trnrt.importer.rewriting.editing import Editor, input_at, is_used
-from trnrt.importer.values import constant_array, static_shape
+from trnrt.importer.rewriting.editing import Editor
+from trnrt.importer.values import constant_array, input_at, is_used, static_shape
 
 _BROADCASTING = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())  # noqa: SIM905
 # Changed in opset 7, too, and not worth rewriting: where one is, the opset stays.

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
-from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_private, maker
-from trnrt.importer.values import constant_array, paddings, static_shape
+from trnrt.importer.rewriting.editing import Editor, integers, is_computed, is_private, maker
+from trnrt.importer.values import constant_array, input_at, paddings, static_shape
 
 _WINDOWED = ("AveragePool", "Conv", "MaxPool")
 # Their results are never below zero (NaN aside, which a maximum passes on whatever else it sees).

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
-from trnrt.importer.rewriting.editing import Array, Editor, input_at, is_private, maker, shape_of
-from trnrt.importer.values import constant_array, static_shape
+from trnrt.importer.rewriting.editing import Array, Editor, is_private, maker, shape_of
+from trnrt.importer.values import constant_array, input_at, static_shape
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")

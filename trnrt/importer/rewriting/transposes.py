@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import list_text, node_text, unique
-from trnrt.importer.rewriting.editing import Editor, is_used, maker, shape_of
+from trnrt.importer.rewriting.editing import Editor, maker, shape_of
 from trnrt.importer.rewriting.orders import (
     NodeOrders,
     Order,
@@ -24,7 +24,7 @@ from trnrt.importer.rewriting.orders import (
     moves_nothing,
     stored_shape,
 )
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import is_used, static_shape
 from trnrt.operators.record import record_of
 
 # Nodes that may be looked at for all regions of a graph together, so that a hostile graph doesn't take for ever.
