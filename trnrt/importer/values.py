@@ -47,6 +47,12 @@ def input_at(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def has_subgraph(node: ir.Node) -> bool:
+    """Whether the node has a body, as If, Loop and Scan do."""
+    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return any(attribute.type in graphs for attribute in node.attributes.values())
+
+
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
     """What the value always is, if it is a constant."""
     if value is None or value.const_value is None:
@@ -67,6 +73,16 @@ def replace_output(node: ir.Node, value: ir.Value, *new_nodes: ir.Node) -> None:
 def opset_of(node: ir.Node) -> int:
     """The version of ONNX's own operators in the node's graph, 0 where it is in none."""
     return node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+
+
+def copies_at_inference(dropout: ir.Node) -> bool:
+    """Whether a Dropout copies its input, as it does unless it is of training."""
+    opset = opset_of(dropout)
+    if opset < 7:
+        return bool(dropout.attributes.get_int("is_test", 0))
+    mode = input_at(dropout, 2) if opset >= 12 else None
+    array = constant_array(mode)
+    return mode is None or (array is not None and not array.any())
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:

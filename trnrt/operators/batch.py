@@ -1,7 +1,7 @@
-"""What operators do to the batch: where it lies in the output, or why rows come together there.
+"""Rules for the batch: where each operator puts it in its output.
 
-A rule gives the output's ``Batch``, and raises ``Mixes`` where an element may depend on another row, on the row's
-place, or on how many rows there are.
+A rule returns the output's ``Batch``. It raises ``Mixes`` if an element may depend on another row, on the row's place,
+or on the number of rows.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from math import prod
 import onnx_ir as ir
 
 from trnrt.importer.rows.batch import Batch, Mixes, Shape, constant_integers, is_same_for_rows, ranges
-from trnrt.importer.values import constant_array, opset_of, paddings, static_shape
+from trnrt.importer.values import constant_array, is_used, opset_of, paddings, static_shape
 
 _PLACES = "its inputs have the batch in different places"
 _BY_PLACE = "what it does to a row depends on the row's place in the batch"
 
 
-# Before opset 13 these take everything from the axis on as one row.
+# Before opset 13 these flatten all dimensions from the axis on into one row.
 _FLATTENING = {"Softmax", "LogSoftmax", "Hardmax"}
-# What stands for "to the end" is beyond any batch.
+# Exporters write "to the end" as a number this large.
 _BEYOND = 2**31 - 1
 
 
 def _only(sources: list[Batch | None]) -> Batch:
-    """The first input, which alone may have the batch."""
+    """The batch of the first input; Mixes if another input has one."""
     first, *others = sources
     if first is None or any(others):
         raise Mixes("an input other than the first depends on the batch")
@@ -33,10 +33,10 @@ def _only(sources: list[Batch | None]) -> Batch:
 
 
 def _check_places(node: ir.Node, sources: list[Batch | None], made: Batch, outer: int | None = None) -> None:
-    """Mixes where an input without the batch has other values for other rows.
+    """Raise Mixes if an input without the batch has different values for different rows.
 
-    Inputs are broadcast, the last dimensions beside each other: those of ``made``, or its first ``outer`` ones only,
-    with two more in the input.
+    Inputs are broadcast to ``made``, aligned at the last dimension; with ``outer``, to its first ``outer`` dimensions,
+    aligned at the input's third last one.
     """
     for value, batch in zip(node.inputs, sources, strict=True):
         if value is None or batch is not None:
@@ -72,7 +72,7 @@ def by_image(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
     if batch.axis != 0:
         raise Mixes("the batch is not dimension 0")
-    if node.op_type == "MaxPool" and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+    if node.op_type == "MaxPool" and any(map(is_used, node.outputs[1:])):
         raise Mixes("its indices count from the batch's first row")
     if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) != 0:
         raise Mixes("in training it normalizes over the batch")
@@ -110,7 +110,7 @@ def concat(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """By constant indices from within a row, or rows of a constant table by the indices that a row holds."""
+    """Constant indices pick within a row; or the indices are the rows, and pick from a constant table."""
     data, indices = sources
     if indices is None or data is not None:
         return along_axis(node, sources, shape)
@@ -134,7 +134,7 @@ def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def centre(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """MeanVarianceNormalization, which takes the batch together with the pixels unless its axes say otherwise."""
+    """MeanVarianceNormalization: its default axes include the batch."""
     batch = _only(sources)
     if batch.axis in {axis % len(shape) for axis in node.attributes.get_ints("axes", [0, 2, 3])}:
         raise Mixes("it normalizes over the batch")
@@ -163,12 +163,12 @@ def gemm(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 def matmul(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     ranks = [len(static_shape(value) or ()) for value in node.inputs]
-    outer = len(shape) - sum(rank > 1 for rank in ranks)  # dimensions of the output before those of the matrices
+    outer = len(shape) - sum(rank > 1 for rank in ranks)  # the output's dimensions before those of the matrices
     found = set()
     for side, batch in enumerate(sources):
         if batch is None:
             continue
-        # Counted from the end: a left matrix is summed along its last dimension, a right one along the one before it.
+        # Counted from the end: the sum runs over the last dimension on the left, over the second last on the right.
         place = batch.axis - ranks[side]
         if place == -1 - (side == 1 and ranks[side] > 1):
             raise Mixes("it sums over the batch")
@@ -188,7 +188,7 @@ def matmul(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def slicing(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """All rows must be meant, not only be there: 5 rows from the start or the end are all of 3, and not of 6."""
+    """The slice must take all rows for any number of rows: ``:5`` takes all of 3, but not all of 6."""
     batch = _only(sources)
     for axis, start, end, step in ranges(node, len(shape)):
         to_end = end >= _BEYOND or end == batch.shape[axis]
@@ -200,7 +200,7 @@ def slicing(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 def pad(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
     begins, ends = paddings(node, len(shape), partial(constant_integers, node))
-    # One row less at one end and one more at the other keeps their number, and moves each.
+    # One row less at one end and one more at the other keeps their number, but shifts them.
     if begins[batch.axis] or ends[batch.axis]:
         raise Mixes(f"it pads dimension {batch.axis}, which is the batch's")
     return batch.moved(shape, batch.axis)
@@ -242,7 +242,7 @@ def normalize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch
 
 
 def extract(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """Columns of a row by constant indices, or entries of a constant table by the indices of the rows."""
+    """Constant indices pick columns of a row; or the rows' indices pick entries of a constant table."""
     data, indices = sources
     if indices is None:
         batch = _only(sources)
@@ -255,5 +255,5 @@ def extract(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def unknown(_node: ir.Node, _sources: list[Batch | None], _shape: Shape) -> Batch:
-    """Any operator that nobody has thought about."""
+    """An operator without a rule."""
     raise Mixes("what it does to the batch is not known")

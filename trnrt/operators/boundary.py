@@ -1,6 +1,7 @@
-"""The boundary nodes: what the host does with final indices and labels, and with integer inputs.
+"""Boundary nodes, which the host computes: casts and look-ups of final indices and labels, and of integer inputs.
 
-This is the whole list of what does not run on the NeuronCore. None of it is arithmetic on activations.
+With ``LabelEncoder`` and ``ZipMap`` of the pipelines, nothing else runs off the NeuronCore: no arithmetic on
+activations.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from trnrt.planner.plan import Array
 
 @copying({"Cast": (6, 9, 13, 19, 21, 23, 24, 25, 28)}, values=(), folds=CHEAP | COUNTS)
 def lower_cast(lowering: Lowering, node: ir.Node) -> None:
-    """Between floats: nothing, all of them are the session's dtype. Of a final index: on the host."""
+    """Between floats: no step, as all are stored in the session's dtype. Of a final index: on the host."""
     source = node.inputs[0]
     assert source is not None
     target = ir.DataType(attribute(node, "to", 1))
     held, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
     widens = kind in INTEGERS and target in INTEGERS and np.can_cast(kind.numpy(), target.numpy())
-    # Doubles that the core made are in the session's dtype, too; there is no arithmetic with them.
+    # Doubles that the core made are in the session's dtype, too; nothing computes with them.
     computed = not lowering.is_input(source)
     from_double = kind is ir.DataType.DOUBLE and computed and target in FLOATS
     to_double = target is ir.DataType.DOUBLE and (kind in held or (kind in INTEGERS and computed))
@@ -38,7 +39,7 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
         and kind in {*FLOATS, ir.DataType.DOUBLE}
         and target in (ir.DataType.INT32, ir.DataType.INT64)
     ):
-        lowering.view(node, source, "indices: the host cuts them off")
+        lowering.view(node, source, "indices: the host truncates them")
     elif lowering.is_on_host(source):
         lowering.run_on_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
     elif ir.DataType.STRING in (source.dtype, target):
@@ -84,6 +85,6 @@ def _extract(table: Array, indices: Array) -> Array:
         wrong = indices.max() if indices.min() >= 0 else indices.min()
         raise ModelFileError(
             f"the model looks up number {wrong} in a table of {rows.shape[-1]} labels",
-            hint="Its table of labels is of another model: export it again.",
+            hint="The table of labels belongs to another model: export the model again.",
         )
     return rows[..., indices.reshape(-1)]

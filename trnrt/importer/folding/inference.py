@@ -15,7 +15,7 @@ from trnrt.importer.folding.spatial import result_shape
 from trnrt.importer.folding.windows import WINDOWED
 from trnrt.importer.naming import node_text, one_line, quote
 from trnrt.importer.reading.signature import SAME_SHAPE
-from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
+from trnrt.importer.values import has_subgraph, is_resolved, named_outputs, static_shape, static_size
 from trnrt.operators.record import record_of
 
 
@@ -98,7 +98,7 @@ def _kind(proto: onnx.TypeProto) -> Kind | None:
 def _ask_onnx(node: ir.Node, model: ir.Model) -> dict[str, onnx.TypeProto]:
     """What onnx can tell of the node's outputs. Raises what onnx raises."""
     values = [value for value in node.inputs if value is not None]
-    if not all(is_resolved(value) for value in values) or _has_subgraph(node) or is_dangerous(node):
+    if not all(is_resolved(value) for value in values) or has_subgraph(node) or is_dangerous(node):
         return {}
     schema = onnx.defs.get_schema(node.op_type, model.opset_imports[node.domain], node.domain)
     types = {value.name: _type_proto(value) for value in values}
@@ -155,39 +155,21 @@ def _regressor_kind(node: ir.Node) -> Kind | None:
     return ir.DataType.FLOAT, (math.prod(shape[:-1]), node.attributes.get_int("targets", 1))
 
 
-def _encoder_kind(node: ir.Node) -> Kind | None:
-    """LabelEncoder gives a label for each element, of the type of its values."""
-    shape = static_shape(node.inputs[0])
-    kinds = {
-        "values_int64s": ir.DataType.INT64,
-        "values_floats": ir.DataType.FLOAT,
-        "values_strings": ir.DataType.STRING,
-    }
-    dtype = next((kind for name, kind in kinds.items() if name in node.attributes), None)
-    if "values_tensor" in node.attributes:
-        dtype = node.attributes["values_tensor"].as_tensor().dtype
-    return None if shape is None or dtype is None else (dtype, shape)
-
-
 def _classifier_kinds(node: ir.Node) -> dict[str, Kind]:
     """LinearClassifier gives a label and a row of scores for each row, one a class."""
     shape, (label, scores) = static_shape(node.inputs[0]), node.outputs
-    texts, numbers = (
-        node.attributes.get_strings("classlabels_strings", ()),
-        node.attributes.get_ints("classlabels_ints", ()),
-    )
     if not shape:
         return {}
+    texts = node.attributes.get_strings("classlabels_strings", ())
+    numbers = node.attributes.get_ints("classlabels_ints", ())
     rows, kind = math.prod(shape[:-1]), ir.DataType.STRING if texts else ir.DataType.INT64
     return {label.name or "": (kind, (rows,)), scores.name or "": (ir.DataType.FLOAT, (rows, len(texts or numbers)))}
 
 
 _FOREIGN: dict[str, Callable[[ir.Node], Kind | None]] = {
     "ArrayFeatureExtractor": _extractor_kind,
-    "Binarizer": _same_shape(None),
     "FeatureVectorizer": _vectorizer_kind,
     "Imputer": _same_shape(None),
-    "LabelEncoder": _encoder_kind,
     "LinearRegressor": _regressor_kind,
     "Normalizer": _same_shape(ir.DataType.FLOAT),
     "Scaler": _same_shape(ir.DataType.FLOAT),
@@ -245,8 +227,8 @@ def _mismatch(node: ir.Node) -> Reason | None:
         text = f"{node_text(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
         return Reason(text, is_contradiction=True)
     record, shapes = record_of(node), [static_shape(value) for value in node.inputs]
-    if record is not None and shapes[0] is not None and (told := record.shapes(node, shapes)) is not None:
-        return Reason(f"{node_text(node)} contradicts its inputs: {told}", is_contradiction=True)
+    if record is not None and shapes[0] is not None and (problem := record.shapes(node, shapes)) is not None:
+        return Reason(f"{node_text(node)} contradicts its inputs: {problem}", is_contradiction=True)
     before, after = static_size(source), static_size(made)
     if node.op_type not in _RESHAPING or before is None or after is None or before == after:
         return None
@@ -258,7 +240,7 @@ def _reason(node: ir.Node, model: ir.Model) -> Reason:
     for value in node.inputs:
         if value is not None and not is_resolved(value):
             return Reason(f"{node_text(node)}: its input {quote(value.name)} has no static shape")
-    if _has_subgraph(node):
+    if has_subgraph(node):
         return Reason(f"{node_text(node)}: the shape of its output depends on control flow")
     if _schema(node, model) is None:
         domain = quote(node.domain or "ai.onnx")
@@ -317,8 +299,3 @@ def _too_old(node: ir.Node, place: int, dtype: ir.DataType, opset: int, text: st
             hint = f"Export the model with opset {later} or later, or {_IN_FLOAT32}"
             return Reason(text, is_contradiction=True, whatever_shapes=True, hint=hint)
     return Reason(text, is_contradiction=True, whatever_shapes=True)
-
-
-def _has_subgraph(node: ir.Node) -> bool:
-    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return any(attribute.type in graphs for attribute in node.attributes.values())

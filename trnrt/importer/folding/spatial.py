@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import constant_array, static_shape
+from trnrt.importer.values import constant_array, input_at, opset_of, static_shape
 
 Shape = tuple[int, ...]
 
@@ -89,7 +89,7 @@ def _pool_shape(node: ir.Node, shape: Shape) -> Shape | None:
 
 
 def _conv_transpose_shape(node: ir.Node, shape: Shape) -> Shape | None:
-    weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = static_shape(input_at(node, 1))
     if weight is None or len(weight) != len(shape) or len(shape) < 3:
         return None
     rank = len(shape) - 2
@@ -137,11 +137,10 @@ def given_scales(node: ir.Node) -> np.ndarray | None:
     """The scales if they are given and constant."""
     if "scales" in node.attributes:
         return np.array(node.attributes["scales"].as_floats(), np.float32)
-    opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
-    return _input(node, 1 if node.op_type == "Upsample" or opset < 11 else 2)
+    return _input(node, 1 if node.op_type == "Upsample" or opset_of(node) < 11 else 2)
 
 
 def _input(node: ir.Node, position: int) -> np.ndarray | None:
     """A constant input that has elements."""
-    array = constant_array(node.inputs[position]) if position < len(node.inputs) else None
+    array = constant_array(input_at(node, position))
     return array.reshape(-1) if array is not None and array.size else None

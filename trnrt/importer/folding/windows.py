@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import POOLS, pool_spans
 from trnrt.importer.naming import node_text
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import input_at, static_shape
 
 # onnxscript has this for Conv without dilation only.
 WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "LpPool"})
@@ -55,5 +55,5 @@ def _pads(node: ir.Node, rule: str) -> list[int] | None:
 def _kernel(node: ir.Node) -> list[int] | None:
     if "kernel_shape" in node.attributes:
         return list(node.attributes["kernel_shape"].as_ints())
-    weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = static_shape(input_at(node, 1))
     return None if weight is None else list(weight[2:])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -13,8 +14,6 @@ from trnrt.errors import ModelFileError
 from trnrt.importer.naming import list_text, one_line, quote
 from trnrt.importer.reading.limits import MOST_NODES, MOST_VALUES
 from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, every_node, read_names
-
-_STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 def check_names(model: onnx.ModelProto, where: str) -> None:
@@ -35,24 +34,21 @@ def check_names(model: onnx.ModelProto, where: str) -> None:
 
 def check_versions(model: onnx.ModelProto, where: str) -> None:
     """Refuse a model that is newer than the installed ``onnx``."""
-    newest: dict[str, int] = {domain: onnx.defs.onnx_opset_version() for domain in _STANDARD_DOMAINS}
-    newest["ai.onnx.ml"] = max(row[3] for row in onnx.helper.VERSION_TABLE)
+    newest = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": max(row[3] for row in onnx.helper.VERSION_TABLE)}
     if model.ir_version > onnx.IR_VERSION:
         raise _too_new(where, f"version {model.ir_version} of the file format", onnx.IR_VERSION)
     if not model.opset_import:
         raise ModelFileError(f"{where}: the model doesn't say which operator sets it uses", hint="Export it again.")
     seen: dict[str, int] = {}
     for opset in model.opset_import:
-        domain = "" if opset.domain in _STANDARD_DOMAINS else opset.domain
+        domain = "" if opset.domain == "ai.onnx" else opset.domain
         # skl2onnx says the same version twice.
-        if seen.get(domain, opset.version) != opset.version:
+        if seen.setdefault(domain, opset.version) != opset.version:
             raise ModelFileError(f"{where}: the model names two versions of the operator set {quote(domain)}")
-        seen[domain] = opset.version
+        what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
         if opset.version < 1:
-            what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
             raise ModelFileError(f"{where}: the model uses {what}, and the first one is 1", hint="Export it again.")
         if opset.version > newest.get(domain, opset.version):
-            what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
             raise _too_new(where, what, newest[domain])
 
 
@@ -112,7 +108,8 @@ def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
         raise ModelFileError(
             f"{where}: nodes of the model wait for each other in a circle: {circle}", hint="Export the model again."
         ) from None
-    nodes = [_copy(graph.node[i]) for i in order]
+    # A list of protobuf copies what it is extended by, and its own nodes go with the slice.
+    nodes = [onnx.NodeProto.FromString(graph.node[i].SerializeToString()) for i in order]
     del graph.node[:]
     graph.node.extend(nodes)
     return False
@@ -124,12 +121,6 @@ def _are_sorted(graph: onnx.GraphProto, needs: list[set[str]], known: set[str]) 
             return False
         known.update(node.output)
     return True
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _node_text(node: onnx.NodeProto) -> str:
@@ -190,40 +181,32 @@ def check_tensors(model: onnx.ModelProto, where: str) -> None:
 
 def settle_tensors(model: ir.Model, where: str) -> None:
     """Decode every tensor once, so that a broken one is found now, and no later use decodes it again."""
-    for value in _initializers(model):
+    for value in [value for graph in model.graphs() for value in graph.initializers.values()]:
         tensor = value.const_value
         if tensor is None:
             raise ModelFileError(f"{where}: the initializer {quote(value.name)} has no data")
-        try:
-            array = tensor.numpy()
-        except Exception as error:
-            raise _broken_tensor(where, value.name, error) from error
+        array = _decode_tensor(tensor, value.name, where)
         # What else the file says about its shape and type is not to be believed.
         value.shape, value.type = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
         if tensor.dtype != ir.DataType.STRING:
             value.const_value = ir.Tensor(array, dtype=tensor.dtype, name=tensor.name)
     for node in model.graph.all_nodes():
         for attribute in node.attributes.values():
-            for tensor in _tensors_of(attribute):
-                try:
-                    tensor.numpy()
-                except Exception as error:
-                    raise _broken_tensor(where, node.name, error) from error
+            for tensor in _attribute_tensors(attribute):
+                _decode_tensor(tensor, node.name, where)
 
 
-def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from list(graph.initializers.values())
-
-
-def _tensors_of(attribute: ir.Attr) -> list[ir.TensorProtocol]:
+def _attribute_tensors(attribute: ir.Attr) -> Sequence[ir.TensorProtocol]:
     if attribute.type == ir.AttributeType.TENSOR:
         return [attribute.as_tensor()]
-    return list(attribute.as_tensors()) if attribute.type == ir.AttributeType.TENSORS else []
+    return attribute.as_tensors() if attribute.type == ir.AttributeType.TENSORS else []
 
 
-def _broken_tensor(where: str, name: str | None, error: Exception) -> ModelFileError:
-    return ModelFileError(
-        f"{where}: the data of tensor {quote(name)} doesn't fit its shape and type ({one_line(str(error))})",
-        hint="The file is damaged: copy or export it again.",
-    )
+def _decode_tensor(tensor: ir.TensorProtocol, name: str | None, where: str) -> np.ndarray:
+    try:
+        return tensor.numpy()
+    except Exception as error:
+        raise ModelFileError(
+            f"{where}: the data of tensor {quote(name)} doesn't fit its shape and type ({one_line(str(error))})",
+            hint="The file is damaged: copy or export it again.",
+        ) from error

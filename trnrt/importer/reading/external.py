@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
@@ -24,7 +23,9 @@ def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> 
     ``room`` is how many bytes it may be.
     """
     found = False
-    for tensor in _external_tensors(model):
+    for tensor in all_tensors(model):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
         found = True
         place = _Place(tensor, where)
         if folder is None:
@@ -40,12 +41,6 @@ def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> 
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.raw_data = data
     return not found
-
-
-def _external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    for tensor in all_tensors(model):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            yield tensor
 
 
 class _Place:

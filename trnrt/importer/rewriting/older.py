@@ -7,7 +7,8 @@ import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Editor
-from trnrt.importer.values import constant_array, input_at, is_used, static_shape
+from trnrt.importer.rewriting.scales import scale_and_shift
+from trnrt.importer.values import constant_array, copies_at_inference, has_subgraph, input_at, is_used, static_shape
 
 _BROADCASTING = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())  # noqa: SIM905
 # Changed in opset 7, too, and not worth rewriting: where one is, the opset stays.
@@ -28,7 +29,7 @@ def renew_opset_6(model: ir.Model) -> None:
 
 
 def _can_be_renewed(node: ir.Node) -> bool:
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    if has_subgraph(node):
         return False
     if node.op_type in ("BatchNormalization", "Dropout"):
         # Without it they train.
@@ -39,9 +40,7 @@ def _can_be_renewed(node: ir.Node) -> bool:
 
 
 def _renew(editor: Editor, node: ir.Node) -> None:
-    broadcasts = node.op_type in _BROADCASTING and node.attributes.get_int("broadcast", 0) != 0
-    is_aligned = broadcasts and "axis" in node.attributes
-    if is_aligned:
+    if node.op_type in _BROADCASTING and node.attributes.get_int("broadcast", 0) != 0 and "axis" in node.attributes:
         _align(editor, node)
     if node.op_type == "PRelu":
         _align_slope(editor, node)
@@ -92,7 +91,7 @@ def fill_masks(editor: Editor) -> list[str]:
         mask = node.outputs[1]
         data = node.inputs[0]
         shape = static_shape(data)
-        if data is None or shape is None or data.dtype is None or not _is_inference(editor, node):
+        if data is None or shape is None or data.dtype is None or not copies_at_inference(node):
             continue
         kind = data.dtype if editor.opset < 10 else ir.DataType.BOOL
         number = int(editor.opset >= 12)
@@ -101,14 +100,6 @@ def fill_masks(editor: Editor) -> list[str]:
         _put_constant(editor, mask, ir.tensor(np.broadcast_to(one, shape)))
         node.resize_outputs(1)
     return notes
-
-
-def _is_inference(editor: Editor, node: ir.Node) -> bool:
-    if editor.opset < 12:
-        return editor.opset >= 7 or bool(node.attributes.get_int("is_test", 0))
-    mode = input_at(node, 2)
-    array = constant_array(mode)
-    return mode is None or (array is not None and not array.any())
 
 
 def _put_constant(editor: Editor, value: ir.Value, tensor: ir.TensorProtocol) -> None:
@@ -126,24 +117,13 @@ def spread_normalizations(editor: Editor) -> list[str]:
     for node in list(editor.graph):
         if node.op_type != "BatchNormalization" or node.domain != "" or node.attributes.get_int("spatial", 1) != 0:
             continue
-        arrays = [constant_array(value) for value in node.inputs[1:5]]
         data, made, shape = node.inputs[0], node.outputs[0], static_shape(node.outputs[0])
-        if shape is None:
+        found, gamma = scale_and_shift(node), constant_array(input_at(node, 1))
+        if data is None or shape is None or found is None or gamma is None or any(map(is_used, node.outputs[1:])):
             continue
-        if (
-            data is None
-            or len(arrays) < 4
-            or any(array is None for array in arrays)
-            or any(map(is_used, node.outputs[1:]))
-        ):
-            continue
-        gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays if array is not None)
-        with np.errstate(all="ignore"):
-            scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
-            shift = beta - mean * scale
-        kind = arrays[0].dtype if arrays[0] is not None else None
-        factor = editor.constant(scale.astype(kind), f"{made.name}_scale")
-        term = editor.constant(shift.astype(kind), f"{made.name}_shift")
+        scale, shift = (array.astype(gamma.dtype) for array in found)
+        factor = editor.constant(scale, f"{made.name}_scale")
+        term = editor.constant(shift, f"{made.name}_shift")
         scaled, shifted = (editor.result(f"{made.name}_{word}", made.dtype, shape) for word in ("scaled", "shifted"))
         name = node.name or ""
         mul = ir.node("Mul", [data, factor], outputs=[scaled], name=editor.node_name(f"{name}_scale"))

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Array, Editor, is_private, maker, shape_of
-from trnrt.importer.values import constant_array, input_at, static_shape
+from trnrt.importer.values import constant_array, input_at, is_used, opset_of, static_shape
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
@@ -104,30 +104,36 @@ def _by_channel(constant: ir.Value, shape: tuple[int, ...], axis: int) -> Array 
     return full.reshape(-1).astype(np.float64) if all(size == 1 for size in others) else None
 
 
-def statistics(node: ir.Node) -> tuple[Array, Array] | None:
-    """Scale and shift of a BatchNormalization that normalises with constant statistics, all of one type."""
-    values = node.inputs[:5]
-    if len(values) < 5 or len({value.dtype for value in values if value is not None}) != 1 or None in values:
+def scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
+    """A BatchNormalization's constants as a scale and a shift, float64; None if one is computed."""
+    arrays = [constant_array(value) for value in norm.inputs[1:5]]
+    if len(arrays) < 4 or any(array is None for array in arrays):
         return None
-    if node.attributes.get_int("training_mode", 0) or not node.attributes.get_int("spatial", 1):
-        return None
-    opset = node.graph.opset_imports[""] if node.graph is not None else 0
-    if opset < 7 and not node.attributes.get_int("is_test", 0):
-        return None
-    # With five outputs, BatchNormalization of old opsets trains.
-    if any(output.name and (output.uses() or output.is_graph_output()) for output in node.outputs[1:]):
-        return None
-    arrays = [constant_array(value) for value in values[1:]]
-    if any(array is None or array.ndim != 1 for array in arrays):
-        return None
-    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays if array is not None)
+    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays)
     with np.errstate(all="ignore"):
-        scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        scale = gamma / np.sqrt(variance + norm.attributes.get_float("epsilon", 1e-5))
         return scale, beta - mean * scale
 
 
+def _channel_scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
+    """``scale_and_shift`` of a BatchNormalization of inference, by channel, with all constants of one type."""
+    values = norm.inputs[:5]
+    if len({value.dtype for value in values if value is not None}) != 1 or None in values:
+        return None
+    if norm.attributes.get_int("training_mode", 0) or not norm.attributes.get_int("spatial", 1):
+        return None
+    if opset_of(norm) < 7 and not norm.attributes.get_int("is_test", 0):
+        return None
+    # With five outputs, BatchNormalization of old opsets trains.
+    if any(output.name and is_used(output) for output in norm.outputs[1:]):
+        return None
+    if any(len(static_shape(value) or ()) != 1 for value in values[1:]):
+        return None
+    return scale_and_shift(norm)
+
+
 def _of_normalization(node: ir.Node) -> Affine | None:
-    value, found = node.inputs[0], statistics(node)
+    value, found = node.inputs[0], _channel_scale_and_shift(node)
     if value is None or found is None or not is_private(value) or static_shape(value) is None:
         return None
     return Affine(value, *found)
@@ -203,7 +209,7 @@ _CHANGES: dict[str, Any] = {
 
 def _merge(editor: Editor, norm: ir.Node, affine: Affine) -> bool:
     """Let a BatchNormalization do the scale and shift after it, too."""
-    if statistics(norm) is None or len(shape_of(norm.outputs[0])) < 2:
+    if _channel_scale_and_shift(norm) is None or len(shape_of(norm.outputs[0])) < 2:
         return False
     gamma, beta = (np.asarray(constant_array(value), np.float64) for value in norm.inputs[1:3])
     kind = norm.inputs[1].const_value.numpy().dtype  # type: ignore[union-attr]

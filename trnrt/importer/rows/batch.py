@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import constant_array, slice_ranges
+from trnrt.importer.values import constant_array, input_at, slice_ranges
 
 Shape = tuple[int, ...]
 
@@ -53,7 +53,7 @@ class Batch:
 
 def constant_integers(node: ir.Node, position: int, what: str) -> list[int] | None:
     """The constant integers of an input; None where it is left out. Mixes where they are computed."""
-    value = node.inputs[position] if position < len(node.inputs) else None
+    value = input_at(node, position)
     if value is None:
         return None
     array = constant_array(value)

@@ -1,4 +1,4 @@
-"""A node as the rules of tolerances see it, and what marks a rule as exact."""
+"""A node as error bounds see it, and the mark of an exact rule."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Case:
-    """A node as a rule sees it. Floats are float32; ``errors`` are those of the inputs, zeros where there are none.
+    """A node with its inputs, their errors (zeros if there are none), and outputs. Floats are float32.
 
-    ``run`` computes the node on other inputs; ``dtype`` is the model's own of its first output.
+    ``run`` computes the node on other inputs; ``dtype`` is the first output's in the model.
     """
 
     node: ir.Node
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def size(self) -> Array:
-        """How large ours may be of the first input."""
+        """The largest magnitude that the first input may have."""
         return np.abs(self.x) + self.e
 
     @property
@@ -66,11 +66,11 @@ class Case:
         return found
 
     def input(self, position: int) -> Array | None:
-        """An input, None where it is left out."""
+        """An input, None if it is left out."""
         return self.inputs[position] if position < len(self.inputs) else None
 
     def error(self, position: int) -> Array:
-        """The error of an input, 0 where that is left out."""
+        """The error of an input, 0 if that is left out."""
         found = self.errors[position] if position < len(self.errors) else None
         return np.zeros((), np.float32) if found is None else found
 
@@ -85,7 +85,7 @@ class Case:
         return made
 
     def sums(self, length: int) -> float:
-        """The bound of sums of so many terms, for each element of the output; it is noted for the report."""
+        """The bound of sums of ``length`` terms, one for each element of the output; the report shows the longest."""
         self.length = max(self.length, length)
         return of_sum(length, self.y.size)
 
@@ -95,7 +95,7 @@ _EXACT: set[Callable[..., Any]] = set()
 
 
 def exact(rule: _Rule) -> _Rule:
-    """Mark a rule of operators whose numbers the dtype holds if it holds their inputs: storing them changes nothing."""
+    """Mark the rule of operators whose results need no rounding: the dtype holds them if it holds their inputs."""
     _EXACT.add(rule)
     return rule
 

@@ -1,8 +1,8 @@
-"""Softmax, and normalisations of rows: an element's error comes from its own and from those of its row.
+"""Bounds of softmax and normalisations of rows: an element's error depends on its own and those of its row.
 
-With d = x - mean and s = sqrt(variance + epsilon), the result d / s is off by the error of d over s, and by its own
-size times the relative error of s. onnxruntime computes some variances as the mean of squares less the squared mean,
-which is off by a bound of sums times the mean of squares (Chan, Golub and LeVeque 1983).
+With d = x - mean and s = sqrt(variance + epsilon), the result d / s is off by the error of d over s, plus its own size
+times the relative error of s. onnxruntime computes some variances as the mean of squares minus the squared mean, which
+is off by a bound of sums times the mean of squares (Chan, Golub and LeVeque 1983).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trnrt.operators.bounds.rounding import of_function, of_operation
 
 
 def softmax(case: Case) -> list[Array]:
-    """Relative to the result: the error of the element, the largest of its row, and those of exponentials and sum."""
+    """Relative to the result: the element's error, the largest error of its row, and those of exponentials and sum."""
     axis = int(case.attribute("axis", -1 if case.opset >= 13 else 1)) % max(case.x.ndim, 1)
     axes = (axis,) if case.opset >= 13 else tuple(range(axis, case.x.ndim))
     share = case.sums(prod(case.x.shape[d] for d in axes))
@@ -62,7 +62,7 @@ def _scale_error(case: Case, made: Array, error: Array, shape: Shape, scale: int
 
 
 def layer(case: Case) -> list[Array]:
-    """Over everything from the axis on."""
+    """Over all dimensions from the axis on."""
     axis = int(case.attribute("axis", -1)) % case.x.ndim
     axes = tuple(range(axis, case.x.ndim))
     centred = case.op == "LayerNormalization"
@@ -73,7 +73,7 @@ def layer(case: Case) -> list[Array]:
 
 
 def _statistics(case: Case, axes: Shape) -> list[Array]:
-    """The mean of rows, whose error is the mean error, and 1 / deviation, whose relative error is the deviation's."""
+    """The errors of the rows' means and of 1 / deviation; the latter's relative error is the deviation's."""
     share = case.sums(prod(case.x.shape[a] for a in axes))
     mean = np.mean(case.x, axis=axes, keepdims=True)
     mean_error = np.mean(case.e + share * case.size, axis=axes, keepdims=True)
@@ -106,7 +106,7 @@ def group(case: Case) -> list[Array]:
 
 
 def centre(case: Case) -> list[Array]:
-    """Over any axes; mean and deviation are tensors of their own, stored in the dtype."""
+    """Over any axes; mean and deviation are stored as tensors, in the dtype."""
     axes = tuple(int(a) for a in case.attribute("axes", (0, 2, 3)))
     mean = np.abs(np.mean(case.x, axis=axes, keepdims=True))
     stored = case.rounding.weights * mean
@@ -125,7 +125,7 @@ def lp(case: Case) -> list[Array]:
 
 
 def batch(case: Case) -> list[Array]:
-    """``(x - mean) * factor + bias``, factor = scale / deviation; where all are constant, as a scale and a shift."""
+    """``(x - mean) * factor + bias`` with factor = scale / deviation; a scale and a shift if all are constant."""
     epsilon = np.float32(case.attribute("epsilon", 1e-5))
     shape = (-1, *(1,) * (case.x.ndim - 2))
     scale, bias, mean, variance = (np.asarray(case.inputs[k]).reshape(shape) for k in range(1, 5))

@@ -1,7 +1,7 @@
-"""Sums of products and other sums, and largest elements.
+"""Bounds of sums of products, of other sums, and of largest elements.
 
-For ``y = sum(a * b)`` with errors e of a: ``|error of y| <= sum(e * |b|) + bound * sum(|a| * |b|)``, so one more run of
-the operator itself, on ``e + bound * |a|`` and ``|b|``, gives the error of every element.
+For ``y = sum(a * b)`` with errors e of a: ``|error of y| <= sum(e * |b|) + bound * sum(|a| * |b|)``. So running the
+operator itself on ``e + bound * |a|`` and ``|b|`` gives the error of every element.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _gemm_matrix(case: Case, position: int, *, error: bool = False) -> Array:
 
 
 def _both(case: Case, weight: Array, share: float, run: object, bias: list[Array]) -> Array:
-    """The errors that both factors of a convolution bring."""
+    """The errors that come from both factors of a convolution."""
     assert callable(run)
     error: Array = run(case.e + share * case.size, np.abs(weight) + case.error(1), bias)
     if np.any(case.error(1)):
@@ -80,7 +80,7 @@ def average(case: Case) -> list[Array]:
 def norm(case: Case) -> list[Array]:
     """The norm of a sum is at most the sum of the norms."""
     error = case.first(case.e)
-    # Powers and their sum may be tensors of their own, stored in the dtype before the root is taken.
+    # Powers and their sum may be stored in the dtype before the root is taken.
     share = case.sums(_terms(case)) + 2 * case.rounding.weights
     return [error + share * (case.y + error)]
 
@@ -93,9 +93,9 @@ def bound_product(case: Case) -> list[Array]:
 
 
 def log_of_sum(case: Case) -> list[Array]:
-    """The relative error of the sum, and that of the logarithm.
+    """The relative error of the sum, plus the logarithm's error.
 
-    Exponentials are taken relative to the largest, so that their errors are those of the differences.
+    Exponentials are relative to the largest, so that their errors are those of the differences.
     """
     terms = _terms(case)
     share = case.sums(terms) + of_function() + 2 * case.rounding.weights
@@ -109,16 +109,16 @@ def log_of_sum(case: Case) -> list[Array]:
 
 
 def squares(case: Case) -> list[Array]:
-    """The sum of ``(|x| + e)**2 - x**2``, and of a share of the squares."""
+    """The sum of ``(|x| + e)**2 - x**2``, plus a share of the sum of squares."""
     share, size = case.sums(_terms(case)), np.abs(case.x)
     return [case.first(np.sqrt(2 * size * case.e + case.e**2 + share * case.size**2))]
 
 
 @exact
 def largest(case: Case) -> list[Array]:
-    """The largest of numbers moves by the largest error at most."""
+    """The maximum moves by the largest error at most."""
     error = case.first(-case.e if case.op == "ReduceMin" else case.e)
-    # A window of padding only has the lowest number.
+    # A window that sees only padding gives the lowest number.
     return [np.where(np.abs(error) > 3e38, 0, np.abs(error))]
 
 
@@ -130,12 +130,12 @@ def topk(case: Case) -> list[Array]:
 
 
 def resize(case: Case) -> list[Array]:
-    """Copies, or sums with weights that come from float32 coordinates, which are off by a rounding of the size."""
+    """Copies, or sums whose weights come from float32 coordinates, which are off by a rounding of the size."""
     mode = case.attribute("mode", "nearest")
     if mode in ("nearest", b"nearest"):
         return [case.first(case.e)]
     size = max(*case.x.shape[2:], *case.y.shape[2:], 1)
-    # One axis after the other: the weights of each are rounded to the dtype, and what lies between two axes.
+    # One axis after the other: each axis's weights, and the tensors between two axes, are rounded to the dtype.
     axes = case.x.ndim - 2
     share = case.sums(4**axes) + 2 * size * SUMS + (2 * axes - 1) * case.rounding.weights
     off = case.e + share * case.rounding.magnitude(case.size)
@@ -146,6 +146,6 @@ def resize(case: Case) -> list[Array]:
 
 
 def _terms(case: Case) -> int:
-    """How many elements make one result of a pooling or reduction."""
+    """The number of elements that make one result of a pooling or reduction."""
     window = case.attribute("kernel_shape", None)
     return int(prod(window)) if window else max(1, case.x.size // max(case.y.size, 1))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -372,8 +371,3 @@ def node_name(node: ir.Node) -> str:
 def operator_name(node: ir.Node) -> str:
     """The operator, with its domain where that is not ONNX's own; both may be anything where ONNX knows neither."""
     return printable(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
-
-
-def rows_and_columns(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """A shape as a matrix whose columns are the dimensions from ``axis`` on."""
-    return prod(shape[:axis]), prod(shape[axis:])
