@@ -1,4 +1,4 @@
-"""Concrete input shapes to a static, cleaned-up graph: the pipeline of the importer's second half."""
+"""The importer's second half: bind a model to concrete input shapes, which gives a static, cleaned-up graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trnrt.importer.values import static_shape
 
 Shape = tuple[int, ...]
 
-# Enough to see what is too large; a chain of a thousand would say it a thousand times.
+# A chain of a thousand large tensors would need a thousand lines.
 _MOST_BLOCKERS = 8
 
 
@@ -123,7 +123,7 @@ def _check_given(
             blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
-            raise InputError(f"input {quote(name)}: there is no shape for it", hint=f"Expected {_shape_text(info)}.")
+            raise InputError(f"input {quote(name)}: no shape is given", hint=f"Expected {_shape_text(info)}.")
         smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
         bound[name] = _bind_shape(info, shapes[name], symbols, *smallest)
     return _Given(bound, symbols, check_values(imported, bound, values))
@@ -156,7 +156,7 @@ def _shape_text(info: TensorInfo) -> str:
 
 
 def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
-    """The clean-up must keep what callers see, and the file must not lie about its outputs' types."""
+    """Check that the clean-up kept the outputs, and that the file declares their types correctly."""
     names = [value.name for value in model.graph.outputs]
     if names != [info.name for info in imported.outputs]:
         raise ModelFileError(f"{one_line(imported.name)}: the outputs of the model got lost when it was prepared")

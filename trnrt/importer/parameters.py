@@ -1,6 +1,6 @@
-"""Inputs that are really attributes: what is read only where operators take shapes, axes, counts or limits.
+"""Parameters: inputs that are really attributes, as operators read them only as shapes, axes, counts or limits.
 
-A plan needs their values, not only their shapes, so they are bound as constants: each new value is a new plan.
+A plan needs their values, not only their shapes, so they are bound as constants: each new value needs a new plan.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _is_parameter(value: ir.Value, by_value: set[ir.Value]) -> bool:
 
 
 def _is_by_value(value: ir.Value, by_value: set[ir.Value]) -> bool:
-    """Is the value read, and only where operators take values or compute them?"""
+    """Whether the value is read, and only as a parameter or to compute parameters."""
     uses = list(value.uses())
     return bool(uses) and not value.is_graph_output() and all(_takes_value(n, i, by_value) for n, i in uses)
 
@@ -49,7 +49,7 @@ def _takes_value(node: ir.Node, index: int, by_value: set[ir.Value]) -> bool:
     if node.outputs and node.outputs[0] in by_value:
         return True
     if _is_index(node, index):
-        # Not into a constant table: those are data, and would be a new plan for each sentence.
+        # Indices into a constant table are data: each sentence would need a new plan.
         table = node.inputs[0]
         return table is not None and not table.is_initializer()
     record = record_of(node)
@@ -77,7 +77,7 @@ def check_values(
         if info.name not in values:
             raise InputError(
                 f"{start}: the plan depends on its value, and none is given",
-                hint="It says what an operator does (a shape, axes, a count): run and validate take it from --input; "
+                hint="It sets what an operator does (a shape, axes, a count): run and validate take it from --input; "
                 "or export the model with it as a constant.",
             )
         array, shape = np.asarray(values[info.name]), shapes[info.name]
@@ -95,7 +95,7 @@ def check_values(
 
 
 def bind_values(graph: ir.Graph, values: Mapping[str, NDArray[Any]]) -> None:
-    """Make the inputs constants."""
+    """Turn inputs into constants."""
     for value in [value for value in graph.inputs if value.name in values]:
         array = np.array(values[value.name or ""])
         value.const_value = ir.tensor(array, name=value.name)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class TensorInfo:
     """An input or output as the file declares it.
 
-    ``dtype`` is numpy's name for it ("float32", "bfloat16", "str" for strings); for what is no tensor,
-    a description such as "seq(map(int64, float32))" with the shape ``()``. A dimension is an int, a
-    symbol's name, or None where the file leaves it open.
+    ``dtype`` is numpy's name ("float32", "bfloat16", "str" for strings). If it isn't a tensor, ``dtype`` is a
+    description such as "seq(map(int64, float32))", and ``shape`` is ``()``. A dimension is an int, a symbol's name, or
+    None if the file leaves it open.
     """
 
     name: str
@@ -29,10 +29,10 @@ class TensorInfo:
 class GraphView:
     """A model for concrete input shapes: cleaned up, and static.
 
-    Every tensor of ``model`` has a dtype and an integer shape with no 0 in it, except those of nodes that
-    ``unresolved`` gives a reason for. Nodes are in topological order and have unique names. Constants are initializers
-    (there are no Constant nodes); a graph output that does not depend on the inputs is one, too, and an
-    output that the file declares to be an input is that input. ``notes`` tells what was rewritten.
+    Every tensor of ``model`` has a dtype and an integer shape without 0, except those of nodes for which ``unresolved``
+    gives a reason. Nodes are in topological order and have unique names. Constants are initializers (there are no
+    Constant nodes), and so are outputs that don't depend on the inputs. An output that the file declares to be an input
+    is that input. ``notes`` describes what was rewritten.
     """
 
     model: ir.Model

@@ -1,4 +1,4 @@
-"""Is what a bound graph asks for in proportion? A small file can ask for petabytes, and for windows of a billion."""
+"""Limits of a bound graph: a small file can ask for petabytes, or for windows of a billion elements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALLER = "run it with a smaller batch or smaller inputs"
 
 
 def out_of_proportion(graph: ir.Graph) -> Iterator[Blocker]:
-    """What is too large, by the input, constant or node that makes it. Shapes that are open count nothing."""
+    """A blocker for each input, constant or node that makes something too large. Open shapes are ignored."""
     for value in graph.inputs:
         yield from _of_tensor(value, value.name or "", "input")
     total = 0
@@ -56,7 +56,7 @@ def _bytes(value: ir.Value) -> int:
 
 
 def _of_window(node: ir.Node) -> Iterator[Blocker]:
-    """Windows of pooling operators, which no tensor's shape tells of."""
+    """Windows of pooling operators, which show in no tensor's shape."""
     if node.domain != "" or "kernel_shape" not in node.attributes:
         return
     kernel = list(node.attributes["kernel_shape"].as_ints())
@@ -68,7 +68,7 @@ def _of_window(node: ir.Node) -> Iterator[Blocker]:
 
 
 def _of_constants(graph: ir.Graph) -> Iterator[Blocker]:
-    """Constants that only look like full arrays must still fit once a kernel needs them full."""
+    """Constants that repeat one value are stored as one element, but a kernel needs them in full."""
     filled = 0
     for value in graph.initializers.values():
         if value.const_value is None or value.dtype is None or value.dtype == ir.DataType.STRING:

@@ -55,7 +55,7 @@ def reshape(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def elementwise(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    found = {b.moved(shape, len(shape) - len(b.shape) + b.axis) for b in sources if b is not None}
+    found = {b.move_to(shape, len(shape) - len(b.shape) + b.axis) for b in sources if b is not None}
     if len(found) != 1:
         raise Mixes(_PLACES)
     made = found.pop()
@@ -65,7 +65,7 @@ def elementwise(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Bat
 
 def expand(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
-    return batch.moved(shape, len(shape) - len(batch.shape) + batch.axis)
+    return batch.move_to(shape, len(shape) - len(batch.shape) + batch.axis)
 
 
 def by_image(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
@@ -76,7 +76,7 @@ def by_image(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
         raise Mixes("its indices count from the batch's first row")
     if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) != 0:
         raise Mixes("in training it normalizes over the batch")
-    return batch.moved(shape, 0)
+    return batch.move_to(shape, 0)
 
 
 def by_row(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
@@ -94,15 +94,15 @@ def along_axis(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batc
     if batch.axis >= axis if flattens else batch.axis == axis:
         raise Mixes(f"it works along dimension {axis}, which is the batch's")
     kept = batch.axis if batch.axis < axis or len(shape) == rank else batch.axis + len(shape) - rank
-    return batch.moved(shape, kept)
+    return batch.move_to(shape, kept)
 
 
 def concat(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     present = [batch for batch in sources if batch is not None]
     axis = node.attributes.get_int("axis", 1) % len(shape)
-    if len({(b.axis, b.within) for b in present}) > 1:
+    if len({(b.axis, b.row_step) for b in present}) > 1:
         raise Mixes(_PLACES)
-    made = present[0].moved(shape, present[0].axis)
+    made = present[0].move_to(shape, present[0].axis)
     if made.axis == axis:
         raise Mixes(f"it works along dimension {axis}, which is the batch's")
     _check_places(node, sources, made)
@@ -117,7 +117,7 @@ def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     table = static_shape(node.inputs[0])
     if table is None:
         raise Mixes("the table it reads has no fixed shape")
-    return indices.moved(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
+    return indices.move_to(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
 
 
 def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
@@ -130,7 +130,7 @@ def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     if batch.axis in axes:
         raise Mixes("it reduces the batch's dimension")
     gone = 0 if len(shape) == rank else len([axis for axis in axes if axis < batch.axis])
-    return batch.moved(shape, batch.axis - gone)
+    return batch.move_to(shape, batch.axis - gone)
 
 
 def centre(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
@@ -138,21 +138,21 @@ def centre(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
     if batch.axis in {axis % len(shape) for axis in node.attributes.get_ints("axes", [0, 2, 3])}:
         raise Mixes("it normalizes over the batch")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def transpose(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
     order = list(node.attributes.get_ints("perm", list(reversed(range(len(shape))))))
-    return batch.moved(shape, order.index(batch.axis))
+    return batch.move_to(shape, order.index(batch.axis))
 
 
 def gemm(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     left, right, *others = sources
     if left is None or right is not None or left.axis != (1 if node.attributes.get_int("transA", 0) else 0):
         raise Mixes("the batch is not the rows of its left side")
-    made = left.moved(shape, 0)
-    if others and others[0] is not None and others[0].moved(shape, 2 - len(others[0].shape) + others[0].axis) != made:
+    made = left.move_to(shape, 0)
+    if others and others[0] is not None and others[0].move_to(shape, 2 - len(others[0].shape) + others[0].axis) != made:
         raise Mixes(_PLACES)
     for value in node.inputs[2:3] if others and others[0] is None else []:
         bias = static_shape(value) or ()
@@ -178,7 +178,7 @@ def matmul(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
             axis = outer if side == 0 else len(shape) - 1
             if None not in sources:
                 raise Mixes("each row meets every other")
-        found.add(batch.moved(shape, axis))
+        found.add(batch.move_to(shape, axis))
     if len(found) != 1:
         raise Mixes(_PLACES)
     made = found.pop()
@@ -194,7 +194,7 @@ def slicing(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
         to_end = end >= _BEYOND or end == batch.shape[axis]
         if axis == batch.axis and (step != 1 or not to_end or (start != 0 and start > -_BEYOND)):
             raise Mixes(f"it takes {start}:{end}:{step} of dimension {axis}, which is the batch's")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def pad(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
@@ -203,7 +203,7 @@ def pad(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     # One row less at one end and one more at the other keeps their number, but shifts them.
     if begins[batch.axis] or ends[batch.axis]:
         raise Mixes(f"it pads dimension {batch.axis}, which is the batch's")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def resize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
@@ -220,7 +220,7 @@ def resize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
             region = constant_array(node.inputs[1])
             if region is None or region[place :: len(axes)].tolist() != [0, 1]:
                 raise Mixes("it crops the batch's dimension")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def quantize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
@@ -229,14 +229,14 @@ def quantize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     axis = node.attributes.get_int("axis", 1) % len(shape)
     if scale is None or (prod(scale) > 1 and (axis == batch.axis or len(scale) > 1)):
         raise Mixes(_BY_PLACE)
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def normalize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _only(sources)
     if batch.axis >= node.attributes.get_int("axis", -1) % len(batch.shape):
         raise Mixes("it normalizes over the batch")
-    made = batch.moved(shape, batch.axis)
+    made = batch.move_to(shape, batch.axis)
     _check_places(node, sources, made)
     return made
 
@@ -248,7 +248,7 @@ def extract(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
         batch = _only(sources)
         if batch.axis == len(batch.shape) - 1:
             raise Mixes("it picks along the batch's dimension")
-        return batch.moved(shape, batch.axis)
+        return batch.move_to(shape, batch.axis)
     if data is not None:
         raise Mixes("both its inputs depend on the batch")
     return Batch(shape, indices.stride, indices.rows)

@@ -1,4 +1,4 @@
-"""Operators that change nothing for the shapes and types at hand, as far as onnxscript's folder misses them."""
+"""Nodes that change nothing for the shapes and types at hand, and that onnxscript's folder misses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import onnx_ir as ir
 
 from trnrt.importer.values import copies_at_inference, is_resolved, is_used, static_shape
 
-# These reinterpret or copy their input; where shape and type stay as they are, so do the values.
+# These reinterpret or copy their input: if shape and type stay the same, so do the values.
 COPYING = frozenset({"Cast", "CastLike", "Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def is_idle(node: ir.Node) -> bool:
-    """Does the first output always equal the first input, and is there no other output in use?"""
+    """Whether the first output always equals the first input, and no other output is used."""
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return False
     if any(map(is_used, node.outputs[1:])):

@@ -1,7 +1,7 @@
-"""Sizes of images that are resized or seen through windows, where onnxruntime computes others than ONNX's inference.
+"""Sizes of resized and pooled images, for which onnxruntime and ONNX's inference differ.
 
-onnxruntime multiplies a size with its scale in float32 and rounds down; a window larger than its image stands once if
-it is larger by less than its stride; padding that a rule names is found without the windows' dilation.
+onnxruntime multiplies a size by its scale in float32 and rounds down. A window larger than its image, by less than the
+stride, has one place. ``auto_pad`` of pools ignores dilations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZED = POOLS | {"ConvTranspose", "Resize", "Upsample"}
 
 
 def result_shape(node: ir.Node) -> Shape | None:
-    """The shape of the node's first output as onnxruntime computes it; None if it isn't known, or ONNX's is right."""
+    """The shape of the node's first output in onnxruntime; None if it isn't known, or ONNX's inference is right."""
     shape = static_shape(node.inputs[0]) if node.domain == "" and node.op_type in SIZED and node.inputs else None
     if shape is None:
         return None
@@ -30,7 +30,7 @@ def result_shape(node: ir.Node) -> Shape | None:
 
 
 def is_open(node: ir.Node) -> bool:
-    """Whether the node's result is not known yet, and ONNX's inference must not find it alone."""
+    """Whether the node's result is not known yet, and ONNX's inference alone might get it wrong."""
     return node.domain == "" and node.op_type in SIZED and static_shape(node.outputs[0]) is None
 
 
@@ -39,7 +39,7 @@ def is_open(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class Span:
-    """A window along one axis: ``before`` and ``after`` are the padding, ``count`` how many windows there are."""
+    """Windows along one axis: the padding ``before`` and ``after``, and the number of windows."""
 
     before: int
     after: int
@@ -47,7 +47,7 @@ class Span:
 
 
 def pool_spans(node: ir.Node, sizes: Shape) -> list[Span] | None:
-    """The windows of a pooling node over images of ``sizes``; None where its attributes don't fit them."""
+    """The windows of a pooling node over images of ``sizes``; None if its attributes don't fit them."""
     rank = len(sizes)
     ones = [1] * rank
     kernel = list(node.attributes.get_ints("kernel_shape", []))
@@ -67,7 +67,7 @@ def pool_spans(node: ir.Node, sizes: Shape) -> list[Span] | None:
 
 
 def _named_padding(rule: str, size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """The padding of auto_pad, which may be negative; halves of odd numbers are cut, not rounded down."""
+    """The padding of auto_pad, which may be negative; half of an odd number is rounded towards zero."""
     if rule not in ("SAME_UPPER", "SAME_LOWER"):
         return 0, 0
     total = ((size + stride - 1) // stride - 1) * stride + kernel - size
@@ -76,7 +76,7 @@ def _named_padding(rule: str, size: int, kernel: int, stride: int) -> tuple[int,
 
 
 def _windows(room: int, end: int, stride: int, ceil: bool) -> int:
-    """How many windows start within ``room``; with ``ceil`` the last may end beyond it, but starts before ``end``."""
+    """The number of windows that start within ``room``; with ``ceil`` one more may start, but before ``end``."""
     if not ceil:
         return int(room / stride) + 1
     count = -(-room // stride) + 1

@@ -1,4 +1,4 @@
-"""Is this model sound? Checks that come before anything is built from it, cheapest first."""
+"""Checks of a model before anything is built from it, cheapest first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, ev
 
 
 def check_names(model: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are no text: protobuf hands them out as bytes."""
+    """Refuse names that are not text: protobuf returns them as bytes."""
     names: list[object] = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
     for graph in all_graphs(model):
         names += [tensor.name for tensor in graph.initializer]
@@ -60,7 +60,7 @@ def _too_new(where: str, what: str, newest: int) -> ModelFileError:
 
 
 def check_size(model: onnx.ModelProto, where: str) -> None:
-    """Refuse more nodes than can be worked on in reasonable time, those of nested functions counted in full."""
+    """Refuse models with too many nodes to prepare in reasonable time, counted after functions are expanded."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     calls: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for key, function in functions.items():
@@ -72,7 +72,7 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
         raise ModelFileError(f"{where}: functions of the model call each other in a circle: {names}") from None
     size: dict[tuple[str, str, str], int] = {}
     for key in order:
-        # What is no function of the model is a plain operator.
+        # An operator, if it isn't a function of the model.
         size[key] = sum(size[callee] for callee in calls[key]) if key in functions else 1
     total = sum(size.get((n.domain, n.op_type, n.overload), 1) for n in all_nodes(model.graph.node))
     for node in every_node(model):
@@ -86,7 +86,7 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
 
 
 def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
-    """Put the nodes into topological order, as onnxruntime does; false if they were in another one."""
+    """Put the nodes into topological order, as onnxruntime does; false if they were in another order."""
     graph = model.graph
     known = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {tensor.values.name for tensor in graph.sparse_initializer}
@@ -108,7 +108,7 @@ def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
         raise ModelFileError(
             f"{where}: nodes of the model wait for each other in a circle: {circle}", hint="Export the model again."
         ) from None
-    # A list of protobuf copies what it is extended by, and its own nodes go with the slice.
+    # Copies, as deleting from the list invalidates its nodes.
     nodes = [onnx.NodeProto.FromString(graph.node[i].SerializeToString()) for i in order]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -128,7 +128,7 @@ def _node_text(node: onnx.NodeProto) -> str:
 
 
 def check_model(data: bytes, where: str) -> None:
-    """What onnx's own checker has to say about a serialized model."""
+    """Run onnx's own checker on a serialized model."""
     try:
         onnx.checker.check_model(data)
     except Exception as error:  # the checker's C++ raises several kinds
@@ -136,7 +136,7 @@ def check_model(data: bytes, where: str) -> None:
             name, opset = unknown.groups()
             raise ModelFileError(
                 f"{where}: the model has the operator {quote(name)}, which ONNX's opset {opset} doesn't have",
-                hint="The exporter left an operator of its framework as it is: take a newer one, or another opset.",
+                hint="The exporter kept an operator of its framework: use a newer exporter, or another opset.",
             ) from error
         raise ModelFileError(
             f"{where}: not a valid ONNX model: {one_line(str(error))}",
@@ -145,7 +145,7 @@ def check_model(data: bytes, where: str) -> None:
 
 
 def check_graph(model: onnx.ModelProto, where: str) -> None:
-    """What onnx's checker accepts, but no session can run."""
+    """Refuse models that onnx's checker accepts, but no session can run."""
     names = [output.name for output in model.graph.output]
     if not names:
         raise ModelFileError(f"{where}: the model has no outputs", hint="Export the model again.")
@@ -159,7 +159,7 @@ def check_graph(model: onnx.ModelProto, where: str) -> None:
 
 
 def check_counts(model: onnx.ModelProto, where: str) -> None:
-    """Refuse a Split into more parts than it has outputs: onnx would make room for all of them."""
+    """Refuse a Split into more parts than it has outputs: onnx would allocate all of them."""
     for node in every_node(model):
         parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
         if node.op_type == "Split" and parts != len(node.output):
@@ -170,7 +170,7 @@ def check_counts(model: onnx.ModelProto, where: str) -> None:
 
 
 def check_tensors(model: onnx.ModelProto, where: str) -> None:
-    """Refuse shapes that no tensor has."""
+    """Refuse negative dimensions."""
     for tensor in all_tensors(model):
         if any(dim < 0 for dim in tensor.dims):
             raise ModelFileError(
@@ -180,13 +180,13 @@ def check_tensors(model: onnx.ModelProto, where: str) -> None:
 
 
 def settle_tensors(model: ir.Model, where: str) -> None:
-    """Decode every tensor once, so that a broken one is found now, and no later use decodes it again."""
+    """Decode every tensor once: this finds broken ones now, and no later use decodes them again."""
     for value in [value for graph in model.graphs() for value in graph.initializers.values()]:
         tensor = value.const_value
         if tensor is None:
             raise ModelFileError(f"{where}: the initializer {quote(value.name)} has no data")
         array = _decode_tensor(tensor, value.name, where)
-        # What else the file says about its shape and type is not to be believed.
+        # The file may state another shape and type elsewhere.
         value.shape, value.type = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
         if tensor.dtype != ir.DataType.STRING:
             value.const_value = ir.Tensor(array, dtype=tensor.dtype, name=tensor.name)

@@ -1,4 +1,4 @@
-"""A model as text: what ``describe`` returns."""
+"""A model as text, for ``describe``."""
 
 from __future__ import annotations
 

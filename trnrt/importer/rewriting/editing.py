@@ -1,4 +1,4 @@
-"""What rules do to a graph: constants with names of their own, nodes taken out, values put in place of others."""
+"""Edits of a graph that the rules share: add constants with unique names, remove nodes, replace values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Editor:
-    """A graph while rules change it. ``opset`` is that of ONNX's own operators."""
+    """A graph while rules change it. ``opset`` is the version of ONNX's own operators."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -27,7 +27,7 @@ class Editor:
         self._node_names = {node.name or "" for node in model.graph}
 
     def constant(self, array: Array, like: str) -> ir.Value:
-        """A new constant, called ``like`` or nearly so."""
+        """A new constant with a unique name made from ``like``."""
         tensor = ir.tensor(array)
         kind, shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
         value = ir.Value(name=unique(like, self.taken), type=kind, shape=shape, const_value=tensor)
@@ -35,7 +35,7 @@ class Editor:
         return value
 
     def result(self, like: str, dtype: ir.DataType | None, shape: Sequence[int]) -> ir.Value:
-        """A new value for a node to make."""
+        """A new value that a node is to make."""
         kind = None if dtype is None else ir.TensorType(dtype)
         return ir.Value(name=unique(like, self.taken), type=kind, shape=ir.Shape(tuple(shape)))
 
@@ -44,7 +44,7 @@ class Editor:
         return unique(like, self._node_names)
 
     def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
-        """Let the node read ``value`` as its input ``index``; a constant that only it read there goes."""
+        """Set input ``index`` of the node; remove its old value if that is a constant without other readers."""
         while len(node.inputs) <= index:
             node.resize_inputs(len(node.inputs) + 1)
         before = node.inputs[index]
@@ -52,7 +52,7 @@ class Editor:
         self._forget([before])
 
     def bypass(self, node: ir.Node, value: ir.Value) -> None:
-        """Put ``value`` where the node's first output was, under its name if that is a graph output; the node goes."""
+        """Replace the node's first output by ``value``, which takes its name if it is a graph output; remove the node."""
         made = node.outputs[0]
         if made.is_graph_output():
             name = made.name or ""
@@ -67,7 +67,7 @@ class Editor:
         self.remove(node)
 
     def remove(self, node: ir.Node) -> None:
-        """Take a node out whose outputs nobody reads, with the constants that only it read."""
+        """Remove a node whose outputs are not read, with the constants that only it read."""
         inputs = list(node.inputs)
         self.graph.remove(node, safe=True)
         self._forget(inputs)
@@ -86,7 +86,7 @@ def only_reader(value: ir.Value) -> ir.Node | None:
 
 
 def is_private(value: ir.Value) -> bool:
-    """Is the value read at one place only, and not by the graph's caller?"""
+    """Whether the value is read once, and is no output of the graph."""
     return only_reader(value) is not None
 
 
@@ -97,15 +97,15 @@ def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """The shape of a value that a rule knows to be static."""
+    """The shape of a value that is known to be static."""
     shape = static_shape(value)
     assert shape is not None
     return shape
 
 
 def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
-    """Numbers that stand in the attribute ``name`` or, in newer opsets, in the constant input ``index``; None if
-    they are left out. Ask ``is_computed`` first whether they are known."""
+    """The numbers in the attribute ``name`` or, in newer opsets, in the constant input ``index``; None if they are left
+    out. Check ``is_computed`` first."""
     if name in node.attributes:
         return [int(number) for number in node.attributes[name].as_ints()]
     value = input_at(node, index)
@@ -115,6 +115,6 @@ def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
 
 
 def is_computed(node: ir.Node, index: int) -> bool:
-    """Is the input there, and not a constant?"""
+    """Whether the input is given, and is not a constant."""
     value = input_at(node, index)
     return value is not None and value.const_value is None

@@ -1,4 +1,4 @@
-"""What is left of Transposes in front of matrices: rows of a weight put into the order in which the numbers come."""
+"""Transposes before matrix products: reorder the weight's rows instead. Transposes that move nothing: Reshapes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FLATTENING = ("Flatten", "Reshape")
 
 
 def order_weights(editor: Editor) -> list[str]:
-    """Let a Gemm or MatMul that reads a flattened, transposed tensor read it untransposed; returns what was done."""
+    """Let a Gemm or MatMul that reads a flattened, transposed tensor read it untransposed; return notes."""
     return [note for node in list(editor.graph) if (note := _reorder_weight(editor, node))]
 
 
 def name_reshapes(editor: Editor) -> list[str]:
-    """Make Transposes that only move axes of one element Reshapes, which merge with their like."""
+    """Turn Transposes that only move axes of one element into Reshapes, which can be merged."""
     notes = []
     for node in list(editor.graph):
         order = order_of(node) if maker(node.outputs[0], "Transpose") is node else None
@@ -56,7 +56,7 @@ def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
     reshape.replace_input_with(0, transpose.inputs[0])
     note = f"{node_text(transpose)} folded into {node_text(node)}: its weight's rows are in the other order"
     if reshape.op_type == "Reshape":
-        # The shape that it names may lean on that of its input (0 means: as there).
+        # Its shape may refer to its input's (0 means: the same).
         editor.set_input(reshape, 1, editor.constant(np.array(wide, np.int64), f"{flat.name}_shape"))
         if "allowzero" in reshape.attributes:
             del reshape.attributes["allowzero"]
@@ -65,7 +65,7 @@ def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
 
 
 def _rows(weight: Array, made: tuple[int, ...], order: tuple[int, ...], is_turned: bool) -> Array:
-    """The weight for numbers that come as before a Transpose by ``order`` whose result (less its batch) is ``made``."""
+    """The weight for a source before a Transpose by ``order``, whose result has the shape ``made`` without its batch."""
     rows = weight.T if is_turned else weight
     inner = tuple(axis - 1 for axis in order[1:])
     whole = rows.reshape(*made, -1).transpose(*inverse(inner), len(inner)).reshape(rows.shape)

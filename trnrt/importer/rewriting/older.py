@@ -1,4 +1,4 @@
-"""Opset 6 as opset 7 says it, the one change that touches everyday operators; and small leftovers of exporters."""
+"""Opset 6 rewritten as opset 7, which changed common operators; and operators of old opsets in simpler terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GONE = ("axis", "broadcast", "consumed_inputs", "is_test")
 
 
 def renew_opset_6(model: ir.Model) -> None:
-    """Say in opset 7's words what the graph says in those of opset 6, if it can be said. Shapes must be known."""
+    """Rewrite a graph of opset 6 in opset 7, if all its nodes allow it. Shapes must be known."""
     nodes = [node for node in model.graph if node.domain == ""]
     if model.opset_imports.get("", 0) != 6 or not all(_can_be_renewed(node) for node in nodes):
         return
@@ -32,7 +32,7 @@ def _can_be_renewed(node: ir.Node) -> bool:
     if has_subgraph(node):
         return False
     if node.op_type in ("BatchNormalization", "Dropout"):
-        # Without it they train.
+        # Without is_test they train.
         return bool(node.attributes.get_int("is_test", 0))
     if node.op_type in _BROADCASTING and node.attributes.get_int("broadcast", 0) != 0:
         return all(static_shape(value) is not None for value in node.inputs)
@@ -51,14 +51,14 @@ def _renew(editor: Editor, node: ir.Node) -> None:
 
 
 def _align(editor: Editor, node: ir.Node) -> None:
-    """The second operand lies along the first one's axes from ``axis`` on: give it the ones that follow."""
+    """The second operand lies along the first one's axes from ``axis`` on: append the axes that follow, of size 1."""
     first, second = static_shape(node.inputs[0]) or (), static_shape(node.inputs[1]) or ()
     axis = node.attributes.get_int("axis", 0) % max(len(first), 1)
     _append_ones(editor, node, len(first) - axis - len(second))
 
 
 def _align_slope(editor: Editor, node: ir.Node) -> None:
-    """The slopes of opset 6 are one a channel."""
+    """Opset 6 has one slope for each channel."""
     data, slope = static_shape(node.inputs[0]), static_shape(node.inputs[1])
     if data is not None and slope is not None and len(slope) == 1 and slope[0] > 1 and len(data) > 2:
         _append_ones(editor, node, len(data) - 2)
@@ -82,8 +82,8 @@ def _append_ones(editor: Editor, node: ir.Node, count: int) -> None:
 
 
 def fill_masks(editor: Editor) -> list[str]:
-    """Dropout drops nothing at inference. Its mask says so by ones; before opset 12, where ONNX says nothing about
-    it, onnxruntime's is all zeros."""
+    """Make masks of Dropout constant, as it drops nothing at inference: all ones. Before opset 12, where ONNX doesn't
+    define the mask, onnxruntime's is all zeros."""
     notes = []
     for node in list(editor.graph):
         if node.op_type != "Dropout" or node.domain != "" or len(node.outputs) < 2 or not is_used(node.outputs[1]):
@@ -112,7 +112,7 @@ def _put_constant(editor: Editor, value: ir.Value, tensor: ir.TensorProtocol) ->
 
 
 def spread_normalizations(editor: Editor) -> list[str]:
-    """BatchNormalization of opsets 7 and 8 that normalises each number by itself, not each channel: Mul and Add."""
+    """Turn a BatchNormalization of opsets 7 and 8 that normalises each element by itself into Mul and Add."""
     notes = []
     for node in list(editor.graph):
         if node.op_type != "BatchNormalization" or node.domain != "" or node.attributes.get_int("spatial", 1) != 0:

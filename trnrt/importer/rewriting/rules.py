@@ -1,8 +1,8 @@
-"""The rules that clean a graph up: those of onnxscript, with the checks that they lack and in words, and our own.
+"""The rules that clean a graph up: onnxscript's, with checks that they lack, and trnrt's own.
 
-``_TABLE`` says which of theirs, where they may be used, and what a note about them says. The rules match
-and build; this module decides, applies and names, since the rules' own driver gives new constants names
-that a model may already use for something else, and doesn't tell what it did.
+``_TABLE`` lists onnxscript's rules, where they may be used, and their notes. They match and build; this module decides,
+applies and names: their own driver gives constants names that the model may use already, and doesn't report what it
+did.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.Data
 
 
 def _is_linear_layer(add: ir.Node) -> bool:
-    """Matrix times constant matrix plus a constant that Gemm may broadcast: onto its product, never the other way."""
+    """Whether an Add adds a constant that broadcasts to it to a product with a constant matrix, as Gemm does."""
     product = next((n for n in (maker(value, "MatMul") for value in add.inputs) if n is not None), None)
     if product is None or add.outputs[0].dtype not in _FLOATS:
         return False
@@ -44,10 +44,10 @@ def _is_linear_layer(add: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """Rules that rewrite what ends in an operator ``root``, where ``applies`` and the opset is ``since`` or later.
+    """Rules for patterns that end in an operator ``root``, if ``applies`` is true and the opset is ``since`` or later.
 
-    The new node takes the name of the matched node with the operator ``keeps``. ``note`` says what
-    happened; ``{root}`` and ``{kept}`` stand for the nodes.
+    The new node takes the name of the matched node with the operator ``keeps``. In ``note``, ``{root}``, ``{kept}`` and
+    ``{other}`` stand for the nodes.
     """
 
     root: str
@@ -104,7 +104,7 @@ def _rewrite_node(rewrite: _Rewrite, editor: Editor, node: ir.Node) -> str | Non
 
 
 def _apply(rewrite: _Rewrite, editor: Editor, root: ir.Node, found: Any) -> str:
-    """Put what a rule built into the graph."""
+    """Replace matched nodes by those that a rule built; return a note."""
     graph = editor.graph
     matched: list[ir.Node] = [node for node in found.match.nodes if node.op_type != "Constant"]
     kept = next(node for node in [*(n for n in matched if n is not root), root] if node.op_type == rewrite.keeps)

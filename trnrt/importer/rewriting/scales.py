@@ -1,9 +1,9 @@
 """Scales and shifts, a number a channel, folded into the weights of the linear layer before them.
 
-Sums of products are scaled after they are summed or before: the results differ by rounding, which is what folding a
-normalisation always means (the new weights are computed in float64 and rounded once). Factors, shifts and new
-weights must all be finite, so that no infinity or NaN appears or goes away with them. Where activations are
-infinite, ``inf * w * m`` is ``inf * (w * m)``, unless the product of two tiny weights is rounded to zero.
+Products are scaled before they are summed, not after: the results differ by rounding, as with any folded normalisation
+(the new weights are computed in float64 and rounded once). Factors, shifts and new weights must be finite, so that no
+infinity or NaN appears or disappears. For infinite activations, ``inf * w * m`` is ``inf * (w * m)``, unless the product
+of two tiny weights is rounded to zero.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Affine:
 
 
 def fold_scales(editor: Editor) -> list[str]:
-    """Fold every scale and shift that may be folded; returns what was done, in words."""
+    """Fold every scale and shift that may be folded; return notes on what was done."""
     return [note for node in list(editor.graph) if node.graph is not None and (note := _fold_affine(editor, node))]
 
 
@@ -63,7 +63,7 @@ def _is_calm(*arrays: Array) -> bool:
     return all(bool(np.isfinite(array).all()) for array in arrays)
 
 
-# -- what a node does to each channel ------------------------------------------------------------------
+# -- a node as a scale and shift of each channel -------------------------------------------------------
 
 
 def _affine(node: ir.Node) -> Affine | None:
@@ -95,7 +95,7 @@ def _of_arithmetic(node: ir.Node) -> Affine | None:
 
 
 def _by_channel(constant: ir.Value, shape: tuple[int, ...], axis: int) -> Array | None:
-    """The constant's numbers along one axis of ``shape``; None if they change along another one."""
+    """The constant's numbers along one axis of ``shape``; None if it varies along another one."""
     array = constant_array(constant)
     if array is None or array.ndim > len(shape) or not shape:
         return None
@@ -139,11 +139,11 @@ def _of_normalization(node: ir.Node) -> Affine | None:
     return Affine(value, *found)
 
 
-# -- taking it in --------------------------------------------------------------------------------------
+# -- new weights ---------------------------------------------------------------------------------------
 
 
 def _absorb(editor: Editor, linear: ir.Node, affine: Affine) -> bool:
-    """Change the weights of ``linear`` so that it does ``affine``, too; false if they can't be."""
+    """Change the weights of ``linear`` so that it does ``affine``, too; false if that isn't possible."""
     values = [linear.inputs[0], input_at(linear, 1)]
     if any(value is None or value.dtype != linear.outputs[0].dtype for value in values):
         return False
@@ -178,7 +178,7 @@ def _scale_conv_transpose(linear: ir.Node, weight: Array, bias: Array, affine: A
     channels = shape_of(linear.outputs[0])[1]
     groups = linear.attributes.get_int("group", 1)
     scale = np.broadcast_to(affine.scale, (channels,))
-    # The weight is (channels in, channels out of a group, ...): group g's rows make the g-th part of the channels.
+    # The weight is (channels in, channels out of a group, ...); group g makes the g-th part of the channels.
     apart = weight.reshape(groups, -1, *weight.shape[1:]) * scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
     return apart.reshape(weight.shape), np.broadcast_to(bias * scale + affine.shift, (channels,))
 
