@@ -52,7 +52,7 @@ class Editor:
         self._forget([before])
 
     def bypass(self, node: ir.Node, value: ir.Value) -> None:
-        """Replace the node's first output by ``value``, which takes its name if it is a graph output; remove the node."""
+        """Remove a node; ``value`` replaces its first output, and takes its name if that is a graph output."""
         made = node.outputs[0]
         if made.is_graph_output():
             name = made.name or ""

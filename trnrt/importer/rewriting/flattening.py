@@ -65,7 +65,7 @@ def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
 
 
 def _rows(weight: Array, made: tuple[int, ...], order: tuple[int, ...], is_turned: bool) -> Array:
-    """The weight for a source before a Transpose by ``order``, whose result has the shape ``made`` without its batch."""
+    """The weight to use without a Transpose by ``order``, whose result has the shape ``made``, batch aside."""
     rows = weight.T if is_turned else weight
     inner = tuple(axis - 1 for axis in order[1:])
     whole = rows.reshape(*made, -1).transpose(*inverse(inner), len(inner)).reshape(rows.shape)

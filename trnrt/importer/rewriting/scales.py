@@ -2,8 +2,8 @@
 
 Products are scaled before they are summed, not after: the results differ by rounding, as with any folded normalisation
 (the new weights are computed in float64 and rounded once). Factors, shifts and new weights must be finite, so that no
-infinity or NaN appears or disappears. For infinite activations, ``inf * w * m`` is ``inf * (w * m)``, unless the product
-of two tiny weights is rounded to zero.
+infinity or NaN appears or disappears. For infinite activations, ``inf * w * m`` is ``inf * (w * m)``, unless the
+product of two tiny weights is rounded to zero.
 """
 
 from __future__ import annotations
