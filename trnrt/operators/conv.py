@@ -118,11 +118,10 @@ class ConvStep(ImagesStep):
         return super().hbm_view(position)
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
-        if self.sources[position] == self.added:
-            same = shapes.shape(self.added.value) == self.shape
-            return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
-        same = position == 0 and shapes.shape(self.sources[0].value) == self.sources[0].shape
-        return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
+        source = self.sources[position]
+        is_image = position == 0 or source == self.added
+        same = shapes.shape(source.value) == (self.shape if source == self.added else source.shape)
+        return (Layout.CHANNELS, Layout.HBM) if is_image and same and self._on_chip() else (Layout.HBM,)
 
     def writes(self) -> tuple[Layout, ...]:
         return (Layout.CHANNELS, Layout.HBM) if self._on_chip() else (Layout.HBM,)
@@ -151,8 +150,7 @@ class ConvStep(ImagesStep):
         return True
 
     def _shape(self, channels: int) -> ConvShape:
-        window = self.window
-        return ConvShape(channels, self.size, window.kernel, window.stride, window.pads, window.dilation)
+        return ConvShape(channels, self.size, **self.window.options)
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
         """The size of a band of results, if it matters, and whether taps share the partitions."""
@@ -264,7 +262,7 @@ def _pooling(op: str, pool: Window) -> Pooling:
 
 def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) -> bool:
     """Whether conv2d can compute results that are pooled from a convolution of ``size``."""
-    shape = ConvShape(channels, size, window.kernel, window.stride, window.pads, window.dilation)
+    shape = ConvShape(channels, size, **window.options)
     return bool(conv_room.conv_fits(shape, _pooling("max", pool)))
 
 
@@ -400,7 +398,7 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     layer = _layer(lowering, node, True)
     source = lowering.operand(node.inputs[0])
     window = read_transposed(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
-    taps = conv_transpose.Taps(window.kernel, window.stride, window.pads, window.dilation)
+    taps = conv_transpose.Taps(**window.options)
     if not conv_transpose.transpose_fits(layer.channels_at_once, taps):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, True)

@@ -126,17 +126,13 @@ def bound_comparison(case: Case) -> list[Array]:
 @exact
 def bound_choose(case: Case) -> list[Array]:
     """The chosen side's error, plus the distance of the sides if the condition is in doubt."""
-    condition, x, y = case.inputs
-    assert condition is not None and x is not None and y is not None
-    kept = np.where(condition, case.error(1), case.error(2))
-    return [kept + np.where(case.error(0) > 0, np.abs(x - y), 0)]
+    kept = np.where(case.x, case.error(1), case.error(2))
+    return [kept + np.where(case.error(0) > 0, np.abs(case.required(1) - case.required(2)), 0)]
 
 
 def _sides(case: Case) -> list[tuple[Array, Array]]:
     """The first two inputs, each with its error."""
-    a, b = case.inputs[:2]
-    assert a is not None and b is not None
-    return [(a, case.error(0)), (b, case.error(1))]
+    return [(case.required(k), case.error(k)) for k in (0, 1)]
 
 
 def _smallest(divisor: Array, error: Array) -> Array:

@@ -18,10 +18,6 @@ def by_onnx(_node: ir.Node, _shapes: list[Shape | None]) -> str | None:
     return None
 
 
-def _nth_shape(shapes: list[Shape | None], index: int) -> Shape | None:
-    return shapes[index] if index < len(shapes) else None
-
-
 def _broadcasts_to(shape: Shape, wanted: Shape) -> bool:
     """Whether ``shape`` broadcasts to ``wanted``."""
     tail = wanted[len(wanted) - len(shape) :]
@@ -29,7 +25,7 @@ def _broadcasts_to(shape: Shape, wanted: Shape) -> bool:
 
 
 def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    a, b, c = _nth_shape(shapes, 0), _nth_shape(shapes, 1), _nth_shape(shapes, 2)
+    a, b, c = [*shapes, None, None][:3]
     if a is None or b is None:
         return None
     if len(a) != 2 or len(b) != 2:
@@ -49,12 +45,8 @@ def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
 
 def conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     """Conv (weights: output channels first) and ConvTranspose (weights: input channels first)."""
-    data, weight, bias, group = (
-        _nth_shape(shapes, 0),
-        _nth_shape(shapes, 1),
-        _nth_shape(shapes, 2),
-        node.attributes.get_int("group", 1),
-    )
+    data, weight, bias = [*shapes, None, None][:3]
+    group = node.attributes.get_int("group", 1)
     if data is None or weight is None:
         return None
     if len(data) < 3 or len(weight) != len(data):

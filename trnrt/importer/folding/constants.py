@@ -60,7 +60,10 @@ class Folder:
 
     def settle(self) -> list[str]:
         """Fold, infer, and drop idle or unused nodes until nothing changes; return notes on what was done."""
-        notes = self._drop_unused()
+        nodes = [(node, node_text(node)) for node in self.model.graph]
+        passes.RemoveUnusedNodesPass()(self.model)
+        unused = [title for node, title in nodes if node.graph is None]
+        notes = [f"left out, as no output needs it: {list_text(unused)}"] if unused else []
         before = Snapshot(self.model.graph)
         # A chain of resizes, each sized by the shape of the one before, takes a round for each.
         sized = sum(node.op_type in SIZED for node in self.model.graph)
@@ -71,12 +74,6 @@ class Folder:
                 break
         notes += before.changes(self.model.graph)
         return notes + write_out_padding(self.model)
-
-    def _drop_unused(self) -> list[str]:
-        nodes = [(node, node_text(node)) for node in self.model.graph]
-        passes.RemoveUnusedNodesPass()(self.model)
-        gone = [title for node, title in nodes if node.graph is None]
-        return [f"left out, as no output needs it: {list_text(gone)}"] if gone else []
 
     def _round(self) -> bool:
         changed = self._fold()
@@ -176,8 +173,7 @@ class Folder:
 
 
 def _replace_by_constant(node: ir.Node, tensor: ir.TensorProtocol) -> None:
-    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-    replace_output(node, ir.Value(name=node.outputs[0].name, type=kind, shape=shape, const_value=tensor))
+    replace_output(node, ir.val(node.outputs[0].name, const_value=tensor))
 
 
 def _drop_if_idle(node: ir.Node) -> bool:

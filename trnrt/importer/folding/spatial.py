@@ -25,7 +25,8 @@ def result_shape(node: ir.Node) -> Shape | None:
     if shape is None:
         return None
     if node.op_type in POOLS:
-        return _pool_shape(node, shape)
+        spans = pool_spans(node, shape[2:]) if len(shape) > 2 else None
+        return None if spans is None else (*shape[:2], *(span.count for span in spans))
     return _conv_transpose_shape(node, shape) if node.op_type == "ConvTranspose" else _resize_shape(node, shape)
 
 
@@ -81,11 +82,6 @@ def _windows(room: int, end: int, stride: int, ceil: bool) -> int:
         return int(room / stride) + 1
     count = -(-room // stride) + 1
     return count - 1 if (count - 1) * stride >= end else count
-
-
-def _pool_shape(node: ir.Node, shape: Shape) -> Shape | None:
-    spans = pool_spans(node, shape[2:]) if len(shape) > 2 else None
-    return None if spans is None else (*shape[:2], *(span.count for span in spans))
 
 
 def _conv_transpose_shape(node: ir.Node, shape: Shape) -> Shape | None:

@@ -28,16 +28,20 @@ class Editor:
 
     def constant(self, array: Array, like: str) -> ir.Value:
         """A new constant with a unique name made from ``like``."""
-        tensor = ir.tensor(array)
-        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
-        value = ir.Value(name=unique(like, self.taken), type=kind, shape=shape, const_value=tensor)
+        value = ir.val(unique(like, self.taken), const_value=ir.tensor(array))
         self.graph.register_initializer(value)
         return value
 
     def result(self, like: str, dtype: ir.DataType | None, shape: Sequence[int]) -> ir.Value:
         """A new value that a node is to make."""
-        kind = None if dtype is None else ir.TensorType(dtype)
-        return ir.Value(name=unique(like, self.taken), type=kind, shape=ir.Shape(tuple(shape)))
+        return ir.val(unique(like, self.taken), dtype, shape)
+
+    def reshape(self, before: ir.Node, value: ir.Value, shape: Sequence[int], like: str, name: str) -> ir.Value:
+        """The value in another shape, by a new node ``name``."""
+        made = self.result(like, value.dtype, shape)
+        target = self.constant(np.array(shape, np.int64), f"{made.name}_shape")
+        self.graph.insert_before(before, ir.node("Reshape", [value, target], outputs=[made], name=name))
+        return made
 
     def node_name(self, like: str) -> str:
         """A name for a new node."""
@@ -79,15 +83,9 @@ class Editor:
                 self.taken.discard(value.name or "")
 
 
-def only_reader(value: ir.Value) -> ir.Node | None:
-    """The one node that reads the value, if it is read once and is no output of the graph."""
-    uses = list(value.uses())
-    return uses[0][0] if len(uses) == 1 and not value.is_graph_output() else None
-
-
 def is_private(value: ir.Value) -> bool:
     """Whether the value is read once, and is no output of the graph."""
-    return only_reader(value) is not None
+    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:

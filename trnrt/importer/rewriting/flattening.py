@@ -28,11 +28,9 @@ def name_reshapes(editor: Editor) -> list[str]:
         if order is None or shape is None or is_kept(order) or not moves_nothing(shape, order) or editor.opset < 5:
             continue
         notes.append(f"{node_text(node)} made a Reshape, as it only moves axes of one element")
-        made = editor.result(f"{node.outputs[0].name}_reshaped", node.outputs[0].dtype, shape)
-        target = editor.constant(np.array(shape, np.int64), f"{made.name}_shape")
-        reshape = ir.node("Reshape", [node.inputs[0], target], outputs=[made], name=node.name)
-        editor.graph.insert_before(node, reshape)
-        editor.bypass(node, made)
+        source = node.inputs[0]
+        assert source is not None
+        editor.bypass(node, editor.reshape(node, source, shape, f"{node.outputs[0].name}_reshaped", node.name or ""))
     return notes
 
 

@@ -74,11 +74,8 @@ def _append_ones(editor: Editor, node: ir.Node, count: int) -> None:
     if array is not None:
         editor.set_input(node, 1, editor.constant(array.reshape(wanted), f"{value.name}_aligned"))
         return
-    made = editor.result(f"{value.name}_aligned", value.dtype, wanted)
-    target = editor.constant(np.array(wanted, np.int64), f"{made.name}_shape")
     name = editor.node_name(f"{node.name}_reshape")
-    editor.graph.insert_before(node, ir.node("Reshape", [value, target], outputs=[made], name=name))
-    node.replace_input_with(1, made)
+    node.replace_input_with(1, editor.reshape(node, value, wanted, f"{value.name}_aligned", name))
 
 
 def fill_masks(editor: Editor) -> list[str]:
@@ -105,8 +102,7 @@ def fill_masks(editor: Editor) -> list[str]:
 def _put_constant(editor: Editor, value: ir.Value, tensor: ir.TensorProtocol) -> None:
     name = value.name or ""
     value.name = f"{name}_replaced"
-    shape = ir.Shape(tensor.shape.numpy())
-    new = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+    new = ir.val(name, const_value=tensor)
     value.replace_all_uses_with(new, replace_graph_outputs=True)
     editor.graph.register_initializer(new)
 

@@ -104,18 +104,24 @@ def _follow(graph: ir.Graph, inputs: Iterable[str], rows: int) -> _Followed:
             known[value] = Batch(shape, prod(shape[1:]), rows)
     for node in graph:
         sources = [known.get(value) if value is not None else None for value in node.inputs]
+        record = record_of(node)
         try:
             if any(value in known for value in _captured_values(node)):
                 raise Mixes(_UNKNOWN)
             if not any(sources):
                 continue
-            if (record := record_of(node)) is not None and isinstance(record.batch, NotApplicable):
+            if record is None:
+                raise Mixes(_UNKNOWN)
+            if isinstance(record.batch, NotApplicable):
                 if sources[0] is None or sources[0].axis != 0:
                     raise Mixes("the batch is not dimension 0")
                 lists.update(node.outputs)
                 continue
             for value in named_outputs(node):
-                known[value] = _apply_rule(node, sources, static_shape(value))
+                if (shape := static_shape(value)) is None:
+                    raise Mixes(_UNKNOWN)
+                known[value] = record.batch(node, sources, shape)
+                _ = known[value].axis  # Mixes if it is not in one dimension
         except Mixes as reason:
             raise Mixes(f"{node_text(node)}: {reason}") from None
     for value in graph.outputs:
@@ -134,16 +140,6 @@ def _captured_values(node: ir.Node) -> Iterator[ir.Value]:
         for body in bodies:
             read = chain(body.outputs, *(inner.inputs for inner in body.all_nodes()))
             yield from (value for value in read if value is not None)
-
-
-def _apply_rule(node: ir.Node, sources: list[Batch | None], shape: tuple[int, ...] | None) -> Batch:
-    record = record_of(node)
-    if record is None or isinstance(record.batch, NotApplicable) or shape is None:
-        raise Mixes(_UNKNOWN)
-    batch = record.batch(node, sources, shape)
-    if batch.axis < 0:  # asks for the axis: it must be one dimension's
-        raise Mixes("the batch is lost")
-    return batch
 
 
 def _check_output(value: ir.Value, batch: Batch | None, rows: int) -> None:

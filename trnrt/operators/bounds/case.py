@@ -42,16 +42,12 @@ class Case:
     @property
     def x(self) -> Array:
         """The first input."""
-        found = self.inputs[0]
-        assert found is not None
-        return found
+        return _check_given(self.inputs[0])
 
     @property
     def e(self) -> Array:
         """The error of the first input."""
-        found = self.errors[0]
-        assert found is not None
-        return found
+        return _check_given(self.errors[0])
 
     @property
     def size(self) -> Array:
@@ -61,9 +57,11 @@ class Case:
     @property
     def y(self) -> Array:
         """The first output."""
-        found = self.outputs[0]
-        assert found is not None
-        return found
+        return _check_given(self.outputs[0])
+
+    def required(self, position: int) -> Array:
+        """An input that ONNX requires."""
+        return _check_given(self.inputs[position])
 
     def input(self, position: int) -> Array | None:
         """An input, None if it is left out."""
@@ -80,14 +78,17 @@ class Case:
 
     def first(self, *replaced: Array | None) -> Array:
         """The node's first output with its first inputs replaced."""
-        made = self.run([*replaced, *self.inputs[len(replaced) :]])[0]
-        assert made is not None
-        return made
+        return _check_given(self.run([*replaced, *self.inputs[len(replaced) :]])[0])
 
     def sums(self, length: int) -> float:
         """The bound of sums of ``length`` terms, one for each element of the output; the report shows the longest."""
         self.length = max(self.length, length)
         return of_sum(length, self.y.size)
+
+
+def _check_given(array: Array | None) -> Array:
+    assert array is not None
+    return array
 
 
 _Rule = TypeVar("_Rule", bound=Callable[[Case], list[Array]])

@@ -16,8 +16,7 @@ from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
 
 def convolution(case: Case) -> list[Array]:
     """Sums over the channels of a group and the taps of the kernel, and the bias."""
-    weight = case.inputs[1]
-    assert weight is not None
+    weight = case.required(1)
     groups = int(case.attribute("group", 1))
     transposed = case.op == "ConvTranspose"
     length = (weight.shape[0] // groups if transposed else weight.shape[1]) * prod(weight.shape[2:])
@@ -42,8 +41,7 @@ def gemm(case: Case) -> list[Array]:
 
 def matmul(case: Case) -> list[Array]:
     """A @ B, of matrices or stacks of them."""
-    b = case.inputs[1]
-    assert b is not None
+    b = case.required(1)
     share = _products(case, b.shape[0] if b.ndim == 1 else b.shape[-2])
     error = (case.e + share * case.size) @ (np.abs(b) + case.error(1))
     return [error + case.size @ case.error(1) if np.any(case.error(1)) else error]
@@ -56,8 +54,7 @@ def _products(case: Case, length: int) -> float:
 
 def _gemm_matrix(case: Case, position: int, *, error: bool = False) -> Array:
     """A matrix of a Gemm, or its error."""
-    found = case.errors[position] if error else case.inputs[position]
-    assert found is not None
+    found = case.error(position) if error else case.required(position)
     return found.T if case.attribute(("transA", "transB")[position], 0) else found
 
 
