@@ -32,7 +32,7 @@ def arrange_parameter(
     source = lowering.operand(value)
     size = prod(source.shape)
     if size >= COUNTED:
-        raise Blocked(f"a computed {what} of {size} elements; the kernel takes up to {COUNTED - 1}")
+        raise Blocked(f"a computed {what} of {size} elements; up to {COUNTED - 1} can be rearranged")
     numbers = prepare(np.arange(1, size + 1, dtype=np.float32).reshape(source.shape)).astype(np.int64)
     name = lowering.spare_name(f"{node_name(node)}.{what}")
     whole = View.whole(name, numbers.shape)

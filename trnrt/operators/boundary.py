@@ -1,7 +1,6 @@
 """Boundary nodes, which the host computes: casts and look-ups of final indices and labels, and of integer inputs.
 
-With ``LabelEncoder`` and ``ZipMap`` of the pipelines, nothing else runs off the NeuronCore: no arithmetic on
-activations.
+No arithmetic on activations runs on the host.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
     source = node.inputs[0]
     assert source is not None
     target = ir.DataType(attribute(node, "to", 1))
-    held, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
+    native, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
     widens = kind in INTEGERS and target in INTEGERS and np.can_cast(kind.numpy(), target.numpy())
     # Doubles that the core made are in the session's dtype, too; nothing computes with them.
     computed = not lowering.is_input(source)
     from_double = kind is ir.DataType.DOUBLE and computed and target in FLOATS
-    to_double = target is ir.DataType.DOUBLE and (kind in held or (kind in INTEGERS and computed))
+    to_double = target is ir.DataType.DOUBLE and (kind in native or (kind in INTEGERS and computed))
     if (
         lowering.moves_indices
         and kind in {*FLOATS, ir.DataType.DOUBLE}
@@ -46,9 +45,9 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(
             "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
         )
-    elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in held | INTEGERS)):
+    elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in native | INTEGERS)):
         lowering.view(node, source, "the session's dtype holds it as it is")
-    elif (kind in held and target in INTEGERS) or (kind in held | INTEGERS and target is ir.DataType.BOOL):
+    elif (kind in native and target in INTEGERS) or (kind in native | INTEGERS and target is ir.DataType.BOOL):
         add_cast(lowering, node, target)
     else:
         kinds = f"{kind.name if kind else '?'} to {target.name}"

@@ -68,7 +68,7 @@ def bound_regressor(case: Case) -> list[Array]:
 
 
 def bound_classifier(case: Case) -> list[Array]:
-    """Sums of products, stored as a tensor, and their transformation; labels are exact or another class's."""
+    """Sums of products, stored as a tensor, and their transformation; labels have no error of their own."""
     labels, made = case.outputs
     assert labels is not None and made is not None
     z, off = _scores(case, len(case.attribute("intercepts", ())) or made.shape[-1])

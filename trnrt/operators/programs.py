@@ -128,18 +128,18 @@ class ComputeStep(Step):
     def call(self, tensors: Tensors) -> Call:
         on_chip = tensors.layout(self.output) is not Layout.HBM
         names: list[SourceName | WeightName] = []
-        held: dict[str, Array] = {}
+        constants: dict[str, Array] = {}
         for k, source in enumerate(self.program.sources):
             if isinstance(source, Operand):
                 names.append(SourceName(self.sources.index(source)))
                 continue
-            key = f"c{len(held)}"
+            key = f"c{len(constants)}"
             names.append(WeightName(key))
             column = source.astype(np.float32)
-            held[key] = weights.columns(column.reshape(-1)) if on_chip else column.reshape(self._views()[k])
-        weights_held, biases = ({}, held) if on_chip else (held, {})
+            constants[key] = weights.columns(column.reshape(-1)) if on_chip else column.reshape(self._views()[k])
+        from_hbm, biases = ({}, constants) if on_chip else (constants, {})
         args = (tuple(names), self.program.kernel_operations())
-        return Call("elementwise", "compute", args, weights=weights_held, biases=biases, held=tuple(biases))
+        return Call("elementwise", "compute", args, weights=from_hbm, biases=biases, held=tuple(biases))
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         layout = tensors.layout(self.output)
@@ -246,8 +246,8 @@ def _exact_constant(lowering: Lowering, constant: Array) -> Array:
     if constant.dtype.kind not in "iu":
         return numbers
     dtype = "float32" if constant.size == 1 else lowering.dtype  # one number is written into the kernel as float32
-    held = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
-    if not (held == constant.astype(np.float64)).all() or (np.abs(held) > 2.0**53).any():
-        wrong = int(constant.reshape(-1)[np.argmax((held != constant).reshape(-1))])
+    stored = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
+    if not (stored == constant.astype(np.float64)).all() or (np.abs(stored) > 2.0**53).any():
+        wrong = int(constant.reshape(-1)[np.argmax((stored != constant).reshape(-1))])
         raise Blocked(f"the integer {wrong} in a constant, which {dtype} does not hold", "use floats, or dtype float32")
     return numbers

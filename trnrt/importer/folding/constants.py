@@ -91,9 +91,9 @@ class Folder:
 
     def _fold(self) -> bool:
         nodes = self.model.graph.all_nodes()
-        held = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
-        for node in held:
-            node.domain = "trnrt.held"
+        hidden = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
+        for node in hidden:
+            node.domain = "trnrt.hidden"
         result = optimizer.fold_constants(
             self.model,
             onnx_shape_inference=True,
@@ -101,7 +101,7 @@ class Folder:
             output_size_limit=_NO_LIMIT,
             should_fold=self._may_fold,
         )
-        for node in held:
+        for node in hidden:
             node.domain = ""
         return bool(result.modified)
 

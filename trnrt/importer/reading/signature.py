@@ -50,16 +50,16 @@ def shape_outputs(model: onnx.ModelProto) -> bool:
 @contextmanager
 def _write_as_identities(model: onnx.ModelProto) -> Iterator[None]:
     """Turn nodes of ``SAME_SHAPE`` into Identity, whose shape onnx infers, in a with block."""
-    held = []
+    replaced = []
     for node in model.graph.node:
         if node.domain == "" and node.op_type in SAME_SHAPE and node.input:
-            held.append((node, onnx.NodeProto.FromString(node.SerializeToString())))
+            replaced.append((node, onnx.NodeProto.FromString(node.SerializeToString())))
             node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output[:1]))
     try:
         yield
     finally:
-        for node, written in held:
-            node.CopyFrom(written)
+        for node, original in replaced:
+            node.CopyFrom(original)
 
 
 @contextmanager
