@@ -19,7 +19,7 @@ from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ImportedModel, TensorInfo
 from trnrt.importer.rewriting.older import renew_opset_6
 from trnrt.importer.rewriting.rules import apply_rules
-from trnrt.importer.sizes import out_of_proportion
+from trnrt.importer.sizes import find_too_large
 from trnrt.importer.values import static_shape
 
 Shape = tuple[int, ...]
@@ -48,7 +48,7 @@ def bind(
     try:
         with quiet_lock():
             view = _prepare_graph(imported, given)
-            too_large = [] if of_any_size else list(islice(out_of_proportion(view.model.graph), _MOST_BLOCKERS))
+            too_large = [] if of_any_size else list(islice(find_too_large(view.model.graph), _MOST_BLOCKERS))
     except TrnrtError:
         raise
     except Exception as error:

@@ -24,7 +24,7 @@ _FLATTENING = {"Softmax", "LogSoftmax", "Hardmax"}
 _BEYOND = 2**31 - 1
 
 
-def _only(sources: list[Batch | None]) -> Batch:
+def _sole_batch(sources: list[Batch | None]) -> Batch:
     """The batch of the first input; Mixes if another input has one."""
     first, *others = sources
     if first is None or any(others):
@@ -50,7 +50,7 @@ def _check_places(node: ir.Node, sources: list[Batch | None], made: Batch, outer
 
 
 def reshape(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     return Batch(shape, batch.stride, batch.rows)
 
 
@@ -64,12 +64,12 @@ def elementwise(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Bat
 
 
 def expand(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     return batch.move_to(shape, len(shape) - len(batch.shape) + batch.axis)
 
 
 def by_image(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     if batch.axis != 0:
         raise Mixes("the batch is not dimension 0")
     if node.op_type == "MaxPool" and any(map(is_used, node.outputs[1:])):
@@ -80,13 +80,13 @@ def by_image(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def by_row(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    if len(_only(sources).shape) < 2:
+    if len(_sole_batch(sources).shape) < 2:
         raise Mixes("it takes a tensor of one dimension as one row")
     return by_image(node, sources, shape)
 
 
 def along_axis(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     default = {"Gather": 0, "Split": 0, "ArgMax": 0, "ArgMin": 0}.get(node.op_type, -1)
     rank = len(batch.shape)
     flattens = node.op_type in _FLATTENING and opset_of(node) < 13
@@ -121,7 +121,7 @@ def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     rank = len(batch.shape)
     given = list(node.attributes.get_ints("axes", [])) or constant_integers(node, 1, "axes") or []
     axes = {axis % rank for axis in given} or set(range(rank))
@@ -135,14 +135,14 @@ def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 def centre(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     """MeanVarianceNormalization: its default axes include the batch."""
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     if batch.axis in {axis % len(shape) for axis in node.attributes.get_ints("axes", [0, 2, 3])}:
         raise Mixes("it normalizes over the batch")
     return batch.move_to(shape, batch.axis)
 
 
 def transpose(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     order = list(node.attributes.get_ints("perm", list(reversed(range(len(shape))))))
     return batch.move_to(shape, order.index(batch.axis))
 
@@ -189,7 +189,7 @@ def matmul(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 def slicing(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     """The slice must take all rows for any number of rows: ``:5`` takes all of 3, but not all of 6."""
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     for axis, start, end, step in ranges(node, len(shape)):
         to_end = end >= _BEYOND or end == batch.shape[axis]
         if axis == batch.axis and (step != 1 or not to_end or (start != 0 and start > -_BEYOND)):
@@ -198,7 +198,7 @@ def slicing(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def pad(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     begins, ends = paddings(node, len(shape), partial(constant_integers, node))
     # One row less at one end and one more at the other keeps their number, but shifts them.
     if begins[batch.axis] or ends[batch.axis]:
@@ -207,7 +207,7 @@ def pad(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def resize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     axes = [axis % len(shape) for axis in node.attributes.get_ints("axes", range(len(shape)))]
     if batch.axis in axes:
         place = axes.index(batch.axis)
@@ -224,7 +224,7 @@ def resize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def quantize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     scale = static_shape(node.inputs[1])
     axis = node.attributes.get_int("axis", 1) % len(shape)
     if scale is None or (prod(scale) > 1 and (axis == batch.axis or len(scale) > 1)):
@@ -233,7 +233,7 @@ def quantize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def normalize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     if batch.axis >= node.attributes.get_int("axis", -1) % len(batch.shape):
         raise Mixes("it normalizes over the batch")
     made = batch.move_to(shape, batch.axis)
@@ -245,7 +245,7 @@ def extract(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     """Constant indices pick columns of a row; or the rows' indices pick entries of a constant table."""
     data, indices = sources
     if indices is None:
-        batch = _only(sources)
+        batch = _sole_batch(sources)
         if batch.axis == len(batch.shape) - 1:
             raise Mixes("it picks along the batch's dimension")
         return batch.move_to(shape, batch.axis)

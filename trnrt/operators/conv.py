@@ -121,12 +121,12 @@ class ConvStep(ImagesStep):
         source = self.sources[position]
         is_image = position == 0 or source == self.added
         same = shapes.shape(source.value) == (self.shape if source == self.added else source.shape)
-        return (Layout.CHANNELS, Layout.HBM) if is_image and same and self._on_chip() else (Layout.HBM,)
+        return (Layout.CHANNELS, Layout.HBM) if is_image and same and self._may_be_on_chip() else (Layout.HBM,)
 
     def writes(self) -> tuple[Layout, ...]:
-        return (Layout.CHANNELS, Layout.HBM) if self._on_chip() else (Layout.HBM,)
+        return (Layout.CHANNELS, Layout.HBM) if self._may_be_on_chip() else (Layout.HBM,)
 
-    def _on_chip(self) -> bool:
+    def _may_be_on_chip(self) -> bool:
         """Whether images can be in SBUF: groups that are computed together must be whole blocks."""
         return len(self.shape) == 4 and self._layer.in_blocks
 

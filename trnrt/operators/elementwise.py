@@ -12,7 +12,7 @@ import onnx_ir as ir
 from trnrt.importer.values import input_at
 from trnrt.operators import batch, order, record, shapes
 from trnrt.operators.bounds.case import Array, Case, exact
-from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
+from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration
 from trnrt.planner.lowering.refusals import LATER
@@ -34,27 +34,27 @@ def bound_piecewise(case: Case) -> list[Array]:
 
 def bound_arithmetic(case: Case) -> list[Array]:
     """A few arithmetic operations."""
-    return [_carry_error(case) + of_operation() * np.abs(case.y)]
+    return [_carry_error(case) + operation_bound() * np.abs(case.y)]
 
 
 def bound_exponential(case: Case) -> list[Array]:
     """The argument is reduced first, whose rounding is a relative error of the result."""
-    return [_carry_error(case) + (of_function() + of_operation() * np.abs(case.x)) * np.abs(case.y)]
+    return [_carry_error(case) + (function_bound() + operation_bound() * np.abs(case.x)) * np.abs(case.y)]
 
 
 def bound_function(case: Case) -> list[Array]:
     """Functions whose error is relative to their result."""
-    return [_carry_error(case) + of_function() * np.abs(case.y)]
+    return [_carry_error(case) + function_bound() * np.abs(case.y)]
 
 
 def bound_of_one(case: Case) -> list[Array]:
     """Functions computed from numbers near 1, whose rounding errors stay when these cancel."""
-    return [_carry_error(case) + of_function() * np.maximum(np.abs(case.y), 1)]
+    return [_carry_error(case) + function_bound() * np.maximum(np.abs(case.y), 1)]
 
 
 def bound_gate(case: Case) -> list[Array]:
     """The argument times a number in [0, 1], whose error is that of a number near 1."""
-    return [_carry_error(case) + of_function() * np.abs(case.x)]
+    return [_carry_error(case) + function_bound() * np.abs(case.x)]
 
 
 @exact
@@ -75,20 +75,20 @@ def bound_sum(case: Case) -> list[Array]:
 def bound_multiplication(case: Case) -> list[Array]:
     """Each factor's error times the other factor."""
     (a, ea), (b, eb) = _sides(case)
-    return [np.abs(a) * eb + np.abs(b) * ea + ea * eb + of_operation() * np.abs(case.y)]
+    return [np.abs(a) * eb + np.abs(b) * ea + ea * eb + operation_bound() * np.abs(case.y)]
 
 
 def bound_division(case: Case) -> list[Array]:
     """The dividend's error plus the quotient times the divisor's, over the smallest possible divisor."""
     (_, ea), (b, eb) = _sides(case)
-    return [(ea + np.abs(case.y) * eb) / _smallest(b, eb) + of_operation() * np.abs(case.y)]
+    return [(ea + np.abs(case.y) * eb) / _smallest(b, eb) + operation_bound() * np.abs(case.y)]
 
 
 def bound_prelu(case: Case) -> list[Array]:
     """The slope's error counts if the number is negative, or may be."""
     (x, e), (slope, slope_error) = _sides(case)
     by_slope = np.where(x - e < 0, case.size * slope_error, 0)
-    return [e * np.maximum(1, np.abs(slope)) + by_slope + of_operation() * np.abs(case.y)]
+    return [e * np.maximum(1, np.abs(slope)) + by_slope + operation_bound() * np.abs(case.y)]
 
 
 @exact
@@ -104,14 +104,14 @@ def bound_remainder(case: Case) -> list[Array]:
     quotient = a / b
     of_quotient = (ea + np.abs(quotient) * eb) / _smallest(b, eb)
     near = np.abs(quotient - np.round(quotient)) <= of_quotient + 2 * SUMS * np.abs(quotient)
-    moved = ea + np.abs(quotient) * eb + of_operation() * np.abs(a)
+    moved = ea + np.abs(quotient) * eb + operation_bound() * np.abs(a)
     return [moved + np.where(near, np.abs(b) + eb, 0)]
 
 
 def bound_corners(case: Case) -> list[Array]:
     """The operator at the ends of both sides' ranges."""
     size = np.abs(case.y) * (1 + np.abs(np.log(np.maximum(np.abs(case.y), np.float32(1e-30)))))
-    return [_corners(case) + of_function() * size]
+    return [_corners(case) + function_bound() * size]
 
 
 @exact

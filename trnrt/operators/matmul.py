@@ -40,8 +40,8 @@ def product_step(
     """The step that makes the tensor ``output``: numpy's left @ right, both of two dimensions or more."""
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    left = _readable(lowering, left).broadcast((*batch, rows, depth))
-    right = _readable(lowering, right).broadcast((*batch, depth, columns))
+    left = _readable_view(lowering, left).broadcast((*batch, rows, depth))
+    right = _readable_view(lowering, right).broadcast((*batch, depth, columns))
     shared = not any(right.strides[:-2])
     whole = View.whole(output, (*batch, rows, columns)).strides
     if shared and len(merge_dims(left.shape[:-1], (left.strides[:-1], whole[:-1]))[0]) == 1:
@@ -65,7 +65,7 @@ def product_step(
     )
 
 
-def _readable(lowering: Lowering, view: View) -> View:
+def _readable_view(lowering: Lowering, view: View) -> View:
     """The view itself if rows or columns of its matrices are contiguous, else a view of a dense copy."""
     steps = [stride for size, stride in zip(view.shape[-2:], view.strides[-2:], strict=True) if size > 1]
     if (not steps or 1 in steps) and min(view.strides) >= 0:

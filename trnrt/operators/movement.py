@@ -107,7 +107,7 @@ def reshape_view(lowering: Lowering, view: View, shape: tuple[int, ...], node: i
 @exact
 def bound_move(case: Case) -> list[Array]:
     """The node applied to the errors."""
-    return _all(case, [case.e, *case.inputs[1:]])
+    return _run_on_errors(case, [case.e, *case.inputs[1:]])
 
 
 @exact
@@ -122,7 +122,7 @@ def bound_same(case: Case) -> list[Array]:
 @exact
 def bound_concat(case: Case) -> list[Array]:
     """The errors of all inputs side by side."""
-    return _all(case, list(case.errors))
+    return _run_on_errors(case, list(case.errors))
 
 
 @exact
@@ -133,7 +133,7 @@ def bound_pad(case: Case) -> list[Array]:
     return [np.maximum(case.first(case.e, *exact_padding), 0)]
 
 
-def _all(case: Case, inputs: list[Array | None]) -> list[Array]:
+def _run_on_errors(case: Case, inputs: list[Array | None]) -> list[Array]:
     made = case.run([None if array is None else np.ascontiguousarray(array) for array in inputs])
     return [np.zeros((), np.float32) if array is None else np.abs(array) for array in made]
 
@@ -174,8 +174,8 @@ def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
     runs = step.runs()
     if not runs:
         return False
-    producer = _only_for(lowering, source, view.root)
-    if producer is not None and producer.reorder(_order(runs, shape[1])):
+    producer = _sole_conv(lowering, source, view.root)
+    if producer is not None and producer.reorder(_channel_order(runs, shape[1])):
         producer.output = value_name(made)
         producer.nodes.append(node_name(node))
         producer.title.append(f"{operator_name(node)} {node_name(node)}")
@@ -186,7 +186,7 @@ def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
     return True
 
 
-def _only_for(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None:
+def _sole_conv(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None:
     """The convolution that makes ``root``, if only views of it lead to ``value``, and one node reads ``value``."""
     seen: ir.Value | None = value
     while seen is not None and lowering.sole_consumer(seen)[0] is not None:
@@ -197,7 +197,7 @@ def _only_for(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None
     return None
 
 
-def _order(runs: list[Run], channels: int) -> list[int]:
+def _channel_order(runs: list[Run], channels: int) -> list[int]:
     """The number of the source's channel for each channel of the result."""
     order = [0] * channels
     for run in runs:

@@ -194,7 +194,7 @@ def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
     axis = checked_axes((attribute(node, "axis", -1),), rank)[0]
     rows = prod(source.shape[:axis])
     eps = float(attribute(node, "epsilon", 1e-5))
-    scale = _by_column(lowering, input_at(node, 1), source.shape[axis:], "Scale")
+    scale = _column_coefficients(lowering, input_at(node, 1), source.shape[axis:], "Scale")
     if node.op_type == "RMSNormalization":
         _add_rows(lowering, node, source, rows, scale, None, eps=eps, kernel="normalize_rows_rms")
         return
@@ -211,11 +211,11 @@ def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
             eps=eps,
         )
         lowering.add(step, [node], "the variance of rows once more, for the output in use")
-    bias = _by_column(lowering, input_at(node, 2), source.shape[axis:], "B")
+    bias = _column_coefficients(lowering, input_at(node, 2), source.shape[axis:], "B")
     _add_rows(lowering, node, source, rows, scale, bias, eps=eps)
 
 
-def _by_column(lowering: Lowering, value: ir.Value | None, shape: Shape, what: str) -> Coefficient:
+def _column_coefficients(lowering: Lowering, value: ir.Value | None, shape: Shape, what: str) -> Coefficient:
     """One number for each element of a row of ``shape``, as (1, columns)."""
     if value is None:
         return None
@@ -232,7 +232,7 @@ def _by_column(lowering: Lowering, value: ir.Value | None, shape: Shape, what: s
     return _dense_operand(lowering, view.broadcast(shape), (1, prod(shape)))
 
 
-def _by_row(lowering: Lowering, value: ir.Value | None, images: int) -> Coefficient:
+def _row_coefficients(lowering: Lowering, value: ir.Value | None, images: int) -> Coefficient:
     """One number a row, as (rows, 1): the numbers of one image, repeated for each image."""
     if value is None:
         return None
@@ -251,7 +251,7 @@ def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
     images, channels = source.shape[0], _channels(source)
     for name, value in zip(("scale", "B"), node.inputs[1:3], strict=True):
         _check_size(lowering, value, channels, name)
-    scale, bias = (_by_row(lowering, value, images) for value in node.inputs[1:3])
+    scale, bias = (_row_coefficients(lowering, value, images) for value in node.inputs[1:3])
     eps = float(attribute(node, "epsilon", 1e-5))
     _add_rows(lowering, node, source, images * channels, scale, bias, eps=eps)
 
@@ -274,12 +274,12 @@ def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
     rows = _add_rows(lowering, node, source, images * groups, None, None, eps=eps, output=name)
     per_channel = (channels, *(1,) * (len(source.shape) - 2))
     program = Program()
-    factor, shift = (_per_channel(lowering, program, value, per_channel) for value in node.inputs[1:3])
+    factor, shift = (_channel_source(lowering, program, value, per_channel) for value in node.inputs[1:3])
     program.apply("add", program.apply("multiply", program.source(rows), factor), shift)
     add_compute(lowering, node, program, "rows of groups are normalised; then a scale and a shift for each channel")
 
 
-def _per_channel(lowering: Lowering, program: Program, value: ir.Value | None, shape: Shape) -> Register:
+def _channel_source(lowering: Lowering, program: Program, value: ir.Value | None, shape: Shape) -> Register:
     """One number a channel as a source that broadcasts."""
     constant = lowering.constant(value)
     if constant is not None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from trnrt.importer.values import is_used
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds.case import Case, exact
-from trnrt.operators.bounds.rounding import of_function, of_operation
+from trnrt.operators.bounds.rounding import function_bound, operation_bound
 from trnrt.operators.linear import linear_step
 from trnrt.operators.normalize import divide_by_norm
 from trnrt.operators.programs import Program, Term, add_compute, add_program
@@ -33,7 +33,7 @@ def bound_scaler(case: Case) -> list[Array]:
     stored = case.rounding.weights
     off = case.e + stored * offset
     size = case.size + (1 + stored) * offset
-    return [scale * (off + (2 * of_operation() + stored) * size)]
+    return [scale * (off + (2 * operation_bound() + stored) * size)]
 
 
 def bound_imputer(case: Case) -> list[Array]:
@@ -56,7 +56,7 @@ def bound_normalizer(case: Case) -> list[Array]:
     off = np.linalg.norm(case.e, ord=order, axis=-1, keepdims=True)
     largest, shown = (np.abs(a).max(axis=-1, keepdims=True) for a in (case.x, case.y))
     size = np.where(shown > 0, largest / shown, np.float32(1))
-    share = case.sums(case.x.shape[-1]) + of_operation() + 2 * case.rounding.weights
+    share = case.sums(case.x.shape[-1]) + operation_bound() + 2 * case.rounding.weights
     rate = np.divide(off, size - off, out=np.full_like(off, np.inf), where=size > off) + share
     moved = case.e / size
     return [moved + (np.abs(case.y) + moved) * rate]
@@ -78,11 +78,11 @@ def bound_classifier(case: Case) -> list[Array]:
     if kind == "NONE":
         error = off
     elif kind == "LOGISTIC":
-        error = off / 4 + of_function() + case.rounding.weights  # the slope is 1/4 at most, and 1 - p is near 1
+        error = off / 4 + function_bound() + case.rounding.weights  # the slope is 1/4 at most, and 1 - p is near 1
     else:
         spread = z.max(axis=-1, keepdims=True) - z
         within = off + off.max(axis=-1, keepdims=True)
-        each = of_function() + of_operation() * spread + case.sums(z.shape[-1]) + 2 * case.rounding.weights
+        each = function_bound() + operation_bound() * spread + case.sums(z.shape[-1]) + 2 * case.rounding.weights
         error = made * (np.expm1(within) + np.exp(within) * each)
     return [np.zeros(labels.shape, np.float32), np.broadcast_to(error, made.shape)]
 

@@ -111,7 +111,7 @@ def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
     if node.op_type != "AveragePool":
         return True
     window, _ = _window(node, _source_shape(lowering, node)[2:])
-    ends, needed = _ends(lowering, node, window), _needed_padding(lowering, node, window)
+    ends, needed = _counted_padding(lowering, node, window), _needed_padding(lowering, node, window)
     if attribute(node, "count_include_pad", 0):
         return needed[0] <= max(0, ends[0]) and needed[1] <= max(0, ends[1])
     return max(window.pads) <= 0 and needed == (0, 0)
@@ -138,7 +138,8 @@ def lower_max_pool(lowering: Lowering, node: ir.Node) -> None:
 def lower_average_pool(lowering: Lowering, node: ir.Node) -> None:
     """The averages of sliding windows, with or without the padding."""
     window = read_pool(lowering, node)
-    _add_averages(lowering, node, window, _ends(lowering, node, window), bool(attribute(node, "count_include_pad", 0)))
+    counts = bool(attribute(node, "count_include_pad", 0))
+    _add_averages(lowering, node, window, _counted_padding(lowering, node, window), counts)
 
 
 @_pool({"LpPool": (6, 11, 18, 22)}, bound=sums.norm, shapes=shapes.pooling)
@@ -150,22 +151,22 @@ def lower_lp_pool(lowering: Lowering, node: ir.Node) -> None:
 @_pool({"GlobalMaxPool": (6, 22)}, bound=sums.largest, shapes=shapes.by_onnx)
 def lower_global_max_pool(lowering: Lowering, node: ir.Node) -> None:
     """The maximum of each channel."""
-    _add_maxima(lowering, node, _whole(lowering, node))
+    _add_maxima(lowering, node, _whole_window(lowering, node))
 
 
 @_pool({"GlobalAveragePool": (6, 22)}, bound=sums.average, shapes=shapes.by_onnx)
 def lower_global_average_pool(lowering: Lowering, node: ir.Node) -> None:
     """The average of each channel."""
-    _add_averages(lowering, node, _whole(lowering, node), (0, 0), True)
+    _add_averages(lowering, node, _whole_window(lowering, node), (0, 0), True)
 
 
 @_pool({"GlobalLpPool": (6, 22)}, bound=sums.norm, shapes=shapes.by_onnx)
 def lower_global_lp_pool(lowering: Lowering, node: ir.Node) -> None:
     """The p-norm of each channel."""
-    _add_norms(lowering, node, _whole(lowering, node))
+    _add_norms(lowering, node, _whole_window(lowering, node))
 
 
-def _whole(lowering: Lowering, node: ir.Node) -> Window:
+def _whole_window(lowering: Lowering, node: ir.Node) -> Window:
     """The window that is all of an image, of any rank."""
     return Window(_pixels(_source_shape(lowering, node)), (1, 1), (1, 1), (0, 0))
 
@@ -175,7 +176,7 @@ def _pixels(shape: tuple[int, ...]) -> Pair:
     return (shape[2], shape[3]) if len(shape) == 4 else (1, prod(shape[2:]))
 
 
-def _ends(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
+def _counted_padding(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     """The padding (bottom, right) that counts in averages, if padding does."""
     whole = lowering.opset < _CUT_SINCE and not attribute(node, "ceil_mode", 0)
     if attribute(node, "count_include_pad", 0) and whole:

@@ -120,7 +120,7 @@ def merged_runs(shape: Shape, axes: Shape) -> list[tuple[bool, int]]:
     return runs if any(is_reduced for is_reduced, _ in runs) else [*runs, (True, 1)]
 
 
-def readable(
+def stored_operand(
     lowering: Lowering, value: ir.Value | None, axes: Shape, *, integers: bool = False
 ) -> tuple[Operand, Shape]:
     """A tensor to reduce over ``axes``, and these axes, as the tensor is stored, if that leaves the result in order:
@@ -169,7 +169,7 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     if not axes and rank:
         _apply_elementwise(lowering, node, reduction)
         return
-    source, stored_axes = readable(lowering, node.inputs[0], axes, integers=exact)
+    source, stored_axes = stored_operand(lowering, node.inputs[0], axes, integers=exact)
     nonempty_shape(source.shape)
     if stored_axes == (2, 3) and len(source.shape) == 4 and node.op_type in ("ReduceMean", "ReduceMax"):
         _pool_images(lowering, node, source)

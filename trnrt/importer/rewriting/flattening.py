@@ -49,7 +49,7 @@ def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
         return None
     if node.attributes.get_int("transA", 0) or len(shape_of(weight)) != 2:
         return None
-    turned = _rows(weight.const_value.numpy(), made[1:], order, bool(node.attributes.get_int("transB", 0)))
+    turned = _reorder_rows(weight.const_value.numpy(), made[1:], order, bool(node.attributes.get_int("transB", 0)))
     editor.set_input(node, 1, editor.constant(turned, f"{weight.name}_ordered"))
     reshape.replace_input_with(0, transpose.inputs[0])
     note = f"{node_text(transpose)} folded into {node_text(node)}: its weight's rows are in the other order"
@@ -62,7 +62,7 @@ def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
     return note
 
 
-def _rows(weight: Array, made: tuple[int, ...], order: tuple[int, ...], is_turned: bool) -> Array:
+def _reorder_rows(weight: Array, made: tuple[int, ...], order: tuple[int, ...], is_turned: bool) -> Array:
     """The weight to use without a Transpose by ``order``, whose result has the shape ``made``, batch aside."""
     rows = weight.T if is_turned else weight
     inner = tuple(axis - 1 for axis in order[1:])

@@ -70,11 +70,11 @@ def _affine(node: ir.Node) -> Affine | None:
     if node.domain != "" or node.outputs[0].dtype not in _FLOATS:
         return None
     if node.op_type == "BatchNormalization":
-        return _of_normalization(node)
-    return _of_arithmetic(node) if node.op_type in _ARITHMETIC and len(node.inputs) == 2 else None
+        return _normalization_affine(node)
+    return _arithmetic_affine(node) if node.op_type in _ARITHMETIC and len(node.inputs) == 2 else None
 
 
-def _of_arithmetic(node: ir.Node) -> Affine | None:
+def _arithmetic_affine(node: ir.Node) -> Affine | None:
     first, second = node.inputs
     if first is None or second is None or (first.const_value is None) == (second.const_value is None):
         return None
@@ -132,7 +132,7 @@ def _channel_scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
     return scale_and_shift(norm)
 
 
-def _of_normalization(node: ir.Node) -> Affine | None:
+def _normalization_affine(node: ir.Node) -> Affine | None:
     value, found = node.inputs[0], _channel_scale_and_shift(node)
     if value is None or found is None or not is_private(value) or static_shape(value) is None:
         return None

@@ -24,7 +24,7 @@ from trnrt.importer.rewriting.orders import (
     moves_nothing,
     stored_shape,
 )
-from trnrt.importer.values import is_used, static_shape
+from trnrt.importer.values import is_resolved, is_used, named_outputs, static_shape
 from trnrt.operators.record import record_of
 
 # Nodes to look at for all regions of a graph together: a limit for hostile graphs.
@@ -79,9 +79,7 @@ def order_of(node: ir.Node) -> Order | None:
 def node_orders(node: ir.Node, order: Order) -> NodeOrders | None:
     """How the node works if its main input is stored in ``order``; None if it can't."""
     record = record_of(node)
-    if record is None or any(
-        static_shape(value) is None or value.dtype is None for value in node.outputs if value.name
-    ):
+    if record is None or not all(map(is_resolved, named_outputs(node))):
         return None
     return record.order(node, order)
 
@@ -119,10 +117,9 @@ class _Region:
         if node in self.nodes or node.op_type == "Transpose":
             return []
         found = node_orders(node, order)
-        if (
-            found is None
-            or (found.outputs[node.outputs.index(value)] if index is None else found.inputs[index]) != order
-        ):
+        if found is None:
+            return []
+        if order != (found.outputs[node.outputs.index(value)] if index is None else found.inputs[index]):
             return []
         new: dict[ir.Value, Order] = {}
         pairs = [*zip(node.inputs, found.inputs, strict=False), *zip(node.outputs, found.outputs, strict=True)]

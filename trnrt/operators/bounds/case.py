@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.importer.values import attribute
-from trnrt.operators.bounds.rounding import Rounding, of_sum
+from trnrt.operators.bounds.rounding import Rounding, sum_bound
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -83,7 +83,7 @@ class Case:
     def sums(self, length: int) -> float:
         """The bound of sums of ``length`` terms, one for each element of the output; the report shows the longest."""
         self.length = max(self.length, length)
-        return of_sum(length, self.y.size)
+        return sum_bound(length, self.y.size)
 
 
 def _check_given(array: Array | None) -> Array:

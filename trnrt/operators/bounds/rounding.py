@@ -84,7 +84,7 @@ def confidence(sums: float) -> float:
     return sqrt(2 * log(2 * max(sums, 1) * ONE_IN))
 
 
-def of_sum(length: int, results: int) -> float:
+def sum_bound(length: int, results: int) -> float:
     """How far two float32 sums of ``length`` products may differ, relative to the sum of the products' magnitudes.
 
     ``results`` is the number of such sums. Each of the two is within min(n, lambda * sqrt(n)) * u: n * u is Higham's
@@ -95,11 +95,11 @@ def of_sum(length: int, results: int) -> float:
     return BOTH * min(length, confidence(BOTH * float(length) * max(results, 1)) * sqrt(length)) * SUMS
 
 
-def of_operation() -> float:
+def operation_bound() -> float:
     """How far two roundings of one arithmetic operation may differ, relative to its result."""
     return BOTH * 2 * ARITHMETIC_ULPS * SUMS
 
 
-def of_function() -> float:
+def function_bound() -> float:
     """How far two implementations of a function may differ, relative to its result."""
     return BOTH * 2 * FUNCTION_ULPS * SUMS

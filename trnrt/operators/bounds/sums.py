@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from trnrt.operators.bounds.case import Array, Case, exact
-from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
+from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
 
 
 def convolution(case: Case) -> list[Array]:
@@ -22,7 +22,7 @@ def convolution(case: Case) -> list[Array]:
     length = (weight.shape[0] // groups if transposed else weight.shape[1]) * prod(weight.shape[2:])
     share, added = _products(case, length), case.input(2)
     bias = [] if added is None else [case.error(2) + share * np.abs(added)]
-    return [_both(case, weight, share, lambda a, b, c: case.first(a, b, *c), bias)]
+    return [_factor_errors(case, weight, share, lambda a, b, c: case.first(a, b, *c), bias)]
 
 
 def gemm(case: Case) -> list[Array]:
@@ -58,7 +58,7 @@ def _gemm_matrix(case: Case, position: int, *, error: bool = False) -> Array:
     return found.T if case.attribute(("transA", "transB")[position], 0) else found
 
 
-def _both(case: Case, weight: Array, share: float, run: object, bias: list[Array]) -> Array:
+def _factor_errors(case: Case, weight: Array, share: float, run: object, bias: list[Array]) -> Array:
     """The errors that come from both factors of a convolution."""
     assert callable(run)
     error: Array = run(case.e + share * case.size, np.abs(weight) + case.error(1), bias)
@@ -95,14 +95,14 @@ def log_of_sum(case: Case) -> list[Array]:
     Exponentials are relative to the largest, so that their errors are those of the differences.
     """
     terms = _terms(case)
-    share = case.sums(terms) + of_function() + 2 * case.rounding.weights
+    share = case.sums(terms) + function_bound() + 2 * case.rounding.weights
     if case.op == "ReduceLogSumExp":
         spread = np.float32(case.x.max() - case.x.min()) if np.isfinite(case.x).all() else np.float32(200)
-        off = 2 * case.e.max(initial=0) + (of_operation() + case.rounding.weights) * min(spread, np.float32(200))
-        return [off + share + of_function() * np.maximum(np.abs(case.y), 1)]
+        off = 2 * case.e.max(initial=0) + (operation_bound() + case.rounding.weights) * min(spread, np.float32(200))
+        return [off + share + function_bound() * np.maximum(np.abs(case.y), 1)]
     total = np.exp(case.y)
     off = (terms * case.e.max(initial=0) + share * terms * np.abs(case.x).max(initial=0)) / np.abs(total)
-    return [-np.log1p(-np.minimum(off, np.float32(1))) + of_function() * np.maximum(np.abs(case.y), 1)]
+    return [-np.log1p(-np.minimum(off, np.float32(1))) + function_bound() * np.maximum(np.abs(case.y), 1)]
 
 
 def squares(case: Case) -> list[Array]:
