@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from trnrt.importer.records import GraphView, ImportedModel, TensorInfo
+from trnrt.importer.model import ImportedModel
+from trnrt.importer.records import GraphView, TensorInfo
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -16,7 +16,7 @@ from trnrt.importer.folding.inference import why_unknown
 from trnrt.importer.naming import list_text, name_nodes, one_line, quote, root_cause
 from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import quiet_lock
-from trnrt.importer.records import GraphView, ImportedModel, TensorInfo
+from trnrt.importer.records import GraphView, ReadModel, TensorInfo
 from trnrt.importer.rewriting.older import renew_opset_6
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import find_too_large
@@ -37,7 +37,7 @@ class _Given(NamedTuple):
 
 
 def bind(
-    imported: ImportedModel,
+    imported: ReadModel,
     shapes: Mapping[str, Shape],
     values: Mapping[str, NDArray[Any]],
     *,
@@ -60,7 +60,7 @@ def bind(
 
 
 def shapes_of_no_rows(
-    imported: ImportedModel, shapes: Mapping[str, Shape], values: Mapping[str, NDArray[Any]]
+    imported: ReadModel, shapes: Mapping[str, Shape], values: Mapping[str, NDArray[Any]]
 ) -> list[Shape | None]:
     """The outputs' shapes where the inputs ``shapes`` have 0 rows; None for one that can't be inferred.
 
@@ -78,7 +78,7 @@ def shapes_of_no_rows(
     return [static_shape(value) for value in model.graph.outputs]
 
 
-def _fold_model(imported: ImportedModel, given: _Given) -> tuple[ir.Model, Folder, list[str]]:
+def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, list[str]]:
     """A copy of the model for these shapes, folded; its folder, and notes on what was folded."""
     model = imported.model.clone()
     for value in model.graph.inputs:
@@ -88,7 +88,7 @@ def _fold_model(imported: ImportedModel, given: _Given) -> tuple[ir.Model, Folde
     return model, folder, folder.settle()
 
 
-def _prepare_graph(imported: ImportedModel, given: _Given) -> GraphView:
+def _prepare_graph(imported: ReadModel, given: _Given) -> GraphView:
     model, folder, notes = _fold_model(imported, given)
     renew_opset_6(model)
     while more := apply_rules(model):
@@ -99,7 +99,7 @@ def _prepare_graph(imported: ImportedModel, given: _Given) -> GraphView:
 
 
 def _check_given(
-    imported: ImportedModel,
+    imported: ReadModel,
     shapes: Mapping[str, Shape],
     values: Mapping[str, NDArray[Any]],
     *,
@@ -155,7 +155,7 @@ def _shape_text(info: TensorInfo) -> str:
     return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
 
-def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
+def _check_outputs(imported: ReadModel, model: ir.Model) -> None:
     """Check that the clean-up kept the outputs, and that the file declares their types correctly."""
     names = [value.name for value in model.graph.outputs]
     if names != [info.name for info in imported.outputs]:
@@ -169,7 +169,7 @@ def _check_outputs(imported: ImportedModel, model: ir.Model) -> None:
             )
 
 
-def _unresolved_reasons(imported: ImportedModel, shapes: dict[str, Shape], folder: Folder) -> Iterator[str]:
+def _unresolved_reasons(imported: ReadModel, shapes: dict[str, Shape], folder: Folder) -> Iterator[str]:
     """Why tensors have no static shape; an error if the graph contradicts itself."""
     problems = list(why_unknown(folder.model))
     if found := next((p for p in problems if p.is_contradiction), None):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trnrt.errors import InputError
 from trnrt.importer.naming import quote
-from trnrt.importer.records import ImportedModel
+from trnrt.importer.records import ReadModel
 from trnrt.operators.record import COUNTS, Index, record_of
 
 _MOST_NUMBERS = 4096
@@ -62,7 +62,7 @@ def _is_index(node: ir.Node, index: int) -> bool:
 
 
 def check_values(
-    imported: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
+    imported: ReadModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
     """The values of all parameters, as arrays.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ class GraphView:
 
 
 @dataclass(frozen=True, eq=False)
-class ImportedModel:
-    """A model that was read and checked; ``bind`` makes its graph for concrete input shapes.
+class ReadModel:
+    """A model that was read and checked; ``ImportedModel`` adds ``bind``, whose modules can import this class.
 
     ``inputs`` excludes initializers. ``batch`` is dimension 0 where all inputs (of rank 1 or more) share it: a symbol's
     name, "batch" where the file leaves it open without a name, or an int. It is an int only if the inputs have rank 2
@@ -62,24 +60,3 @@ class ImportedModel:
     model: ir.Model = field(repr=False)
     parameters: tuple[str, ...] = ()
     digest: str = ""
-
-    def bind(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        values: Mapping[str, NDArray[Any]] | None = None,
-        *,
-        of_any_size: bool = False,
-    ) -> GraphView:
-        """The graph for these input shapes, one for each input: all of it static, folded and cleaned up.
-
-        ``values`` has those of the ``parameters``, which become constants; others in it are ignored.
-        ``of_any_size``: accept tensors that are too large to compute, if only the graph is wanted.
-
-        Raises:
-            InputError: if a shape or a parameter's value is missing, or doesn't fit what the model declares.
-            ModelFileError: if the graph contradicts itself.
-            UnsupportedModelError: if an input is no tensor, or a tensor is too large.
-        """
-        from trnrt.importer.binding import bind
-
-        return bind(self, shapes, values or {}, of_any_size=of_any_size)

@@ -127,12 +127,12 @@ def bound_comparison(case: Case) -> list[Array]:
 def bound_choose(case: Case) -> list[Array]:
     """The chosen side's error, plus the distance of the sides if the condition is in doubt."""
     kept = np.where(case.x, case.error(1), case.error(2))
-    return [kept + np.where(case.error(0) > 0, np.abs(case.required(1) - case.required(2)), 0)]
+    return [kept + np.where(case.error(0) > 0, np.abs(case.required_input(1) - case.required_input(2)), 0)]
 
 
 def _sides(case: Case) -> list[tuple[Array, Array]]:
     """The first two inputs, each with its error."""
-    return [(case.required(k), case.error(k)) for k in (0, 1)]
+    return [(case.required_input(k), case.error(k)) for k in (0, 1)]
 
 
 def _smallest(divisor: Array, error: Array) -> Array:

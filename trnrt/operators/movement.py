@@ -59,14 +59,11 @@ def take(view: View, axis: int, indices: Array) -> list[tuple[View, int, int]]:
 def add_take(lowering: Lowering, node: ir.Node, view: View, axis: int, indices: Array, why: str) -> None:
     """Make the node's output from ``indices`` of one dimension: a view if they are one run."""
     made = node.outputs[0]
-    shape = lowering.shape(made)
     runs = take(view, axis, indices)
-    if len(runs) == 1:
-        run = runs[0][0]
-        other = run if run.shape == shape else run.reshape(shape)
-        if other is not None:
-            lowering.add_view(node, made, other, why)
-            return
+    other = runs[0][0].reshape(lowering.shape(made)) if len(runs) == 1 else None
+    if other is not None:
+        lowering.add_view(node, made, other, why)
+        return
     whole = View.whole(value_name(made), (*view.shape[:axis], len(indices), *view.shape[axis + 1 :]))
     add_move(lowering, node, [(taken, whole.slice(axis, start, count)) for taken, start, count in runs], why)
 

@@ -59,7 +59,7 @@ class Case:
         """The first output."""
         return _check_given(self.outputs[0])
 
-    def required(self, position: int) -> Array:
+    def required_input(self, position: int) -> Array:
         """An input that ONNX requires."""
         return _check_given(self.inputs[position])
 

@@ -16,7 +16,7 @@ from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_boun
 
 def convolution(case: Case) -> list[Array]:
     """Sums over the channels of a group and the taps of the kernel, and the bias."""
-    weight = case.required(1)
+    weight = case.required_input(1)
     groups = int(case.attribute("group", 1))
     transposed = case.op == "ConvTranspose"
     length = (weight.shape[0] // groups if transposed else weight.shape[1]) * prod(weight.shape[2:])
@@ -41,7 +41,7 @@ def gemm(case: Case) -> list[Array]:
 
 def matmul(case: Case) -> list[Array]:
     """A @ B, of matrices or stacks of them."""
-    b = case.required(1)
+    b = case.required_input(1)
     share = _products(case, b.shape[0] if b.ndim == 1 else b.shape[-2])
     error = (case.e + share * case.size) @ (np.abs(b) + case.error(1))
     return [error + case.size @ case.error(1) if np.any(case.error(1)) else error]
@@ -54,7 +54,7 @@ def _products(case: Case, length: int) -> float:
 
 def _gemm_matrix(case: Case, position: int, *, error: bool = False) -> Array:
     """A matrix of a Gemm, or its error."""
-    found = case.error(position) if error else case.required(position)
+    found = case.error(position) if error else case.required_input(position)
     return found.T if case.attribute(("transA", "transB")[position], 0) else found
 
 
