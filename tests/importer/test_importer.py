@@ -161,7 +161,7 @@ def test_batch(inputs: str, output: str, batch: int | str | None) -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({}, "input 'a': there is no shape for it"),
+        ({}, "input 'a': no shape is given"),
         ({"a": (2, 4), "b": (2, 3), "c": (1,)}, "the model has no input 'c'"),
         (
             {"a": (2, 4, 1), "b": (2, 3)},

@@ -330,15 +330,15 @@ def test_external_data_that_onnx_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"location": "data", "length": "48"}, "should stand in the file 'data', which is missing"),
+        ({"location": "data", "length": "48"}, "should be in the file 'data', which is missing"),
         ({"location": "short", "length": "48"}, "ends at byte 48 of 'short', which has only 47 bytes"),
         ({"location": "full", "offset": "1"}, "ends at byte 49 of 'full', which has only 48 bytes"),
         ({"location": "full", "offset": "9" * 19}, "which has only 48 bytes"),
         ({"location": "full", "length": "47"}, "has 47 bytes, but its shape and type need 48"),
         ({"location": "full", "length": "49"}, "has 49 bytes, but its shape and type need 48"),
-        ({"location": "full", "offset": "-1"}, "has the offset '-1', which is no number of bytes"),
-        ({"location": "full", "length": "1e3"}, "has the length '1e3', which is no number of bytes"),
-        ({"location": "../outside"}, r"said to stand in '../outside', outside the model's folder"),
+        ({"location": "full", "offset": "-1"}, "has the offset '-1', which is not a number of bytes"),
+        ({"location": "full", "length": "1e3"}, "has the length '1e3', which is not a number of bytes"),
+        ({"location": "../outside"}, r"should be in '../outside', outside the model's folder"),
         ({"location": "sub/../../outside"}, "outside the model's folder"),
         ({"location": "/etc/passwd"}, "outside the model's folder"),
         ({"location": "C:\\data"}, "outside the model's folder"),
@@ -391,7 +391,7 @@ def test_external_data_in_an_attribute_is_checked_too(tmp_path: Path) -> None:
 def test_bytes_have_no_data_beside_them(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(48))
     path = external(tmp_path, location="data")
-    assert "bytes can't refer to" in str(refused(path.read_bytes()))
+    assert "can't be found from bytes" in str(refused(path.read_bytes()))
 
 
 # -- bombs -------------------------------------------------------------------------------------------

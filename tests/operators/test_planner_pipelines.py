@@ -251,7 +251,7 @@ REFUSED = [
     ("float[N,4] x", "y = ai.onnx.ml.LinearRegressor<coefficients=[1.0,1.0]>(x)", "2 coefficients for 1 results of 4"),
     ("float[N,4] x", "y = ai.onnx.ml.Scaler<offset=[1.0,1.0]>(x)", "offset has 2 numbers for 4 columns"),
     ("float[N,4] x", "r = Relu(x) y = ai.onnx.ml.LabelEncoder<keys_floats=[1.0], values_floats=[2.0]>(r)",
-     "labels of computed numbers"),
+     "a look-up of computed numbers"),
 ]  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_a_pool_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = images(f"{CONV} r = Relu(c) {POOL}(r)")
     assert steps(plan) == {"conv2d": ("Conv_0", "Relu_1"), "max_pool2d": ("MaxPool_2",)}
     assert list(plan.notes) == [
-        "MaxPool 'MaxPool_2' is not fused into Conv 'Conv_0': what one pooled result needs does not fit SBUF"
+        "MaxPool 'MaxPool_2' is not fused into Conv 'Conv_0': the input of one pooled result does not fit SBUF"
     ]
     monkeypatch.setattr(conv_room, "POOL_BYTES", 16)
     assert set(steps(images(f"{CONV} r = Relu(c) {POOL}(r)"))) == {"conv2d"}

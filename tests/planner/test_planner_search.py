@@ -173,7 +173,7 @@ def test_options_hold_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_larger_loads_take_their_room() -> None:
     """What a step says that its kernel takes grows with the loads that were chosen for it."""
     graph = ir.from_proto(modelled("(float[1,4096] x) => (float[1,2048] y) { y = MatMul(x, w) }")).graph
-    step = linear_step([graph[0]], Operand("x", (1, 4096)), "y", drawn(4096, 2048), drawn(2048), "none")
+    step = linear_step(graph[0], Operand("x", (1, 4096)), "y", drawn(4096, 2048), drawn(2048), "none")
     placed = Placed({"x": (1, 4096), "y": (1, 2048)}, dict.fromkeys("xy", Layout.HBM), {})
     taken = []
     for size in (4096, 8192):

@@ -15,7 +15,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 from trnrt.errors import BackendError, InputError, ModelFileError, UnsupportedModelError
 from trnrt.importer import import_model
-from trnrt.operators.bounds.rounding import Rounding, of_sum
+from trnrt.operators.bounds.rounding import Rounding, sum_bound
 from trnrt.operators.record import records
 from trnrt.validate.bounds import Bound, carry_errors
 from trnrt.validate.distances import distance, errors_of, index_errors
@@ -115,16 +115,16 @@ def test_sums_stay_within_their_bound(length: int) -> None:
         exact = (a.astype(np.float64) * b).sum(axis=1)
         size = np.abs(a.astype(np.float64) * b).sum(axis=1)
         in_order = np.cumsum(a * b, axis=1, dtype=np.float32)[:, -1]
-        assert np.all(np.abs(in_order - exact) <= of_sum(length + 1, 50) * size)
-        assert np.all(np.abs((a * b).sum(axis=1) - in_order) <= of_sum(length + 1, 50) * size)
+        assert np.all(np.abs(in_order - exact) <= sum_bound(length + 1, 50) * size)
+        assert np.all(np.abs((a * b).sum(axis=1) - in_order) <= sum_bound(length + 1, 50) * size)
 
 
 def test_the_bound_of_sums_grows_as_stated() -> None:
     """Linear while that is less, then with the square root; in units of float32, whatever is stored."""
-    assert of_sum(1, 1) == 2 * 2**-24
-    assert of_sum(16, 1000) == 16 * of_sum(1, 1)
-    assert 3.9 < of_sum(16_000, 1) / of_sum(1000, 1) < 4.3
-    assert of_sum(1000, 1_000_000) > of_sum(1000, 1)
+    assert sum_bound(1, 1) == 2 * 2**-24
+    assert sum_bound(16, 1000) == 16 * sum_bound(1, 1)
+    assert 3.9 < sum_bound(16_000, 1) / sum_bound(1000, 1) < 4.3
+    assert sum_bound(1000, 1_000_000) > sum_bound(1000, 1)
 
 
 def test_products_of_16_bits_by_hand() -> None:

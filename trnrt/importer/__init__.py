@@ -1,11 +1,10 @@
 """ONNX file to graph: read, check, make static, fold, rewrite.
 
-The stages have names that can be looked at with ``describe``: *imported* (``ImportedModel.model``,
-the graph as read) and *rewritten* (``GraphView.model``, what ``ImportedModel.bind`` makes of it for
-concrete input shapes). This room knows ONNX and nothing of NKI.
+``describe`` lists the graph at two stages: *imported* (``ImportedModel.model``, the graph as read) and *rewritten*
+(``GraphView.model``, made by ``ImportedModel.bind`` for concrete input shapes). This room knows ONNX, but not NKI.
 
-Importing this package imports neither ``onnx`` nor ``onnx_ir`` nor ``onnxscript``: together they take
-most of a second, and a command that reads no model must not wait for them.
+Importing this package imports neither ``onnx`` nor ``onnx_ir`` nor ``onnxscript``: together they take most of a second,
+and a command that reads no model must not wait for them.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ __all__ = ["GraphView", "ImportedModel", "TensorInfo", "describe", "import_model
 def import_model(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> ImportedModel:
     """Read and check an ONNX model.
 
-    ``source`` is a file's path, or the file's content. ``name`` is what to call the model; by default
-    the file's name without its ending, or "model" for bytes. External data is read from the model
-    file's folder only. Model and external data together may be up to 2 GiB.
+    ``source`` is a file's path, or the file's content. ``name`` is the model's name: by default the file's name without
+    its suffix, or "model" for bytes. External data is read from the model file's folder only. Model and external data
+    together may have up to 2 GiB.
 
     Raises:
         ModelFileError: for anything that is wrong with the file; nothing else is raised.
@@ -38,7 +37,7 @@ def import_model(source: str | os.PathLike[str] | bytes, *, name: str | None = N
 
 
 def describe(model: ir.Model) -> str:
-    """A listing of ``model``: one line for each input, constant, node and output; names are escaped."""
+    """List ``model`` with a line for each input, constant, node and output; names are escaped."""
     from trnrt.importer.reading.listing import list_model
 
     return list_model(model)

@@ -1,48 +1,58 @@
-"""Concrete input shapes to a static, cleaned-up graph: the pipeline of the importer's second half."""
+"""The importer's second half: bind a model to concrete input shapes, which gives a static, cleaned-up graph."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
 from trnrt.importer.folding.constants import Folder
+from trnrt.importer.folding.inference import why_unknown
 from trnrt.importer.naming import list_text, name_nodes, one_line, quote, root_cause
 from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
 from trnrt.importer.rewriting.older import renew_opset_6
 from trnrt.importer.rewriting.rules import apply_rules
-from trnrt.importer.sizes import out_of_proportion
+from trnrt.importer.sizes import find_too_large
 from trnrt.importer.values import static_shape
 
-# Enough to see what is too large; a chain of a thousand would say it a thousand times.
+Shape = tuple[int, ...]
+
+# A chain of a thousand large tensors would need a thousand lines.
 _MOST_BLOCKERS = 8
+
+
+class _Given(NamedTuple):
+    """Inputs as given and checked: all shapes, what these say about the model's symbols, and the parameters' values."""
+
+    shapes: dict[str, Shape]
+    symbols: dict[str, int]
+    constants: dict[str, NDArray[Any]]
 
 
 def bind(
     imported: ReadModel,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, Shape],
     values: Mapping[str, NDArray[Any]],
     *,
     of_any_size: bool = False,
 ) -> GraphView:
     """See ``ImportedModel.bind``."""
-    bound, symbols = check_shapes(imported, shapes)
-    constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
+    given = _check_given(imported, shapes, values)
     try:
         with quiet_lock():
-            view = _prepare_graph(imported, bound, symbols, constants)
-            too_large = [] if of_any_size else list(islice(out_of_proportion(view.model.graph), _MOST_BLOCKERS))
+            view = _prepare_graph(imported, given)
+            too_large = [] if of_any_size else list(islice(find_too_large(view.model.graph), _MOST_BLOCKERS))
     except TrnrtError:
         raise
     except Exception as error:
-        # The graph is untrusted, and the libraries below report what they stumble over as they like.
+        # The graph is untrusted, and the libraries below report errors of any kind.
         raise ModelFileError(f"{one_line(imported.name)}: the model can't be prepared ({root_cause(error)})") from error
     if too_large:
         raise UnsupportedModelError(imported.name, too_large)
@@ -50,85 +60,76 @@ def bind(
 
 
 def shapes_of_no_rows(
-    imported: ReadModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
-) -> list[tuple[int, ...] | None]:
-    """The outputs' shapes where the inputs ``shapes`` have a 0 for the rows; None for one that can't be told.
+    imported: ReadModel, shapes: Mapping[str, Shape], values: Mapping[str, NDArray[Any]]
+) -> list[Shape | None]:
+    """The outputs' shapes where the inputs ``shapes`` have 0 rows; None for one that can't be inferred.
 
-    Shapes are all that is known of such a graph: no rule is made for tensors without elements.
+    Only shapes are known of such a graph: the rewrite rules don't handle tensors without elements.
 
     Raises:
         InputError: if the shapes are not one for each input, or don't fit.
     """
-    bound, symbols = check_shapes(imported, shapes, fewest_rows=0)
-    constants = check_values(imported.parameters, {info.name: info for info in imported.inputs}, bound, values)
+    given = _check_given(imported, shapes, values, fewest_rows=0)
     try:
         with quiet_lock():
-            model = _fold_model(imported, bound, symbols, constants)[0]
-    except Exception:  # what the libraries below make of no elements is their affair
+            model = _fold_model(imported, given)[0]
+    except Exception:  # the libraries below fail in any way on tensors without elements
         return [None] * len(imported.outputs)
     return [static_shape(value) for value in model.graph.outputs]
 
 
-def _fold_model(
-    imported: ReadModel,
-    shapes: dict[str, tuple[int, ...]],
-    symbols: dict[str, int],
-    constants: dict[str, NDArray[Any]],
-) -> tuple[ir.Model, Folder, list[str]]:
-    """A copy of the model for these shapes, folded; what folds it, and the notes about that."""
+def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, list[str]]:
+    """A copy of the model for these shapes, folded; its folder, and notes on what was folded."""
     model = imported.model.clone()
     for value in model.graph.inputs:
-        value.shape = ir.Shape(shapes[value.name or ""])
-    bind_values(model.graph, constants)
-    folder = Folder(model, symbols)
+        value.shape = ir.Shape(given.shapes[value.name or ""])
+    bind_values(model.graph, given.constants)
+    folder = Folder(model, given.symbols)
     return model, folder, folder.settle()
 
 
-def _prepare_graph(
-    imported: ReadModel,
-    shapes: dict[str, tuple[int, ...]],
-    symbols: dict[str, int],
-    constants: dict[str, NDArray[Any]],
-) -> GraphView:
-    model, folder, notes = _fold_model(imported, shapes, symbols, constants)
+def _prepare_graph(imported: ReadModel, given: _Given) -> GraphView:
+    model, folder, notes = _fold_model(imported, given)
     renew_opset_6(model)
     while more := apply_rules(model):
         notes += more + folder.settle()
     name_nodes(model.graph)
     _check_outputs(imported, model)
-    return GraphView(model, tuple(notes), tuple(_unresolved_reasons(imported, shapes, folder)))
+    return GraphView(model, tuple(notes), tuple(_unresolved_reasons(imported, given.shapes, folder)))
 
 
-def check_shapes(
-    imported: ReadModel, shapes: Mapping[str, tuple[int, ...]], *, fewest_rows: int = 1
-) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """The shapes as plain ints, and what they say about the model's symbols.
+def _check_given(
+    imported: ReadModel,
+    shapes: Mapping[str, Shape],
+    values: Mapping[str, NDArray[Any]],
+    *,
+    fewest_rows: int = 1,
+) -> _Given:
+    """The shapes and values that a graph is bound to.
 
-    ``fewest_rows``: what dimension 0 is at least; the others are 1 or more. Those of parameters may be 0.
+    Dimension 0 is ``fewest_rows`` or more, the others 1 or more; those of parameters may be 0.
 
     Raises:
-        InputError: if they are not one for each input, or don't fit.
+        InputError: if shapes or values are missing, or don't fit.
     """
     declared = {info.name: info for info in imported.inputs}
     if unknown := [name for name in shapes if name not in declared]:
         known = list_text(map(quote, declared)) or "none"
         raise InputError(f"the model has no input {quote(unknown[0])}", hint=f"Its inputs are: {known}.")
-    bound: dict[str, tuple[int, ...]] = {}
+    bound: dict[str, Shape] = {}
     symbols: dict[str, int] = {}
     for name, info in declared.items():
         if info.dtype.endswith(")"):
             blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
-            raise InputError(f"input {quote(name)}: there is no shape for it", hint=f"Expected {_shape_text(info)}.")
+            raise InputError(f"input {quote(name)}: no shape is given", hint=f"Expected {_shape_text(info)}.")
         smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
         bound[name] = _bind_shape(info, shapes[name], symbols, *smallest)
-    return bound, symbols
+    return _Given(bound, symbols, check_values(imported, bound, values))
 
 
-def _bind_shape(
-    info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int], fewest_rows: int, smallest: int
-) -> tuple[int, ...]:
+def _bind_shape(info: TensorInfo, shape: Shape, symbols: dict[str, int], fewest_rows: int, smallest: int) -> Shape:
     start = f"input {quote(info.name)}: expected shape {_shape_text(info)}, got {tuple(shape)}"
     try:
         dims = tuple(operator.index(dim) for dim in shape)
@@ -155,7 +156,7 @@ def _shape_text(info: TensorInfo) -> str:
 
 
 def _check_outputs(imported: ReadModel, model: ir.Model) -> None:
-    """The clean-up must keep what callers see, and the file must not lie about its outputs' types."""
+    """Check that the clean-up kept the outputs, and that the file declares their types correctly."""
     names = [value.name for value in model.graph.outputs]
     if names != [info.name for info in imported.outputs]:
         raise ModelFileError(f"{one_line(imported.name)}: the outputs of the model got lost when it was prepared")
@@ -168,9 +169,9 @@ def _check_outputs(imported: ReadModel, model: ir.Model) -> None:
             )
 
 
-def _unresolved_reasons(imported: ReadModel, shapes: dict[str, tuple[int, ...]], folder: Folder) -> Iterator[str]:
-    """Why tensors have no static shape; an error if that is a contradiction in the graph."""
-    problems = folder.problems()
+def _unresolved_reasons(imported: ReadModel, shapes: dict[str, Shape], folder: Folder) -> Iterator[str]:
+    """Why tensors have no static shape; an error if the graph contradicts itself."""
+    problems = list(why_unknown(folder.model))
     if found := next((p for p in problems if p.is_contradiction), None):
         if found.whatever_shapes or all(isinstance(dim, int) for info in imported.inputs for dim in info.shape):
             raise ModelFileError(f"{one_line(imported.name)}: {found.text}", hint=found.hint)

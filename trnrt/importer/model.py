@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ImportedModel(ReadModel):
-    """What ``import_model`` gives: a model that was read, which ``bind`` prepares."""
+    """The result of ``import_model``: a model that was read, which ``bind`` prepares."""
 
     def bind(
         self,
@@ -25,13 +25,13 @@ class ImportedModel(ReadModel):
     ) -> GraphView:
         """The graph for these input shapes, one for each input: all of it static, folded and cleaned up.
 
-        ``values`` has those of the ``parameters`` (others in it are not looked at), which become constants.
-        ``of_any_size``: also where its tensors are too large to be computed, for who only looks at the graph.
+        ``values`` has those of the ``parameters``, which become constants; others in it are ignored.
+        ``of_any_size``: accept tensors that are too large to compute, if only the graph is wanted.
 
         Raises:
             InputError: if a shape or a parameter's value is missing, or doesn't fit what the model declares.
             ModelFileError: if the graph contradicts itself.
-            UnsupportedModelError: if an input is no tensor.
+            UnsupportedModelError: if an input is no tensor, or a tensor is too large.
         """
         from trnrt.importer.binding import bind
 

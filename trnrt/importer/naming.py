@@ -1,4 +1,4 @@
-"""Names: how a model's names are shown, and how nodes get unique ones."""
+"""How messages show a model's names, and unique names for nodes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _LONGEST_SHOWN = 120
 
 
 def quote(name: str | None) -> str:
-    """``name`` in quotes on one line: what a model calls its parts is data, and may hold anything."""
+    """``name`` in quotes on one line: a model's names are data, and may contain anything."""
     return repr(_shorten(name or ""))
 
 
 def one_line(text: str) -> str:
-    """Text that a library made up from a model's names, fit for one line of an error message."""
+    """Text from a library, which may contain a model's names, as one line of an error message."""
     words = " ".join(text.split())
     return _shorten("".join(c if c.isprintable() else repr(c)[1:-1] for c in words), 400)
 
 
 def root_cause(error: BaseException) -> str:
-    """The first error of a chain in words: libraries wrap it into others, which say less."""
+    """The first error of a chain as text: libraries wrap it into others, which say less."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(f"{type(error).__name__}: {error}")

@@ -1,11 +1,11 @@
-"""Inputs that are really attributes: what is read only where operators take shapes, axes, counts or limits.
+"""Parameters: inputs that are really attributes, as operators read them only as shapes, axes, counts or limits.
 
-A plan needs their values, not only their shapes, so they are bound as constants: each new value is a new plan.
+A plan needs their values, not only their shapes, so they are bound as constants: each new value needs a new plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trnrt.errors import InputError
 from trnrt.importer.naming import quote
-from trnrt.importer.records import TensorInfo
+from trnrt.importer.records import ReadModel
 from trnrt.operators.record import COUNTS, Index, record_of
 
 _MOST_NUMBERS = 4096
@@ -40,7 +40,7 @@ def _is_parameter(value: ir.Value, by_value: set[ir.Value]) -> bool:
 
 
 def _is_by_value(value: ir.Value, by_value: set[ir.Value]) -> bool:
-    """Is the value read, and only where operators take values or compute them?"""
+    """Whether the value is read, and only as a parameter or to compute parameters."""
     uses = list(value.uses())
     return bool(uses) and not value.is_graph_output() and all(_takes_value(n, i, by_value) for n, i in uses)
 
@@ -49,7 +49,7 @@ def _takes_value(node: ir.Node, index: int, by_value: set[ir.Value]) -> bool:
     if node.outputs and node.outputs[0] in by_value:
         return True
     if _is_index(node, index):
-        # Not into a constant table: those are data, and would be a new plan for each sentence.
+        # Indices into a constant table are data: each sentence would need a new plan.
         table = node.inputs[0]
         return table is not None and not table.is_initializer()
     record = record_of(node)
@@ -62,10 +62,7 @@ def _is_index(node: ir.Node, index: int) -> bool:
 
 
 def check_values(
-    parameters: Iterable[str],
-    declared: Mapping[str, TensorInfo],
-    shapes: Mapping[str, tuple[int, ...]],
-    values: Mapping[str, NDArray[Any]],
+    imported: ReadModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
     """The values of all parameters, as arrays.
 
@@ -73,29 +70,32 @@ def check_values(
         InputError: if one is missing, or is not what the shapes or the model say.
     """
     checked = {}
-    for name in parameters:
-        if name not in values:
+    for info in imported.inputs:
+        if info.name not in imported.parameters:
+            continue
+        start = f"input {quote(info.name)}"
+        if info.name not in values:
             raise InputError(
-                f"input {quote(name)}: the plan depends on its value, and none is given",
-                hint="It says what an operator does (a shape, axes, a count): run and validate take it from --input; "
+                f"{start}: the plan depends on its value, and none is given",
+                hint="It sets what an operator does (a shape, axes, a count): run and validate take it from --input; "
                 "or export the model with it as a constant.",
             )
-        array = np.asarray(values[name])
-        if array.shape != tuple(shapes[name]) or array.dtype.name != declared[name].dtype:
-            wanted = f"{declared[name].dtype} of shape {tuple(shapes[name])}"
-            raise InputError(f"input {quote(name)}: expected {wanted}, got {array.dtype.name} of shape {array.shape}")
+        array, shape = np.asarray(values[info.name]), shapes[info.name]
+        if array.shape != shape or array.dtype.name != info.dtype:
+            wanted = f"{info.dtype} of shape {shape}"
+            raise InputError(f"{start}: expected {wanted}, got {array.dtype.name} of shape {array.shape}")
         if array.size > _MOST_NUMBERS:
             raise InputError(
-                f"input {quote(name)} has {array.size} numbers; as the plan depends on each of them, it takes at most "
+                f"{start} has {array.size} numbers; as the plan depends on each of them, it takes at most "
                 f"{_MOST_NUMBERS}",
                 hint="Export the model with it as a constant.",
             )
-        checked[name] = array
+        checked[info.name] = array
     return checked
 
 
 def bind_values(graph: ir.Graph, values: Mapping[str, NDArray[Any]]) -> None:
-    """Make the inputs constants."""
+    """Turn inputs into constants."""
     for value in [value for value in graph.inputs if value.name in values]:
         array = np.array(values[value.name or ""])
         value.const_value = ir.tensor(array, name=value.name)

@@ -1,4 +1,4 @@
-"""Work with libraries that share state and talk to the terminal."""
+"""A lock for libraries that share state and print to the terminal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOGGERS = ("onnx_ir", "onnxscript")
 
 @contextmanager
 def quiet_lock() -> Iterator[None]:
-    """One thread at a time, and silence.
+    """Let one thread in at a time, and silence the libraries.
 
-    One thread, since onnxscript's rewrite rules are shared objects that remember what they matched last.
-    Silence, since what goes wrong with a model is reported by the importer's own errors.
+    onnxscript's rewrite rules are shared objects that keep their last match. The importer's own errors report what is
+    wrong with a model.
     """
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     with _LOCK:

@@ -1,4 +1,4 @@
-"""What the importer's stages hand on: a model's signature, the model as read, and its graph for concrete shapes."""
+"""The importer's results: a model's signature, the model as read, and its graph for concrete shapes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class TensorInfo:
     """An input or output as the file declares it.
 
-    ``dtype`` is numpy's name for it ("float32", "bfloat16", "str" for strings); for what is no tensor,
-    a description such as "seq(map(int64, float32))" with the shape ``()``. A dimension is an int, a
-    symbol's name, or None where the file leaves it open.
+    ``dtype`` is numpy's name ("float32", "bfloat16", "str" for strings). If it isn't a tensor, ``dtype`` is a
+    description such as "seq(map(int64, float32))", and ``shape`` is ``()``. A dimension is an int, a symbol's name, or
+    None if the file leaves it open.
     """
 
     name: str
@@ -27,10 +27,10 @@ class TensorInfo:
 class GraphView:
     """A model for concrete input shapes: cleaned up, and static.
 
-    Every tensor of ``model`` has a dtype and an integer shape with no 0 in it, except those of nodes that
-    ``unresolved`` gives a reason for. Nodes are in topological order and have unique names. Constants are initializers
-    (there are no Constant nodes); a graph output that does not depend on the inputs is one, too, and an
-    output that the file declares to be an input is that input. ``notes`` tells what was rewritten.
+    Every tensor of ``model`` has a dtype and an integer shape without 0, except those of nodes for which ``unresolved``
+    gives a reason. Nodes are in topological order and have unique names. Constants are initializers (there are no
+    Constant nodes), and so are outputs that don't depend on the inputs. An output that the file declares to be an input
+    is that input. ``notes`` describes what was rewritten.
     """
 
     model: ir.Model
@@ -40,15 +40,15 @@ class GraphView:
 
 @dataclass(frozen=True, eq=False)
 class ReadModel:
-    """A model that was read and checked.
+    """A model that was read and checked; ``ImportedModel`` adds ``bind``, whose modules can import this class.
 
-    ``inputs`` excludes initializers. ``batch`` is dimension 0 where all inputs (of rank 1 or more)
-    share it: a symbol's name, "batch" where the file leaves it open without a name, or an int. It is
-    an int only if the inputs have rank 2 or more and every output starts with the same dimension, as
-    otherwise dimension 0 counts something else. It is None if the model has no batch. ``opset`` is the
-    version of ONNX's own operators. ``model`` is the graph as read: share it, don't change it.
-    ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: ``bind`` needs their
-    values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external data.
+    ``inputs`` excludes initializers. ``batch`` is dimension 0 where all inputs (of rank 1 or more) share it: a symbol's
+    name, "batch" where the file leaves it open without a name, or an int. It is an int only if the inputs have rank 2
+    or more and every output starts with the same dimension, as otherwise dimension 0 counts something else. It is None
+    if the model has no batch. ``opset`` is the version of ONNX's own operators. ``model`` is the graph as read: share
+    it, don't change it. ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: a plan
+    needs their values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external
+    data.
     """
 
     name: str

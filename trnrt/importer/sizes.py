@@ -1,4 +1,4 @@
-"""Is what a bound graph asks for in proportion? A small file can ask for petabytes, and for windows of a billion."""
+"""Limits of a bound graph: a small file can ask for petabytes, or for windows of a billion elements."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from trnrt.importer.values import named_outputs, static_shape
 _SMALLER = "run it with a smaller batch or smaller inputs"
 
 
-def out_of_proportion(graph: ir.Graph) -> Iterator[Blocker]:
-    """What is too large, by the input, constant or node that makes it. Shapes that are open count nothing."""
+def find_too_large(graph: ir.Graph) -> Iterator[Blocker]:
+    """A blocker for each input, constant or node that makes something too large. Open shapes are ignored."""
     for value in graph.inputs:
-        yield from _of_tensor(value, value.name or "", "input")
+        yield from _check_tensor(value, value.name or "", "input")
     total = 0
     for node in graph:
         name, op = node.name or "", one_line(node.op_type)
-        yield from _of_window(node)
+        yield from _check_window(node)
         for value in named_outputs(node):
-            yield from _of_tensor(value, name, op)
+            yield from _check_tensor(value, name, op)
             total += _bytes(value)
     if total > MOST_ACTIVATIONS:
         reason = f"all its tensors together have {in_words(total)}; trnrt takes up to {in_words(MOST_ACTIVATIONS)}"
         yield Blocker(one_line(graph.name or ""), "the graph", reason, _SMALLER)
-    yield from _of_constants(graph)
+    yield from _check_constants(graph)
 
 
-def _of_tensor(value: ir.Value, name: str, op: str) -> Iterator[Blocker]:
+def _check_tensor(value: ir.Value, name: str, op: str) -> Iterator[Blocker]:
     shape = static_shape(value) or ()
     if len(shape) > MOST_AXES:
         yield Blocker(name, op, f"a tensor of {len(shape)} dimensions; trnrt takes up to {MOST_AXES}")
@@ -55,8 +55,8 @@ def _bytes(value: ir.Value) -> int:
     return math.prod(shape) * (8 if value.dtype == ir.DataType.STRING else math.ceil(value.dtype.itemsize))
 
 
-def _of_window(node: ir.Node) -> Iterator[Blocker]:
-    """Windows of pooling operators, which no tensor's shape tells of."""
+def _check_window(node: ir.Node) -> Iterator[Blocker]:
+    """Windows of pooling operators, which show in no tensor's shape."""
     if node.domain != "" or "kernel_shape" not in node.attributes:
         return
     kernel = list(node.attributes["kernel_shape"].as_ints())
@@ -67,8 +67,8 @@ def _of_window(node: ir.Node) -> Iterator[Blocker]:
         yield Blocker(node.name or "", one_line(node.op_type), reason, "use a global pooling operator")
 
 
-def _of_constants(graph: ir.Graph) -> Iterator[Blocker]:
-    """Constants that only look like full arrays must still fit once a kernel needs them full."""
+def _check_constants(graph: ir.Graph) -> Iterator[Blocker]:
+    """Constants that repeat one value are stored as one element, but a kernel needs them in full."""
     filled = 0
     for value in graph.initializers.values():
         if value.const_value is None or value.dtype is None or value.dtype == ir.DataType.STRING:

@@ -1,4 +1,4 @@
-"""Small questions to, and changes of, values of a graph."""
+"""Small helpers for the nodes and values of a graph."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 ReadIntegers = Callable[[int, str], Sequence[int] | None]
-"""Gives the constant integers of an input by its position and name; None where it is left out."""
+"""Return the constant integers of an input by its position and name; None if it is left out."""
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The value's shape if all of it is known."""
+    """The value's shape, if all of it is known."""
     if value is None or value.shape is None:
         return None
     dims = [dim for dim in value.shape if isinstance(dim, int)]
@@ -28,17 +28,33 @@ def static_size(value: ir.Value | None) -> int | None:
 
 
 def is_resolved(value: ir.Value) -> bool:
-    """Are shape and type of the tensor known?"""
+    """Whether the tensor's shape and type are known."""
     return value.dtype is not None and static_shape(value) is not None
 
 
 def named_outputs(node: ir.Node) -> list[ir.Value]:
-    """The outputs that exist: optional ones may be left out by an empty name."""
+    """The outputs that exist: one with an empty name is left out."""
     return [value for value in node.outputs if value.name]
 
 
+def is_used(value: ir.Value) -> bool:
+    """Whether a node reads the value, or it is an output of the graph."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """An input, or None if it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def has_subgraph(node: ir.Node) -> bool:
+    """Whether the node has a body, as If, Loop and Scan do."""
+    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return any(attribute.type in graphs for attribute in node.attributes.values())
+
+
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
-    """What the value always is, if it is a constant."""
+    """The value's array, if it is a constant."""
     if value is None or value.const_value is None:
         return None
     array: np.ndarray = value.const_value.numpy()
@@ -55,12 +71,22 @@ def replace_output(node: ir.Node, value: ir.Value, *new_nodes: ir.Node) -> None:
 
 
 def opset_of(node: ir.Node) -> int:
-    """The version of ONNX's own operators in the node's graph, 0 where it is in none."""
+    """The version of ONNX's own operators in the node's graph; 0 if it is in none."""
     return node.graph.opset_imports.get("", 0) if node.graph is not None else 0
 
 
+def copies_at_inference(dropout: ir.Node) -> bool:
+    """Whether a Dropout copies its input, as it does unless it is of training."""
+    opset = opset_of(dropout)
+    if opset < 7:
+        return bool(dropout.attributes.get_int("is_test", 0))
+    mode = input_at(dropout, 2) if opset >= 12 else None
+    array = constant_array(mode)
+    return mode is None or (array is not None and not array.any())
+
+
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """An attribute's value as plain Python, or ``default`` where the node has none."""
+    """An attribute's value as plain Python, or ``default`` if the node doesn't have it."""
     found = node.attributes.get(name)
     if found is None:
         return default
@@ -71,7 +97,7 @@ def attribute(node: ir.Node, name: str, default: Any) -> Any:
 def slice_ranges(node: ir.Node, rank: int, read: ReadIntegers) -> list[tuple[int, int, int, int]]:
     """(axis, start, end, step) of a Slice; before opset 10 they are attributes.
 
-    ONNX writes "to the end" as any number beyond it, which Python's slices take, too.
+    An end beyond the last element means "to the end", as in Python's slices.
     """
     names = ("starts", "ends", "axes", "steps")
     if opset_of(node) < 10:

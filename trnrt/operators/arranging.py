@@ -1,4 +1,4 @@
-"""Weights in the layout that a kernel wants: prepared on the host where they are constant, else by DMA."""
+"""Weights in the layout that a kernel reads: prepared on the host if they are constant, else by DMA."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trnrt.planner.steps import Operand, SourceName, Step, WeightName
 def arrange_parameter(
     lowering: Lowering, node: ir.Node, value: ir.Value, prepare: Callable[[Array], Array], what: str, dtype: str = ""
 ) -> Array | Operand:
-    """``prepare`` of a weight: its array where the weight is constant, else a tensor that a movement step makes.
+    """``prepare`` a weight: an array if the weight is constant, else a tensor that a movement step makes.
 
-    ``prepare`` may only move elements and fill up with zeros: what it does to the numbers of the elements says where
-    DMA has to bring each. ``what`` ("weight", "bias") goes into the name of the tensor, and ``dtype`` is a computed
-    one's if not the session's.
+    ``prepare`` may only move elements and pad with zeros. It is applied to the elements' numbers, which shows where DMA
+    must bring each. ``what`` ("weight", "bias") goes into the tensor's name. ``dtype`` is the dtype of a computed
+    tensor, if not the session's.
     """
     constant = lowering.constant(value)
     if constant is not None:
@@ -32,7 +32,7 @@ def arrange_parameter(
     source = lowering.operand(value)
     size = prod(source.shape)
     if size >= COUNTED:
-        raise Blocked(f"a computed {what} of {size} elements; up to {COUNTED - 1} are brought into place")
+        raise Blocked(f"a computed {what} of {size} elements; up to {COUNTED - 1} can be rearranged")
     numbers = prepare(np.arange(1, size + 1, dtype=np.float32).reshape(source.shape)).astype(np.int64)
     name = lowering.spare_name(f"{node_name(node)}.{what}")
     whole = View.whole(name, numbers.shape)
@@ -43,18 +43,18 @@ def arrange_parameter(
             put = put.slice(axis, start, count)
         parts.append((View(source.value, region.shape, region.strides, region.offset, size), put))
     step = move_step(name, name, numbers.shape, parts, fill=0.0 if np.any(numbers == 0) else None)
-    step.nodes, step.dtype = [node_name(node)], dtype
+    step.dtype = dtype
     lowering.add(step, [node], f"the computed {what} in the kernel's layout, by DMA", place="dma")
     return Operand(name, numbers.shape)
 
 
 def parameter_name(step: Step, key: str, parameter: Array | Operand) -> WeightName | SourceName:
-    """How a call of the step names what ``arrange_parameter`` gave: as the weight ``key``, or as one of its sources."""
+    """How the step's call names the result of ``arrange_parameter``: the weight ``key``, or one of its sources."""
     return SourceName(step.sources.index(parameter)) if isinstance(parameter, Operand) else WeightName(key)
 
 
 class Region(NamedTuple):
-    """A box of element numbers, from its first index on, and the access pattern that they are."""
+    """A box of element numbers: its corner and shape, and the access pattern that gives the numbers."""
 
     corner: tuple[int, ...]
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class Region(NamedTuple):
 
 
 def affine_regions(numbers: Array, corner: tuple[int, ...] | None = None) -> Iterator[Region]:
-    """Boxes of an array of element numbers (from 1; 0 is nothing) in which they are an access pattern."""
+    """Split an array of element numbers (from 1; 0 is padding) into boxes that one access pattern each can read."""
     corner = corner or (0,) * numbers.ndim
     filled = np.nonzero(numbers)
     if not filled[0].size:

@@ -1,7 +1,7 @@
-"""What operators do to the batch: where it lies in the output, or why rows come together there.
+"""Rules for the batch: where each operator puts it in its output.
 
-A rule gives the output's ``Batch``, and raises ``Mixes`` where an element may depend on another row, on the row's
-place, or on how many rows there are.
+A rule returns the output's ``Batch``. It raises ``Mixes`` if an element may depend on another row, on the row's place,
+or on the number of rows.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from math import prod
 import onnx_ir as ir
 
 from trnrt.importer.rows.batch import Batch, Mixes, Shape, constant_integers, is_same_for_rows, ranges
-from trnrt.importer.values import constant_array, opset_of, paddings, static_shape
+from trnrt.importer.values import constant_array, is_used, opset_of, paddings, static_shape
 
 _PLACES = "its inputs have the batch in different places"
 _BY_PLACE = "what it does to a row depends on the row's place in the batch"
 
 
-# Before opset 13 these take everything from the axis on as one row.
+# Before opset 13 these flatten all dimensions from the axis on into one row.
 _FLATTENING = {"Softmax", "LogSoftmax", "Hardmax"}
-# What stands for "to the end" is beyond any batch.
+# Exporters write "to the end" as a number this large.
 _BEYOND = 2**31 - 1
 
 
-def _only(sources: list[Batch | None]) -> Batch:
-    """The first input, which alone may have the batch."""
+def _sole_batch(sources: list[Batch | None]) -> Batch:
+    """The batch of the first input; Mixes if another input has one."""
     first, *others = sources
     if first is None or any(others):
         raise Mixes("an input other than the first depends on the batch")
@@ -33,10 +33,10 @@ def _only(sources: list[Batch | None]) -> Batch:
 
 
 def _check_places(node: ir.Node, sources: list[Batch | None], made: Batch, outer: int | None = None) -> None:
-    """Mixes where an input without the batch has other values for other rows.
+    """Raise Mixes if an input without the batch has different values for different rows.
 
-    Inputs are broadcast, the last dimensions beside each other: those of ``made``, or its first ``outer`` ones only,
-    with two more in the input.
+    Inputs are broadcast to ``made``, aligned at the last dimension; with ``outer``, to its first ``outer`` dimensions,
+    aligned at the input's third last one.
     """
     for value, batch in zip(node.inputs, sources, strict=True):
         if value is None or batch is not None:
@@ -50,12 +50,12 @@ def _check_places(node: ir.Node, sources: list[Batch | None], made: Batch, outer
 
 
 def reshape(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     return Batch(shape, batch.stride, batch.rows)
 
 
 def elementwise(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    found = {b.moved(shape, len(shape) - len(b.shape) + b.axis) for b in sources if b is not None}
+    found = {b.move_to(shape, len(shape) - len(b.shape) + b.axis) for b in sources if b is not None}
     if len(found) != 1:
         raise Mixes(_PLACES)
     made = found.pop()
@@ -64,29 +64,29 @@ def elementwise(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Bat
 
 
 def expand(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
-    return batch.moved(shape, len(shape) - len(batch.shape) + batch.axis)
+    batch = _sole_batch(sources)
+    return batch.move_to(shape, len(shape) - len(batch.shape) + batch.axis)
 
 
 def by_image(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     if batch.axis != 0:
         raise Mixes("the batch is not dimension 0")
-    if node.op_type == "MaxPool" and any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+    if node.op_type == "MaxPool" and any(map(is_used, node.outputs[1:])):
         raise Mixes("its indices count from the batch's first row")
     if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) != 0:
         raise Mixes("in training it normalizes over the batch")
-    return batch.moved(shape, 0)
+    return batch.move_to(shape, 0)
 
 
 def by_row(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    if len(_only(sources).shape) < 2:
+    if len(_sole_batch(sources).shape) < 2:
         raise Mixes("it takes a tensor of one dimension as one row")
     return by_image(node, sources, shape)
 
 
 def along_axis(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     default = {"Gather": 0, "Split": 0, "ArgMax": 0, "ArgMin": 0}.get(node.op_type, -1)
     rank = len(batch.shape)
     flattens = node.op_type in _FLATTENING and opset_of(node) < 13
@@ -94,15 +94,15 @@ def along_axis(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batc
     if batch.axis >= axis if flattens else batch.axis == axis:
         raise Mixes(f"it works along dimension {axis}, which is the batch's")
     kept = batch.axis if batch.axis < axis or len(shape) == rank else batch.axis + len(shape) - rank
-    return batch.moved(shape, kept)
+    return batch.move_to(shape, kept)
 
 
 def concat(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     present = [batch for batch in sources if batch is not None]
     axis = node.attributes.get_int("axis", 1) % len(shape)
-    if len({(b.axis, b.within) for b in present}) > 1:
+    if len({(b.axis, b.row_step) for b in present}) > 1:
         raise Mixes(_PLACES)
-    made = present[0].moved(shape, present[0].axis)
+    made = present[0].move_to(shape, present[0].axis)
     if made.axis == axis:
         raise Mixes(f"it works along dimension {axis}, which is the batch's")
     _check_places(node, sources, made)
@@ -110,18 +110,18 @@ def concat(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """By constant indices from within a row, or rows of a constant table by the indices that a row holds."""
+    """Constant indices pick within a row; or the indices are the rows, and pick from a constant table."""
     data, indices = sources
     if indices is None or data is not None:
         return along_axis(node, sources, shape)
     table = static_shape(node.inputs[0])
     if table is None:
         raise Mixes("the table it reads has no fixed shape")
-    return indices.moved(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
+    return indices.move_to(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
 
 
 def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     rank = len(batch.shape)
     given = list(node.attributes.get_ints("axes", [])) or constant_integers(node, 1, "axes") or []
     axes = {axis % rank for axis in given} or set(range(rank))
@@ -130,29 +130,29 @@ def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     if batch.axis in axes:
         raise Mixes("it reduces the batch's dimension")
     gone = 0 if len(shape) == rank else len([axis for axis in axes if axis < batch.axis])
-    return batch.moved(shape, batch.axis - gone)
+    return batch.move_to(shape, batch.axis - gone)
 
 
 def centre(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """MeanVarianceNormalization, which takes the batch together with the pixels unless its axes say otherwise."""
-    batch = _only(sources)
+    """MeanVarianceNormalization: its default axes include the batch."""
+    batch = _sole_batch(sources)
     if batch.axis in {axis % len(shape) for axis in node.attributes.get_ints("axes", [0, 2, 3])}:
         raise Mixes("it normalizes over the batch")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def transpose(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     order = list(node.attributes.get_ints("perm", list(reversed(range(len(shape))))))
-    return batch.moved(shape, order.index(batch.axis))
+    return batch.move_to(shape, order.index(batch.axis))
 
 
 def gemm(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     left, right, *others = sources
     if left is None or right is not None or left.axis != (1 if node.attributes.get_int("transA", 0) else 0):
         raise Mixes("the batch is not the rows of its left side")
-    made = left.moved(shape, 0)
-    if others and others[0] is not None and others[0].moved(shape, 2 - len(others[0].shape) + others[0].axis) != made:
+    made = left.move_to(shape, 0)
+    if others and others[0] is not None and others[0].move_to(shape, 2 - len(others[0].shape) + others[0].axis) != made:
         raise Mixes(_PLACES)
     for value in node.inputs[2:3] if others and others[0] is None else []:
         bias = static_shape(value) or ()
@@ -163,12 +163,12 @@ def gemm(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 def matmul(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     ranks = [len(static_shape(value) or ()) for value in node.inputs]
-    outer = len(shape) - sum(rank > 1 for rank in ranks)  # dimensions of the output before those of the matrices
+    outer = len(shape) - sum(rank > 1 for rank in ranks)  # the output's dimensions before those of the matrices
     found = set()
     for side, batch in enumerate(sources):
         if batch is None:
             continue
-        # Counted from the end: a left matrix is summed along its last dimension, a right one along the one before it.
+        # Counted from the end: the sum runs over the last dimension on the left, over the second last on the right.
         place = batch.axis - ranks[side]
         if place == -1 - (side == 1 and ranks[side] > 1):
             raise Mixes("it sums over the batch")
@@ -178,7 +178,7 @@ def matmul(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
             axis = outer if side == 0 else len(shape) - 1
             if None not in sources:
                 raise Mixes("each row meets every other")
-        found.add(batch.moved(shape, axis))
+        found.add(batch.move_to(shape, axis))
     if len(found) != 1:
         raise Mixes(_PLACES)
     made = found.pop()
@@ -188,26 +188,26 @@ def matmul(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
 
 
 def slicing(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """All rows must be meant, not only be there: 5 rows from the start or the end are all of 3, and not of 6."""
-    batch = _only(sources)
+    """The slice must take all rows for any number of rows: ``:5`` takes all of 3, but not all of 6."""
+    batch = _sole_batch(sources)
     for axis, start, end, step in ranges(node, len(shape)):
         to_end = end >= _BEYOND or end == batch.shape[axis]
         if axis == batch.axis and (step != 1 or not to_end or (start != 0 and start > -_BEYOND)):
             raise Mixes(f"it takes {start}:{end}:{step} of dimension {axis}, which is the batch's")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def pad(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     begins, ends = paddings(node, len(shape), partial(constant_integers, node))
-    # One row less at one end and one more at the other keeps their number, and moves each.
+    # One row less at one end and one more at the other keeps their number, but shifts them.
     if begins[batch.axis] or ends[batch.axis]:
         raise Mixes(f"it pads dimension {batch.axis}, which is the batch's")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def resize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     axes = [axis % len(shape) for axis in node.attributes.get_ints("axes", range(len(shape)))]
     if batch.axis in axes:
         place = axes.index(batch.axis)
@@ -220,40 +220,40 @@ def resize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
             region = constant_array(node.inputs[1])
             if region is None or region[place :: len(axes)].tolist() != [0, 1]:
                 raise Mixes("it crops the batch's dimension")
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def quantize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     scale = static_shape(node.inputs[1])
     axis = node.attributes.get_int("axis", 1) % len(shape)
     if scale is None or (prod(scale) > 1 and (axis == batch.axis or len(scale) > 1)):
         raise Mixes(_BY_PLACE)
-    return batch.moved(shape, batch.axis)
+    return batch.move_to(shape, batch.axis)
 
 
 def normalize(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    batch = _only(sources)
+    batch = _sole_batch(sources)
     if batch.axis >= node.attributes.get_int("axis", -1) % len(batch.shape):
         raise Mixes("it normalizes over the batch")
-    made = batch.moved(shape, batch.axis)
+    made = batch.move_to(shape, batch.axis)
     _check_places(node, sources, made)
     return made
 
 
 def extract(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """Columns of a row by constant indices, or entries of a constant table by the indices of the rows."""
+    """Constant indices pick columns of a row; or the rows' indices pick entries of a constant table."""
     data, indices = sources
     if indices is None:
-        batch = _only(sources)
+        batch = _sole_batch(sources)
         if batch.axis == len(batch.shape) - 1:
             raise Mixes("it picks along the batch's dimension")
-        return batch.moved(shape, batch.axis)
+        return batch.move_to(shape, batch.axis)
     if data is not None:
         raise Mixes("both its inputs depend on the batch")
     return Batch(shape, indices.stride, indices.rows)
 
 
 def unknown(_node: ir.Node, _sources: list[Batch | None], _shape: Shape) -> Batch:
-    """Any operator that nobody has thought about."""
+    """An operator without a rule."""
     raise Mixes("what it does to the batch is not known")

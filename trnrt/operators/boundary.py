@@ -1,6 +1,6 @@
-"""The boundary nodes: what the host does with final indices and labels, and with integer inputs.
+"""Boundary nodes, which the host computes: casts and look-ups of final indices and labels, and of integer inputs.
 
-This is the whole list of what does not run on the NeuronCore. None of it is arithmetic on activations.
+No arithmetic on activations runs on the host.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from trnrt.planner.plan import Array
 
 @copying({"Cast": (6, 9, 13, 19, 21, 23, 24, 25, 28)}, values=(), folds=CHEAP | COUNTS)
 def lower_cast(lowering: Lowering, node: ir.Node) -> None:
-    """Between floats: nothing, all of them are the session's dtype. Of a final index: on the host."""
+    """Between floats: no step, as all are stored in the session's dtype. Of a final index: on the host."""
     source = node.inputs[0]
     assert source is not None
     target = ir.DataType(attribute(node, "to", 1))
-    held, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
+    native, kind = {*FLOATS, ir.DataType.BOOL}, source.dtype
     widens = kind in INTEGERS and target in INTEGERS and np.can_cast(kind.numpy(), target.numpy())
-    # Doubles that the core made are in the session's dtype, too; there is no arithmetic with them.
+    # Doubles that the core made are in the session's dtype, too; nothing computes with them.
     computed = not lowering.is_input(source)
     from_double = kind is ir.DataType.DOUBLE and computed and target in FLOATS
-    to_double = target is ir.DataType.DOUBLE and (kind in held or (kind in INTEGERS and computed))
+    to_double = target is ir.DataType.DOUBLE and (kind in native or (kind in INTEGERS and computed))
     if (
         lowering.moves_indices
         and kind in {*FLOATS, ir.DataType.DOUBLE}
         and target in (ir.DataType.INT32, ir.DataType.INT64)
     ):
-        lowering.view(node, source, "indices: the host cuts them off")
+        lowering.view(node, source, "indices: the host truncates them")
     elif lowering.is_on_host(source):
         lowering.run_on_host(node, partial(_cast, dtype=target.numpy()), "converts a final index on the host")
     elif ir.DataType.STRING in (source.dtype, target):
         raise Blocked(
             "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
         )
-    elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in held | INTEGERS)):
+    elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in native | INTEGERS)):
         lowering.view(node, source, "the session's dtype holds it as it is")
-    elif (kind in held and target in INTEGERS) or (kind in held | INTEGERS and target is ir.DataType.BOOL):
+    elif (kind in native and target in INTEGERS) or (kind in native | INTEGERS and target is ir.DataType.BOOL):
         add_cast(lowering, node, target)
     else:
         kinds = f"{kind.name if kind else '?'} to {target.name}"
@@ -84,6 +84,6 @@ def _extract(table: Array, indices: Array) -> Array:
         wrong = indices.max() if indices.min() >= 0 else indices.min()
         raise ModelFileError(
             f"the model looks up number {wrong} in a table of {rows.shape[-1]} labels",
-            hint="Its table of labels is of another model: export it again.",
+            hint="The table of labels belongs to another model: export the model again.",
         )
     return rows[..., indices.reshape(-1)]

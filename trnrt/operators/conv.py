@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.values import input_at
 from trnrt.kernels.conv import conv_room, conv_transpose, grouping, packing, stacking
 from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape
@@ -27,18 +28,18 @@ from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 
 _POOLS = {"MaxPool": "max", "AveragePool": "average"}
-# Bytes of weights that are zero for groups to be one: DMA brings them in about the 5 us that a tensor takes to HBM and
-# back, at some 320 GB/s. Measure the grouped networks (ShuffleNet, MobileNet, EfficientNet) when it changes.
+# Bytes of zero weights that may be added to make groups one: DMA loads them in the 5 us or so that a tensor takes to
+# HBM and back, at some 320 GB/s. Measure the grouped networks (ShuffleNet, MobileNet, EfficientNet) when it changes.
 MOST_ZEROS = 1536 * 1024
-# Bytes a partition of results that the search tries beside the kernel's own: half and a quarter of it, with which pools
-# and stores start earlier, and twice. With up to _FEW_CHANNELS it does not try one tap at a time, and nothing where all
-# products take fewer cycles than _LEAST_CYCLES, about 3 us. Chosen with the search (November 2026), whose budget they
-# share: when they change, search the networks anew (docs/kernels.md, Tuned numbers).
+# Bytes a partition of results that the search tries beside the kernel's own: half and a quarter of it, so that pools
+# and stores start earlier, and twice. With up to _FEW_CHANNELS it does not try one tap at a time. It tries nothing if
+# all products take fewer cycles than _LEAST_CYCLES, about 3 us. Chosen with the search (November 2026), whose budget
+# they share: when they change, search the networks again (docs/kernels.md, Tuned numbers).
 _BAND_BYTES = (8192, 4096, 32768)
 _FEW_CHANNELS = 8
 _LEAST_CYCLES = 8192
 _NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
-# conv2d's own defaults: what equals them is left out of the call.
+# conv2d's own defaults: the call leaves out options that equal them.
 _DEFAULTS = {
     "stride": (1, 1),
     "pads": (0, 0),
@@ -66,7 +67,7 @@ _convolution = partial(
 
 @dataclass(kw_only=True)
 class ImagesStep(Step):
-    """A convolution of either kind; ``weight`` and ``bias`` are prepared, or tensors that are computed and prepared.
+    """A convolution of either kind; ``weight`` and ``bias`` are in the kernel's layout, constants or computed tensors.
 
     A row of pixels (N, C, W) is an image of one row, in HBM.
     """
@@ -83,7 +84,7 @@ class ImagesStep(Step):
         return (*shape[:2], 1, shape[2]) if not position and len(shape) == 3 else shape
 
     def _kernel_call(self, module: str, kernel: str, given: dict[str, Any]) -> Call:
-        """The call, with the options that are not the kernel's own defaults."""
+        """The call, with the options that differ from the kernel's defaults."""
         weight, bias = parameter_name(self, "w", self.weight), parameter_name(self, "b", self.bias)
         return Call(
             module=module,
@@ -96,14 +97,14 @@ class ImagesStep(Step):
         )
 
     def _held_weights(self) -> tuple[str, ...]:
-        """The weights that the kernel takes in SBUF."""
+        """The weights that the kernel reads from SBUF."""
         return ()
 
 
 @dataclass(kw_only=True)
 class ConvStep(ImagesStep):
-    """``pool(act(conv(source, weight) + bias))``; ``size`` is the convolution's (rows, columns) before pooling, and
-    ``itemsize`` what an element of the weights takes on the device."""
+    """``pool(act(conv(source, weight) + bias + added))``; ``size`` is the convolution's (rows, columns) before pooling,
+    ``itemsize`` the bytes of a weight's element on the device."""
 
     size: tuple[int, int]
     itemsize: int
@@ -117,17 +118,16 @@ class ConvStep(ImagesStep):
         return super().hbm_view(position)
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
-        if self.sources[position] == self.added:
-            same = shapes.shape(self.added.value) == self.shape
-            return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
-        same = position == 0 and shapes.shape(self.sources[0].value) == self.sources[0].shape
-        return (Layout.CHANNELS, Layout.HBM) if same and self._on_chip() else (Layout.HBM,)
+        source = self.sources[position]
+        is_image = position == 0 or source == self.added
+        same = shapes.shape(source.value) == (self.shape if source == self.added else source.shape)
+        return (Layout.CHANNELS, Layout.HBM) if is_image and same and self._may_be_on_chip() else (Layout.HBM,)
 
     def writes(self) -> tuple[Layout, ...]:
-        return (Layout.CHANNELS, Layout.HBM) if self._on_chip() else (Layout.HBM,)
+        return (Layout.CHANNELS, Layout.HBM) if self._may_be_on_chip() else (Layout.HBM,)
 
-    def _on_chip(self) -> bool:
-        """Whether the kernel can have its images in SBUF: groups that are computed together must be whole blocks."""
+    def _may_be_on_chip(self) -> bool:
+        """Whether images can be in SBUF: groups that are computed together must be whole blocks."""
         return len(self.shape) == 4 and self._layer.in_blocks
 
     @property
@@ -142,7 +142,7 @@ class ConvStep(ImagesStep):
         return replace(self, shape=(images, *self.shape[1:]), sources=sources, added=added)
 
     def reorder(self, order: list[int]) -> bool:
-        """Make output ``order[k]`` number k, if the weights are constants of one group."""
+        """Make output ``order[k]`` number k, if the weights are constants of one group; return whether they are."""
         if self.groups > 1 or self.added or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return False
         self.weight = self.weight[..., order]
@@ -150,11 +150,10 @@ class ConvStep(ImagesStep):
         return True
 
     def _shape(self, channels: int) -> ConvShape:
-        window = self.window
-        return ConvShape(channels, self.size, window.kernel, window.stride, window.pads, window.dilation)
+        return ConvShape(channels, self.size, **self.window.options)
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
-        """How much is worked on at once, where that makes a difference, and whether taps share the partitions."""
+        """The size of a band of results, if it matters, and whether taps share the partitions."""
         kernel, columns = self.window.kernel, self.shape[0] * self.size[0] * self.size[1]
         cycles = columns * kernel[0] * kernel[1] * blocks_of(self._layer.channels_at_once) * blocks_of(self.shape[1])
         if cycles < _LEAST_CYCLES or replace(self, tuned={})._is_stacked():
@@ -165,13 +164,13 @@ class ConvStep(ImagesStep):
             found["band_bytes"] = sizes
         packs = self.groups == 1 and packing.is_packed(packing.packing(self.channels, kernel, 0))
         if packs and not isinstance(self.weight, Operand):
-            # With few channels one tap after the other takes many times as long.
+            # With few channels, one tap at a time takes many times as long.
             few = self.channels <= _FEW_CHANNELS
             found["way"] = ("taps", "strips") if self._packs and not few else ("packed", "strips")
         return found
 
     def _band_sizes(self) -> tuple[int, ...]:
-        """Those of _BAND_BYTES that fit, and that give other bands than the default and each other."""
+        """Those of _BAND_BYTES that fit; each makes other bands than the default and than the others."""
         shape, pooling = self._shape(self._layer.channels_at_once), _pooling(self.pool_op, self.pool)
         images, rows, cols = self.shape[0], *((1, *self.shape[2:])[-2:])
         bands: dict[conv_room.Steps, int] = {}
@@ -181,7 +180,7 @@ class ConvStep(ImagesStep):
         return tuple(size for size in bands.values() if size)
 
     def _held_weights(self) -> tuple[str, ...]:
-        """Not those of few channels: the kernel arranges them as it packs taps, where that saves time."""
+        """Weights of few channels stay in HBM if packing taps saves time: the kernel arranges them itself."""
         if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return ()
         if self._is_stacked():
@@ -198,7 +197,7 @@ class ConvStep(ImagesStep):
         """Whether the rows of the kernel are stacked on chip."""
         if isinstance(self.weight, Operand) or self.added is not None or self.groups > 1 or len(self.shape) != 4:
             return False
-        if self.tuned:  # conv2d's options, which some images of a batch have as all of them do
+        if self.tuned:  # options of conv2d: some images of a batch are computed like all of them
             return False
         images, outputs = self.shape[:2]
         return stacking.is_worth_stacking(self._shape(self.channels), images, self._image, outputs, self.itemsize)
@@ -210,7 +209,7 @@ class ConvStep(ImagesStep):
         return rows, columns
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """A band of the source if it is not read where it lies, results on their way, and the weights at hand."""
+        """A band of the source (unless read in place), a band of results, and the weights in use."""
         if self.groups > 1 and not held:
             return WORKING_BYTES
         images, outputs = self.shape[:2]
@@ -230,10 +229,7 @@ class ConvStep(ImagesStep):
         given = {
             "channels": self.channels,
             "size": self.size,
-            "kernel": window.kernel,
-            "stride": window.stride,
-            "pads": window.pads,
-            "dilation": window.dilation,
+            **self.window.options,
             "act": self.act,
             "pool": pool.kernel,
             "pool_stride": pool.stride,
@@ -256,16 +252,7 @@ class ConvTransposeStep(ImagesStep):
     """``act(transposed convolution of source with weight + bias)``."""
 
     def call(self, tensors: Tensors) -> Call:
-        window = self.window
-        given = {
-            "channels": self.channels,
-            "kernel": window.kernel,
-            "stride": window.stride,
-            "pads": window.pads,
-            "dilation": window.dilation,
-            "act": self.act,
-            "groups": self.groups,
-        }
+        given = {"channels": self.channels, **self.window.options, "act": self.act, "groups": self.groups}
         return self._kernel_call("conv.conv_transpose", "conv_transpose2d", given)
 
 
@@ -275,7 +262,7 @@ def _pooling(op: str, pool: Window) -> Pooling:
 
 def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) -> bool:
     """Whether conv2d can compute results that are pooled from a convolution of ``size``."""
-    shape = ConvShape(channels, size, window.kernel, window.stride, window.pads, window.dilation)
+    shape = ConvShape(channels, size, **window.options)
     return bool(conv_room.conv_fits(shape, _pooling("max", pool)))
 
 
@@ -294,27 +281,27 @@ class _Layer:
 
     @property
     def channels_at_once(self) -> int:
-        """Channels that are on the partitions, or in their blocks, at once."""
+        """Channels that are on the partitions, or in blocks of them, at once."""
         return self.channels // self.groups * self.together
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the groups that are computed as one have whole blocks of channels, and make whole ones."""
+        """Whether the groups that are computed as one read and make whole blocks of channels."""
         made = self.outputs // self.groups * self.together
         return self.together == self.groups or not (
             self.channels_at_once % weights.PARTITIONS or made % weights.PARTITIONS
         )
 
     def dense(self, itemsize: int) -> _Layer:
-        """The layer as one group, with zeros where an output does not see a channel, if these take little: what is
-        between steps can stay in SBUF then."""
+        """The layer as one group, with zeros where an output does not read a channel, if these are few: then tensors
+        between steps can stay in SBUF."""
         taps = self.kernel[0] * self.kernel[1]
         zeros = (self.channels - self.channels_at_once) * self.outputs * taps * itemsize
         return self if self.in_blocks or zeros > MOST_ZEROS else replace(self, groups=1)
 
 
 def _layer(lowering: Lowering, node: ir.Node, transposed: bool) -> _Layer:
-    """The sizes that the shapes of a node's source and weight (O, C, KH, KW), or (C, O, KH, KW), give."""
+    """The sizes of a node, from its source and weight (O, C, KH, KW), or (C, O, KH, KW)."""
     source, weight = node.inputs[0], node.inputs[1]
     assert source is not None and weight is not None
     shape, seen = lowering.shape(weight), lowering.shape(source)
@@ -333,7 +320,7 @@ def _layer(lowering: Lowering, node: ir.Node, transposed: bool) -> _Layer:
 def _parameters(
     lowering: Lowering, node: ir.Node, layer: _Layer, transposed: bool
 ) -> tuple[Array | Operand, Array | Operand]:
-    """Weight and bias as the kernels want them: constants, or tensors that a movement step makes."""
+    """Weight and bias in the kernels' layout: constants, or tensors that a movement step makes."""
     groups = int(attribute(node, "group", 1))
     together = groups if layer.groups == 1 else layer.together
 
@@ -346,7 +333,7 @@ def _parameters(
     assert value is not None
     weight = arrange_parameter(lowering, node, value, prepare_weight, "weight")
     columns = partial(weights.columns, each=layer.together * layer.outputs // layer.groups)
-    added = node.inputs[2] if len(node.inputs) > 2 else None
+    added = input_at(node, 2)
     if added is None:
         return weight, columns(np.zeros(layer.outputs, np.float32))
     return weight, arrange_parameter(lowering, node, added, columns, "bias", "float32")
@@ -358,7 +345,7 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     layer = _layer(lowering, node, False)
     source = lowering.operand(node.inputs[0])
     shape = lowering.shape(node.outputs[0])
-    window = read_window(node, layer.kernel, source.shape[2:], shape[2:])
+    window = read_window(node, layer.kernel, len(shape) - 2)
     size = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
     dense = layer.dense(as_dtype(lowering.dtype).itemsize)
     if _fits(dense.channels_at_once, size, window, _NO_POOL):
@@ -371,7 +358,7 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     pool_op, pool, pooling = _following_pool(lowering, nodes, layer.channels_at_once, size, window)
     nodes += pooling
     if pooling and act == "none" and pool_op == "max":
-        # Every activation here is monotonic: the largest of the activated is the activated largest.
+        # Every activation here is monotonic: it gives the same before and after a maximum.
         act, activation = next_activation(lowering, nodes[-1].outputs[0], node)
         nodes += activation
     added, adding = (None, []) if pooling or act != "none" or layer.groups > 1 else following_sum(lowering, node)
@@ -380,7 +367,6 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
         nodes += [*adding, *activation]
     step = ConvStep(
         name=node_name(node),
-        nodes=[node_name(n) for n in nodes],
         sources=[source, *(p for p in (added, weight, bias) if isinstance(p, Operand))],
         output=value_name(nodes[-1].outputs[0]),
         shape=lowering.shape(nodes[-1].outputs[0]),
@@ -412,7 +398,7 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     layer = _layer(lowering, node, True)
     source = lowering.operand(node.inputs[0])
     window = read_transposed(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
-    taps = conv_transpose.Taps(window.kernel, window.stride, window.pads, window.dilation)
+    taps = conv_transpose.Taps(**window.options)
     if not conv_transpose.transpose_fits(layer.channels_at_once, taps):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, True)
@@ -420,7 +406,6 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     nodes = [node, *activation]
     step = ConvTransposeStep(
         name=node_name(node),
-        nodes=[node_name(n) for n in nodes],
         sources=[source, *(p for p in (weight, bias) if isinstance(p, Operand))],
         output=value_name(nodes[-1].outputs[0]),
         shape=lowering.shape(nodes[-1].outputs[0]),
@@ -437,7 +422,7 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
 def _following_pool(
     lowering: Lowering, nodes: list[ir.Node], channels: int, size: tuple[int, int], window: Window
 ) -> tuple[str, Window, list[ir.Node]]:
-    """The pooling that can be computed in the same pass; a note says why one was left out."""
+    """The pooling that can be computed in the same pass; a note says why one is not fused."""
     value = nodes[-1].outputs[0]
     follower, why_not = lowering.sole_consumer(value)
     pools = [reader for reader, _ in value.uses() if reader.op_type in _POOLS and reader.domain == ""]
@@ -449,9 +434,9 @@ def _following_pool(
         except Blocked:
             return "max", _NO_POOL, []  # its own lowering says why
         if not _fits(channels, size, window, pool):
-            why_not = "what one pooled result needs does not fit SBUF"
+            why_not = "the input of one pooled result does not fit SBUF"
         elif not counts_alike(lowering, follower):
-            why_not = "its windows at the edges are averages of less than others"
+            why_not = "its windows at the edges are averages of fewer elements"
         else:
             return _POOLS[follower.op_type], pool, [follower]
     for reader in pools:

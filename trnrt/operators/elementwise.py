@@ -9,17 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.values import input_at
 from trnrt.operators import batch, order, record, shapes
 from trnrt.operators.bounds.case import Array, Case, exact
-from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
+from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration
 from trnrt.planner.lowering.refusals import LATER
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute
 
 # -- errors ------------------------------------------------------------------------------------------
-# The slope is a difference quotient over the error itself, or, where that is smaller, over the step at which a quotient
-# in float32 is most exact: the square root of the unit roundoff, relative to the element.
+# The slope is a difference quotient. Its step is the error itself, but at least the step at which a float32 quotient is
+# most exact: the square root of the unit roundoff, relative to the element.
 
 _STEP = float(np.sqrt(SUMS))
 
@@ -32,35 +33,34 @@ def bound_piecewise(case: Case) -> list[Array]:
 
 
 def bound_arithmetic(case: Case) -> list[Array]:
-    """A handful of operations that are rounded as arithmetic is."""
-    return [_carry_error(case) + of_operation() * np.abs(case.y)]
+    """A few arithmetic operations."""
+    return [_carry_error(case) + operation_bound() * np.abs(case.y)]
 
 
 def bound_exponential(case: Case) -> list[Array]:
-    """The argument is reduced first, and its rounding is a relative error of the result."""
-    return [_carry_error(case) + (of_function() + of_operation() * np.abs(case.x)) * np.abs(case.y)]
+    """The argument is reduced first, whose rounding is a relative error of the result."""
+    return [_carry_error(case) + (function_bound() + operation_bound() * np.abs(case.x)) * np.abs(case.y)]
 
 
 def bound_function(case: Case) -> list[Array]:
     """Functions whose error is relative to their result."""
-    return [_carry_error(case) + of_function() * np.abs(case.y)]
+    return [_carry_error(case) + function_bound() * np.abs(case.y)]
 
 
 def bound_of_one(case: Case) -> list[Array]:
-    """Functions that are made of numbers near 1, whose rounding stays where these cancel."""
-    return [_carry_error(case) + of_function() * np.maximum(np.abs(case.y), 1)]
+    """Functions computed from numbers near 1, whose rounding errors stay when these cancel."""
+    return [_carry_error(case) + function_bound() * np.maximum(np.abs(case.y), 1)]
 
 
 def bound_gate(case: Case) -> list[Array]:
-    """The argument times a number in [0, 1] that is as exact as 1."""
-    return [_carry_error(case) + of_function() * np.abs(case.x)]
+    """The argument times a number in [0, 1], whose error is that of a number near 1."""
+    return [_carry_error(case) + function_bound() * np.abs(case.x)]
 
 
 @exact
 def bound_step_function(case: Case) -> list[Array]:
-    """Exact but for what lies within the error of a step."""
-    up, down = (case.first(case.x + sign * case.e) for sign in (1, -1))
-    return [np.maximum(np.abs(up - case.y), np.abs(down - case.y))]
+    """Exact, except within the argument's error of a step."""
+    return [_reach(case, case.e)]
 
 
 def bound_sum(case: Case) -> list[Array]:
@@ -74,78 +74,78 @@ def bound_sum(case: Case) -> list[Array]:
 
 def bound_multiplication(case: Case) -> list[Array]:
     """Each factor's error times the other factor."""
-    a, b, ea, eb = *_sides(case), case.error(0), case.error(1)
-    return [np.abs(a) * eb + np.abs(b) * ea + ea * eb + of_operation() * np.abs(case.y)]
+    (a, ea), (b, eb) = _sides(case)
+    return [np.abs(a) * eb + np.abs(b) * ea + ea * eb + operation_bound() * np.abs(case.y)]
 
 
 def bound_division(case: Case) -> list[Array]:
-    """The dividend's error and the quotient's share of the divisor's, over the smallest that the divisor may be."""
-    _, b = _sides(case)
-    ea, eb = case.error(0), case.error(1)
-    smallest = np.maximum(np.abs(b) - eb, np.abs(b) * _STEP)
-    return [(ea + np.abs(case.y) * eb) / smallest + of_operation() * np.abs(case.y)]
+    """The dividend's error plus the quotient times the divisor's, over the smallest possible divisor."""
+    (_, ea), (b, eb) = _sides(case)
+    return [(ea + np.abs(case.y) * eb) / _smallest(b, eb) + operation_bound() * np.abs(case.y)]
 
 
 def bound_prelu(case: Case) -> list[Array]:
-    """The slope counts where the number is negative, or may be."""
-    x, slope = _sides(case)
-    by_slope = np.where(x - case.error(0) < 0, case.size * case.error(1), 0)
-    return [case.error(0) * np.maximum(1, np.abs(slope)) + by_slope + of_operation() * np.abs(case.y)]
+    """The slope's error counts if the number is negative, or may be."""
+    (x, e), (slope, slope_error) = _sides(case)
+    by_slope = np.where(x - e < 0, case.size * slope_error, 0)
+    return [e * np.maximum(1, np.abs(slope)) + by_slope + operation_bound() * np.abs(case.y)]
 
 
 @exact
 def bound_extreme(case: Case) -> list[Array]:
-    """The largest of the errors."""
+    """The largest of the inputs' errors; for truths, 1 if an input is in doubt."""
     errors = [np.broadcast_to(case.error(k), case.y.shape) for k in range(len(case.inputs))]
     return [np.max(errors, axis=0)]
 
 
 def bound_remainder(case: Case) -> list[Array]:
-    """``a - n * b`` with a whole n; by one b more where the quotient may be on either side of a whole number."""
-    a, b = _sides(case)
-    ea, eb = case.error(0), case.error(1)
+    """``a - n * b`` with a whole n; off by one more b if the quotient may be on either side of a whole number."""
+    (a, ea), (b, eb) = _sides(case)
     quotient = a / b
-    of_quotient = (ea + np.abs(quotient) * eb) / np.maximum(np.abs(b) - eb, np.abs(b) * _STEP)
+    of_quotient = (ea + np.abs(quotient) * eb) / _smallest(b, eb)
     near = np.abs(quotient - np.round(quotient)) <= of_quotient + 2 * SUMS * np.abs(quotient)
-    moved = ea + np.abs(quotient) * eb + of_operation() * np.abs(a)
+    moved = ea + np.abs(quotient) * eb + operation_bound() * np.abs(a)
     return [moved + np.where(near, np.abs(b) + eb, 0)]
 
 
 def bound_corners(case: Case) -> list[Array]:
-    """The operator at the ends of what both sides may be."""
+    """The operator at the ends of both sides' ranges."""
     size = np.abs(case.y) * (1 + np.abs(np.log(np.maximum(np.abs(case.y), np.float32(1e-30)))))
-    return [_corners(case) + of_function() * size]
+    return [_corners(case) + function_bound() * size]
 
 
 @exact
 def bound_comparison(case: Case) -> list[Array]:
-    """In doubt where the sides are closer than their errors."""
-    a, b = _sides(case)
-    doubt = case.error(0) + case.error(1)
+    """In doubt if the sides are closer than their errors."""
+    (a, ea), (b, eb) = _sides(case)
+    doubt = ea + eb
     close = (doubt > 0) & (np.abs(a.astype(np.float32) - b.astype(np.float32)) <= doubt)
     return [np.where(close, np.float32(1), np.float32(0))]
 
 
 @exact
-def bound_logical(case: Case) -> list[Array]:
-    """In doubt where a side is."""
-    sides = [np.broadcast_to(case.error(k), case.y.shape) for k in range(len(case.inputs))]
-    return [np.max(sides, axis=0)]
-
-
-@exact
 def bound_choose(case: Case) -> list[Array]:
-    """Either side's error, and the distance of the sides where the condition is in doubt."""
-    condition, x, y = case.inputs
-    assert condition is not None and x is not None and y is not None
-    kept = np.where(condition, case.error(1), case.error(2))
-    return [kept + np.where(case.error(0) > 0, np.abs(x - y), 0)]
+    """The chosen side's error, plus the distance of the sides if the condition is in doubt."""
+    kept = np.where(case.x, case.error(1), case.error(2))
+    return [kept + np.where(case.error(0) > 0, np.abs(case.required_input(1) - case.required_input(2)), 0)]
 
 
-def _sides(case: Case) -> tuple[Array, Array]:
-    a, b = case.inputs[:2]
-    assert a is not None and b is not None
-    return a, b
+def _sides(case: Case) -> list[tuple[Array, Array]]:
+    """The first two inputs, each with its error."""
+    return [(case.required_input(k), case.error(k)) for k in (0, 1)]
+
+
+def _smallest(divisor: Array, error: Array) -> Array:
+    """The smallest magnitude that a divisor may have."""
+    smallest: Array = np.maximum(np.abs(divisor) - error, np.abs(divisor) * _STEP)
+    return smallest
+
+
+def _reach(case: Case, width: Array) -> Array:
+    """How far the result may move if the first input moves by ``width``."""
+    up, down = (case.first(case.x + sign * width) for sign in (1, -1))
+    apart: Array = np.maximum(np.abs(up - case.y), np.abs(down - case.y))
+    return apart
 
 
 def _carry_error(case: Case) -> Array:
@@ -153,20 +153,18 @@ def _carry_error(case: Case) -> Array:
     if not np.any(case.e):
         return np.zeros(case.y.shape, np.float32)
     width = np.maximum(case.e, np.float32(_STEP) * np.abs(case.x))
-    up, down = (case.first(case.x + sign * width) for sign in (1, -1))
-    apart: Array = np.maximum(np.abs(up - case.y), np.abs(down - case.y))
+    apart = _reach(case, width)
     share: Array = np.divide(case.e, width, out=np.zeros_like(width), where=width > 0)
-    # Where a function ends within the error, nothing bounds it.
+    # No bound if the function is undefined within the error.
     return np.where(case.e == 0, np.float32(0), np.where(np.isnan(apart), np.float32(np.inf), apart * share))
 
 
 def _corners(case: Case) -> Array:
     """The largest distance of the four corners from the result."""
-    a, b = _sides(case)
-    ea, eb = case.error(0), case.error(1)
-    if not np.any(ea) and not np.any(eb):
-        return np.zeros(case.y.shape, np.float32)
+    (a, ea), (b, eb) = _sides(case)
     apart = np.zeros(case.y.shape, np.float32)
+    if not np.any(ea) and not np.any(eb):
+        return apart
     for up, left in product((1, -1), repeat=2):
         made = case.first((a + up * ea).astype(np.float32), (b + left * eb).astype(np.float32))
         apart = np.maximum(apart, np.abs(made - case.y))
@@ -177,9 +175,9 @@ def _corners(case: Case) -> Array:
 
 
 class Element(NamedTuple):
-    """An operator that is one operation, and what of its record differs from the others': see ``_declare``.
+    """An operator that is one operation, and the facets in which its record differs from the others: see ``_declare``.
 
-    ``parameters`` of the operation are attributes, each with ONNX's default.
+    ``parameters``: the attributes that the operation takes, each with ONNX's default.
     """
 
     operation: str
@@ -217,8 +215,8 @@ _UNARY = {
     "Softsign": Element("softsign", (6, 22), bound_function, CHEAP),
     "Mish": Element("mish", (18, 22), bound_gate, CHEAP),
     "HardSwish": Element("hard_swish", (14, 22), bound_gate, CHEAP),
-    "Not": Element("not", (6,), bound_logical, CHEAP),
-    "IsNaN": Element("is_nan", (9, 13, 20), bound_logical, CHEAP),
+    "Not": Element("not", (6,), bound_extreme, CHEAP),
+    "IsNaN": Element("is_nan", (9, 13, 20), bound_extreme, CHEAP),
     "Sin": Element("sin", (7, 22), bound_of_one, CHEAP),
     "Cos": Element("cos", (7, 22), bound_of_one, CHEAP),
     "LeakyRelu": Element("leaky_relu", (6, 16), bound_arithmetic, CHEAP, (("alpha", 0.01),)),
@@ -285,19 +283,15 @@ def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
 
 @_elementwise({"Clip": (6, 11, 12, 13)}, order=order.unary, bound=bound_piecewise, values=(1, 2), folds=CHEAP)
 def lower_clip(lowering: Lowering, node: ir.Node) -> None:
-    """Each element, but no less than min and no more than max; either may be missing. Attributes before opset 11."""
+    """Each element, limited to [min, max]; either may be missing. Attributes before opset 11."""
     program = Program()
     value: Term = program.source(lowering.operand(node.inputs[0], short_integers=True))
     if lowering.opset < 11:
         low, high = (float(attribute(node, key, default)) for key, default in (("min", -np.inf), ("max", np.inf)))
         limits: list[Term | None] = [low if np.isfinite(low) else None, high if np.isfinite(high) else None]
     else:
-        limits = [
-            term(lowering, program, node.inputs[k], integers=True)
-            if k < len(node.inputs) and node.inputs[k] is not None
-            else None
-            for k in (1, 2)
-        ]
+        given = (input_at(node, position) for position in (1, 2))
+        limits = [None if limit is None else term(lowering, program, limit, integers=True) for limit in given]
     for name, limit in zip(("maximum", "minimum"), limits, strict=True):
         if limit is not None:
             value = program.apply(name, value, limit)
@@ -316,16 +310,16 @@ _BINARY = {
     "Div": Element("divide", (6, 7, 13, 14), bound_division, CHEAP | COUNTS),
     "Pow": Element("power", (6, 7, 12, 13, 15), bound_corners, CHEAP),
 }
-# These compare, choose and combine truth: exact for short integers, too.
+# Comparisons and logic: exact for short integers, too.
 _CHOOSING = {
     "Greater": Element("greater", (6, 7, 9, 13), bound_comparison, CHEAP | COUNTS),
     "GreaterOrEqual": Element("greater_equal", (12, 16), bound_comparison, CHEAP),
     "Less": Element("less", (6, 7, 9, 13), bound_comparison, CHEAP | COUNTS),
     "LessOrEqual": Element("less_equal", (12, 16), bound_comparison, CHEAP),
     "Equal": Element("equal", (6, 7, 11, 13, 19), bound_comparison, CHEAP | COUNTS),
-    "And": Element("and", (6, 7), bound_logical, CHEAP),
-    "Or": Element("or", (6, 7), bound_logical, CHEAP),
-    "Xor": Element("xor", (6, 7), bound_logical, CHEAP),
+    "And": Element("and", (6, 7), bound_extreme, CHEAP),
+    "Or": Element("or", (6, 7), bound_extreme, CHEAP),
+    "Xor": Element("xor", (6, 7), bound_extreme, CHEAP),
 }
 _VARIADIC = {
     "Max": Element("maximum", (6, 8, 12, 13), bound_extreme, CHEAP | COUNTS),
@@ -362,7 +356,7 @@ def lower_variadic(lowering: Lowering, node: ir.Node) -> None:
     integers = node.op_type in ("Max", "Min")
     program = Program()
     terms = [term(lowering, program, value, integers=integers) for value in node.inputs]
-    # A number on either side of an operation, but not on both: tensors come first.
+    # An operation takes a number on one side, but not on both: tensors come first.
     result, *others = sorted(terms, key=lambda each: not isinstance(each, Register))
     for other in others:
         result = program.apply(_VARIADIC[node.op_type].operation, result, other)
@@ -387,7 +381,7 @@ def lower_where(lowering: Lowering, node: ir.Node) -> None:
 
 @_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bound_remainder, folds=CHEAP | COUNTS)
 def lower_mod(lowering: Lowering, node: ir.Node) -> None:
-    """The rest of a division of floats, with the sign of the dividend."""
+    """The remainder of a division of floats, with the sign of the dividend."""
     if not attribute(node, "fmod", 0):
         raise Blocked("fmod=0, which is for integers", "the NeuronCore computes in floats")
     program = Program()

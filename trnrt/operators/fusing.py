@@ -1,4 +1,4 @@
-"""What several lowering functions do after their own node: take the following bias or activation along."""
+"""Fusion that several lowering functions share: with the activation or the sum that follows their node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ACTIVATIONS = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
 
 
 def next_activation(lowering: Lowering, value: ir.Value, into: ir.Node) -> tuple[str, list[ir.Node]]:
-    """The activation that follows ``value``, and its node: ("none", []) where there is none to fuse."""
+    """The activation that follows ``value``, and its node; ("none", []) if there is none to fuse."""
     follower, why_not = lowering.sole_consumer(value)
     if follower is not None and follower.domain == "" and follower.op_type in ACTIVATIONS:
         return ACTIVATIONS[follower.op_type], [follower]
@@ -24,9 +24,9 @@ def next_activation(lowering: Lowering, value: ir.Value, into: ir.Node) -> tuple
 
 
 def following_sum(lowering: Lowering, node: ir.Node) -> tuple[Operand | None, list[ir.Node]]:
-    """What an Add after ``node`` adds to its result, if that is there already and of the same shape, and that Add.
+    """The tensor that an Add after ``node`` adds to its result, and that Add; (None, []) if there is none to fuse.
 
-    Of two results that are added the one computed last takes the other along; (None, []) where there is none.
+    The tensor must be computed already, and have the result's shape: of two results, the later one's step adds both.
     """
     value = node.outputs[0]
     follower, _ = lowering.sole_consumer(value)

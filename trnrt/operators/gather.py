@@ -1,4 +1,4 @@
-"""Gather: by constant indices, or by those that an input of the model holds, as an embedding does."""
+"""Gather: by constant indices, or by those in an input of the model, as embeddings do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.operators import batch
-from trnrt.operators.movement import add_move, can_move, moves, take
+from trnrt.operators.movement import add_take, can_move, moves
 from trnrt.operators.record import CHEAP, COUNTS, Index
 from trnrt.planner.lowering.refusals import FALLBACK
 from trnrt.planner.lowering.row_numbers import row_numbers
@@ -23,7 +23,7 @@ from trnrt.planner.steps import Call, Operand, Step, Tensors
 
 @dataclass(kw_only=True)
 class GatherStep(Step):
-    """Rows of ``sources[1]`` (V, C), by the numbers of ``sources[0]`` (R, 1)."""
+    """Rows of ``sources[1]`` (V, C), by the row numbers in ``sources[0]`` (R, 1)."""
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         return self.shape if position is None else self.sources[position].shape
@@ -34,7 +34,7 @@ class GatherStep(Step):
 
 @moves({"Gather": (6, 11, 13)}, batch=batch.gather, values=Index(1), folds=CHEAP | COUNTS)
 def lower_gather(lowering: Lowering, node: ir.Node) -> None:
-    """Constant indices are access patterns, one for each run of them; by those of an input DMA looks rows up."""
+    """Constant indices become access patterns, one for each run; by indices from an input, DMA looks rows up."""
     view = can_move(lowering, node.inputs[0])
     picked = lowering.constant(node.inputs[1])
     axis = attribute(node, "axis", 0) % len(view.shape)
@@ -44,38 +44,27 @@ def lower_gather(lowering: Lowering, node: ir.Node) -> None:
         return
     if np.any(picked < -size) or np.any(picked >= size):
         raise Blocked(f"an index outside the {size} elements of dimension {axis}")
-    shape = lowering.shape(node.outputs[0])
-    flat = (*view.shape[:axis], picked.size, *view.shape[axis + 1 :])
-    runs = take(view, axis, (picked % size).reshape(-1))
-    why = "constant indices: an access pattern for each run of them"
-    if len(runs) == 1:
-        other = runs[0][0].reshape(shape)
-        if other is not None:
-            lowering.add_view(node, node.outputs[0], other, why)
-            return
-    whole = View.whole(value_name(node.outputs[0]), flat)
-    add_move(lowering, node, [(taken, whole.slice(axis, start, count)) for taken, start, count in runs], why)
+    indices = (picked % size).reshape(-1)
+    add_take(lowering, node, view, axis, indices, "constant indices: an access pattern for each run of them")
 
 
 def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
-    """Rows of the tensor, the dimension that is picked from first, by numbers that the host checks and hands over."""
+    """Look rows up by numbers that the host checks. The tensor's ``axis`` becomes its first dimension."""
     indices, made = node.inputs[1], node.outputs[0]
     if indices is None or indices.dtype not in INTEGERS or not lowering.is_input(indices):
-        raise Blocked("the indices are computed", f"constants, and inputs of the model, can be indices; {FALLBACK}")
+        raise Blocked("the indices are computed", f"indices must be constants or inputs of the model; {FALLBACK}")
     rest = [d for d in range(len(view.shape)) if d != axis]
     sizes = tuple(view.shape[d] for d in rest)
     table = lowering.operand_of(view.permute((axis, *rest)))
     numbers = _row_numbers(lowering, node, indices, view.shape[axis])
     step = GatherStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[numbers, Operand(table.value, (view.shape[axis], prod(sizes)))],
         output=value_name(made) if axis == 0 else lowering.spare_name(f"{value_name(made)}.rows"),
         shape=(numbers.shape[0], prod(sizes)),
     )
     lowering.add(step, [node], "DMA looks rows up by numbers that the host has checked", place="dma")
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
     if axis:
         picked = lowering.shape(indices)
         before, after = range(len(picked), len(picked) + axis), range(len(picked) + axis, len(picked) + len(sizes))

@@ -1,4 +1,4 @@
-"""Gemm and MatMul: by the linear kernels where the weights are constant, else by that of two computed factors."""
+"""Gemm and MatMul: by the linear kernels if the weights are constant, else by the kernel of two computed factors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.values import input_at
 from trnrt.kernels import linear
 from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.operators import batch, order, shapes
@@ -24,11 +25,11 @@ from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
 
-# Bytes a partition of a bias that is brought in ahead for every row of the batch: as much as one transfer of weights
-# (prefetching.PIECE_BYTES), as the first product waits for it. A wider bias the kernel spreads over the rows itself.
+# Bytes a partition of a bias that is loaded ahead for every row of the batch: as much as one transfer of weights
+# (prefetching.PIECE_BYTES), as the first product waits for it. The kernel itself spreads a wider bias over the rows.
 _BIAS_BYTES = 8 * 1024
 # Bytes a partition of a load that the search tries beside the kernel's own WEIGHT_BYTES: twice, half and a quarter of
-# it. Each more costs a trial: search the networks anew when they change (docs/kernels.md, Tuned numbers).
+# it. Each costs a trial: search the networks again when they change (docs/kernels.md, Tuned numbers).
 _LOAD_BYTES = (32768, 8192, 4096)
 
 
@@ -36,7 +37,7 @@ _LOAD_BYTES = (32768, 8192, 4096)
 class LinearStep(Step):
     """``act(source @ weight + bias)`` with weight (F, O) and bias (O,).
 
-    ``prepared``: weights as the kernels want them, by step and positions; it takes seconds to lay out large ones.
+    ``prepared``: weights in the kernels' layout, by step and positions; laying out large ones takes seconds.
     """
 
     weight: Array
@@ -96,15 +97,15 @@ class LinearStep(Step):
         return self.prepared[self.name, positions]
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
-        """In what loads weights come that do not fit one."""
+        """The size of loads, if the weights need several."""
         each = linear.weight_bytes(
             self.weight.shape[0], self.weight.shape[1], 2
-        )  # of 16 bits: what is offered depends on no dtype
+        )  # in 16 bits: the offer must not depend on the dtype
         sizes = tuple(size for size in _LOAD_BYTES if size < each)
         return {"load_bytes": sizes} if each > linear.WEIGHT_BYTES else {}
 
     def _bias_rows(self) -> int:
-        """On how many partitions the bias of a result with the batch on the partitions is: all, if that is little."""
+        """Partitions that hold the bias if the batch is on the partitions: those of all rows, if that takes little."""
         rows, outputs = self.shape
         return rows if rows <= PARTITIONS and outputs * 4 <= _BIAS_BYTES else 1
 
@@ -115,7 +116,7 @@ class LinearStep(Step):
 
 
 def _bias_row(bias: Array, outputs: int) -> Array | None:
-    """A bias that is one number an output, as (O,); None for any other shape."""
+    """A bias with one number an output, as (O,); None for any other shape."""
     if bias.size == 1:
         return np.full(outputs, bias.reshape(()), np.float32)
     if bias.shape[-1:] == (outputs,) and bias.size == outputs:
@@ -128,15 +129,15 @@ _product = partial(Declaration, order=order.keep_order, values=(), folds=SMALL)
 
 @_product({"Gemm": (6, 7, 9, 11, 13)}, batch=batch.gemm, bound=sums.gemm, shapes=shapes.gemm)
 def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
-    """Y = alpha * A @ B + beta * C; what the product's kernel can't add is added in a step of its own."""
+    """Y = alpha * A @ B + beta * C; a step of its own adds what the product's kernel can't add."""
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
     left = _matrix(lowering, node, 0, "transA")
-    added = node.inputs[2] if len(node.inputs) > 2 else None
+    added = input_at(node, 2)
     constant, factor = lowering.constant(node.inputs[1]), lowering.constant(added)
     row = None
     if constant is not None:
         weight = (constant.T if attribute(node, "transB", 0) else constant).astype(np.float32, copy=False)
-        # Half a gigabyte in a large net: not copied for nothing.
+        # A copy may take half a gigabyte.
         weight = weight if alpha == 1.0 else weight * np.float32(alpha)
         row = np.zeros(weight.shape[1], np.float32) if added is None else None
         if factor is not None:
@@ -146,7 +147,7 @@ def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
             return
         product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
         row = np.zeros(weight.shape[1], np.float32)
-        step: Step = linear_step([node], lowering.operand_of(left), product, weight, row, "none")
+        step: Step = linear_step(node, lowering.operand_of(left), product, weight, row)
         alpha = 1.0
     else:
         right = _matrix(lowering, node, 1, "transB")
@@ -155,7 +156,6 @@ def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
             return
         product = lowering.spare_name(f"{value_name(node.outputs[0])}.product")
         step = product_step(lowering, node_name(node), left, right, product, (left.shape[0], right.shape[1]))
-    step.nodes = [node_name(node)]
     lowering.add(step, [node], "")
     _add_scaled(lowering, node, Operand(product, lowering.shape(node.outputs[0])), alpha, added, beta)
     name = lowering.reports[node_name(node)].step
@@ -164,7 +164,7 @@ def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _matrix(lowering: Lowering, node: ir.Node, position: int, turned: str) -> View:
-    """A or B of a Gemm, turned if the attribute says so."""
+    """A or B of a Gemm, transposed if the attribute says so."""
     view = lowering.view_of(node.inputs[position])
     if len(view.shape) != 2:
         raise Blocked(f"{'AB'[position]} has {len(view.shape)} dimensions; Gemm takes matrices")
@@ -208,17 +208,16 @@ def lower_matmul(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _add_product(lowering: Lowering, node: ir.Node, left: View, right: View) -> None:
-    """The step of a product of two computed tensors, and of the activation that follows it."""
+    """Append the step of a product of two computed tensors, with the activation that follows it."""
     act, activation = next_activation(lowering, node.outputs[0], node)
     nodes = [node, *activation]
     made = nodes[-1].outputs[0]
     step = product_step(lowering, node_name(node), left, right, value_name(made), lowering.shape(made), act)
-    step.nodes = [node_name(n) for n in nodes]
     lowering.add(step, nodes, "products of matrices on the tensor engine")
 
 
 def _following_bias(lowering: Lowering, node: ir.Node, outputs: int) -> tuple[Array, list[ir.Node]]:
-    """The bias that an Add after ``node`` brings, and that Add; a note says why one was left out."""
+    """The bias that an Add after ``node`` adds, and that Add; a note says why one is not fused."""
     product = node.outputs[0]
     follower, why_not = lowering.sole_consumer(product)
     for reader, _ in product.uses():
@@ -234,7 +233,7 @@ def _following_bias(lowering: Lowering, node: ir.Node, outputs: int) -> tuple[Ar
 
 
 def _added_row(lowering: Lowering, node: ir.Node, product: ir.Value, outputs: int) -> Array | None:
-    """What ``node`` adds to ``product``, if that is a constant of one number an output."""
+    """The constant that ``node`` adds to ``product``, if it has one number an output."""
     if node.op_type != "Add" or node.domain != "":
         return None
     other = node.inputs[1] if node.inputs[0] is product else node.inputs[0]
@@ -247,18 +246,19 @@ def _added_row(lowering: Lowering, node: ir.Node, product: ir.Value, outputs: in
 def _add_linear(lowering: Lowering, nodes: list[ir.Node], source: Operand, weight: Array, bias: Array) -> None:
     act, more = next_activation(lowering, nodes[-1].outputs[0], nodes[0])
     nodes = nodes + more
-    step = linear_step(nodes, source, value_name(nodes[-1].outputs[0]), weight, bias, act)
+    step = linear_step(nodes[0], source, value_name(nodes[-1].outputs[0]), weight, bias, act)
     step.prepared = lowering.prepared
     lowering.add(step, nodes, "a matrix product on the tensor engine")
 
 
-def linear_step(nodes: list[ir.Node], source: Operand, output: str, weight: Array, bias: Array, act: str) -> LinearStep:
-    """The step that makes ``output`` of the rows of ``source`` by a constant weight."""
+def linear_step(
+    node: ir.Node, source: Operand, output: str, weight: Array, bias: Array, act: str = "none"
+) -> LinearStep:
+    """The step that multiplies the rows of ``source`` by a constant weight."""
     if weight.shape[0] > MAX_FEATURES:
         raise Blocked(f"rows of {weight.shape[0]} features; the kernel holds {MAX_FEATURES}")
     return LinearStep(
-        name=node_name(nodes[0]),
-        nodes=[node_name(n) for n in nodes],
+        name=node_name(node),
         sources=[source],
         output=output,
         shape=(prod(source.shape[:-1]), weight.shape[1]),

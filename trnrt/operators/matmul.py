@@ -1,4 +1,4 @@
-"""Products of two tensors of which neither is a constant matrix on the right: of any batch, turned or repeated."""
+"""Products of two tensors with any batch dimensions, transposed or broadcast, unless the right one is constant."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class ProductStep(Step):
 def product_step(
     lowering: Lowering, name: str, left: View, right: View, output: str, shape: tuple[int, ...], act: str = "none"
 ) -> ProductStep:
-    """The step that makes the tensor ``output`` of numpy's left @ right, both of two dimensions or more."""
+    """The step that makes the tensor ``output``: numpy's left @ right, both of two dimensions or more."""
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    left = _readable(lowering, left).broadcast((*batch, rows, depth))
-    right = _readable(lowering, right).broadcast((*batch, depth, columns))
+    left = _readable_view(lowering, left).broadcast((*batch, rows, depth))
+    right = _readable_view(lowering, right).broadcast((*batch, depth, columns))
     shared = not any(right.strides[:-2])
     whole = View.whole(output, (*batch, rows, columns)).strides
     if shared and len(merge_dims(left.shape[:-1], (left.strides[:-1], whole[:-1]))[0]) == 1:
-        # The matrices of the left side, one below the other, are one.
+        # The left side's matrices, one below the other, make one matrix.
         stride = merge_dims(left.shape[:-1], (left.strides[:-1],))[1][0][-1]
         batch, rows = (), prod(left.shape[:-1])
         left = View(left.root, (rows, depth), (stride, left.strides[-1]), left.offset, left.size)
@@ -53,7 +53,6 @@ def product_step(
     sizes, (ours, theirs) = merge_dims(tuple(batch), (left.strides[:-2], right.strides[:-2]))
     return ProductStep(
         name=name,
-        nodes=[],
         sources=[Operand(view.root, (view.size,)) for view in ((left,) if left.root == right.root else (left, right))],
         output=output,
         shape=shape,
@@ -66,8 +65,8 @@ def product_step(
     )
 
 
-def _readable(lowering: Lowering, view: View) -> View:
-    """The view itself where rows or columns of its matrices are pieces of memory, else one of a dense copy."""
+def _readable_view(lowering: Lowering, view: View) -> View:
+    """The view itself if rows or columns of its matrices are contiguous, else a view of a dense copy."""
     steps = [stride for size, stride in zip(view.shape[-2:], view.strides[-2:], strict=True) if size > 1]
     if (not steps or 1 in steps) and min(view.strides) >= 0:
         return view

@@ -1,13 +1,14 @@
-"""Operators that only move elements: views where an access pattern says it, else a new tensor."""
+"""Operators that only move elements: a view if an access pattern can say it, else a new tensor."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import paddings, slice_ranges
+from trnrt.importer.values import input_at, is_used, paddings, slice_ranges
 from trnrt.kernels.channels import Run
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds.case import Case, exact
@@ -19,7 +20,6 @@ from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
     FLOATS,
-    INTEGERS,
     Blocked,
     Lowering,
     attribute,
@@ -31,24 +31,17 @@ from trnrt.planner.plan import Array
 
 
 def add_move(
-    lowering: Lowering,
-    node: ir.Node,
-    parts: list[tuple[View, View]],
-    why: str,
-    fill: float | None = None,
-    output: int = 0,
+    lowering: Lowering, node: ir.Node, parts: list[tuple[View, View]], why: str, fill: float | None = None
 ) -> None:
-    """Append the step that puts an output of ``node`` together from ``parts``: (what is taken, where it is put)."""
-    made = node.outputs[output]
+    """Append the step that assembles the node's output from ``parts``: (view that is read, view that is written)."""
+    made = node.outputs[0]
     step = move_step(node_name(node), value_name(made), lowering.shape(made), parts, fill)
-    step.nodes = [node_name(node)]
     lowering.add(step, [node], why, place="dma")
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
-def take(view: View, axis: int, indices: list[int] | Array) -> list[tuple[View, int, int]]:
-    """Indices of one dimension as runs of equal distance: (what is taken, where the run starts, how long it is)."""
+def take(view: View, axis: int, indices: Array) -> list[tuple[View, int, int]]:
+    """Indices of one dimension as runs of equal steps: (view of the run, its start in the result, its length)."""
     runs: list[tuple[View, int, int]] = []
     start, count = 0, len(indices)
     numbers = [int(i) for i in indices]
@@ -63,17 +56,46 @@ def take(view: View, axis: int, indices: list[int] | Array) -> list[tuple[View, 
     return runs
 
 
-def add_take(
-    lowering: Lowering, node: ir.Node, view: View, axis: int, indices: list[int] | Array, why: str, output: int = 0
-) -> None:
-    """Make an output of the node the given indices of one dimension of a view: a view again if they are one run."""
-    made = node.outputs[output]
+def add_take(lowering: Lowering, node: ir.Node, view: View, axis: int, indices: Array, why: str) -> None:
+    """Make the node's output from ``indices`` of one dimension: a view if they are one run."""
+    made = node.outputs[0]
     runs = take(view, axis, indices)
-    if len(runs) == 1:
-        lowering.add_view(node, made, runs[0][0], why)
+    other = runs[0][0].reshape(lowering.shape(made)) if len(runs) == 1 else None
+    if other is not None:
+        lowering.add_view(node, made, other, why)
         return
-    whole = View.whole(value_name(made), lowering.shape(made))
-    add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why, output=output)
+    whole = View.whole(value_name(made), (*view.shape[:axis], len(indices), *view.shape[axis + 1 :]))
+    add_move(lowering, node, [(taken, whole.slice(axis, start, count)) for taken, start, count in runs], why)
+
+
+def add_takes(
+    lowering: Lowering, node: ir.Node, view: View, picks: Mapping[int, Array], why: str, fill: float = 0.0
+) -> None:
+    """Make the node's output by a step for each of ``picks``: dimension -> the indices to take, -1 for ``fill``."""
+    made = value_name(node.outputs[0])
+    for number, (axis, picked) in enumerate(picks.items(), 1):
+        is_last = number == len(picks)
+        name = made if is_last else lowering.spare_name(f"{made}.axis{axis}")
+        whole = View.whole(name, (*view.shape[:axis], len(picked), *view.shape[axis + 1 :]))
+        inside = np.nonzero(picked >= 0)[0]
+        first = int(inside[0]) if len(inside) else 0
+        runs = take(view, axis, picked[inside])
+        parts = [(taken, whole.slice(axis, first + start, count)) for taken, start, count in runs]
+        missing = None if len(inside) == len(picked) else fill
+        if is_last:
+            add_move(lowering, node, parts, why, missing)
+        else:
+            lowering.add(move_step(name, name, whole.shape, parts, missing), [node], why, place="dma")
+            view = whole
+
+
+def reshape_view(lowering: Lowering, view: View, shape: tuple[int, ...], node: ir.Node | None = None) -> View:
+    """The same elements in another shape: of a dense copy, named after ``node``, if no access pattern can say it."""
+    other = view.reshape(shape)
+    if other is not None:
+        return other
+    named = view if node is None else view.with_node(node_name(node))
+    return View.whole(lowering.operand_of(named).value, shape)
 
 
 # -- errors ------------------------------------------------------------------------------------------
@@ -81,13 +103,13 @@ def add_take(
 
 @exact
 def bound_move(case: Case) -> list[Array]:
-    """What the node does to elements, done to their errors."""
-    return _all(case, [case.e, *case.inputs[1:]])
+    """The node applied to the errors."""
+    return _run_on_errors(case, [case.e, *case.inputs[1:]])
 
 
 @exact
 def bound_same(case: Case) -> list[Array]:
-    """The same elements; a cast to whole numbers may go to either of two, and one to fewer bits rounds there."""
+    """The same elements. A cast to whole numbers may round to either of two; one to fewer bits rounds in the model."""
     if case.y.dtype.kind in "iub":
         return [np.ceil(case.e)]
     theirs = 0.0 if case.dtype is None or case.dtype == np.float32 else unit_of(case.dtype)
@@ -97,21 +119,18 @@ def bound_same(case: Case) -> list[Array]:
 @exact
 def bound_concat(case: Case) -> list[Array]:
     """The errors of all inputs side by side."""
-    return _all(case, list(case.errors))
+    return _run_on_errors(case, list(case.errors))
 
 
 @exact
 def bound_pad(case: Case) -> list[Array]:
-    """What is padded is exact."""
-    rest = [None if array is None else array for array in case.inputs[1:]]
-    if len(rest) > 1 and rest[1] is not None:
-        rest[1] = np.zeros_like(rest[1])
-    made = case.run([case.e, *rest])[0]
-    assert made is not None
-    return [np.maximum(made, 0)]
+    """Errors are moved; the padding has none."""
+    value = case.input(2)
+    exact_padding = [] if value is None else [case.inputs[1], np.zeros_like(value)]
+    return [np.maximum(case.first(case.e, *exact_padding), 0)]
 
 
-def _all(case: Case, inputs: list[Array | None]) -> list[Array]:
+def _run_on_errors(case: Case, inputs: list[Array | None]) -> list[Array]:
     made = case.run([None if array is None else np.ascontiguousarray(array) for array in inputs])
     return [np.zeros((), np.float32) if array is None else np.abs(array) for array in made]
 
@@ -139,7 +158,7 @@ def lower_reshape(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
-    """Put channels of images in another order, where that is what an earlier Transpose and this Reshape do together."""
+    """Reorder channels of images, if that is what an earlier Transpose and this Reshape do together."""
     made = node.outputs[0]
     shape = lowering.shape(made)
     if len(shape) != 4 or source.dtype not in FLOATS or lowering.is_on_host(source):
@@ -152,21 +171,20 @@ def _shuffle(lowering: Lowering, node: ir.Node, source: ir.Value) -> bool:
     runs = step.runs()
     if not runs:
         return False
-    producer = _only_for(lowering, source, view.root)
-    if producer is not None and producer.reorder(_order(runs, shape[1])):
+    producer = _sole_conv(lowering, source, view.root)
+    if producer is not None and producer.reorder(_channel_order(runs, shape[1])):
         producer.output = value_name(made)
         producer.nodes.append(node_name(node))
         producer.title.append(f"{operator_name(node)} {node_name(node)}")
         why = f"fused into {producer.name}: its outputs are computed in this order"
         lowering.report(node, "core", why, step=producer.name)
         return True
-    step.nodes = [node_name(node)]
     lowering.add(step, [node], "channels in another order", place="dma")
     return True
 
 
-def _only_for(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None:
-    """The convolution that makes ``root``, if only views on the way to ``value`` read it, and one node reads that."""
+def _sole_conv(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None:
+    """The convolution that makes ``root``, if only views of it lead to ``value``, and one node reads ``value``."""
     seen: ir.Value | None = value
     while seen is not None and lowering.sole_consumer(seen)[0] is not None:
         if value_name(seen) == root:
@@ -176,8 +194,8 @@ def _only_for(lowering: Lowering, value: ir.Value, root: str) -> ConvStep | None
     return None
 
 
-def _order(runs: list[Run], channels: int) -> list[int]:
-    """Which channel of the source each channel is."""
+def _channel_order(runs: list[Run], channels: int) -> list[int]:
+    """The number of the source's channel for each channel of the result."""
     order = [0] * channels
     for run in runs:
         for k in range(run.count):
@@ -188,9 +206,9 @@ def _order(runs: list[Run], channels: int) -> list[int]:
 def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
     """Only inference is supported, where the output is the input."""
     hint = "export the model in inference mode"
-    if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+    if any(map(is_used, node.outputs[1:])):
         raise Blocked("the mask output is used, which only training needs", hint)
-    training = node.inputs[2] if len(node.inputs) > 2 else None
+    training = input_at(node, 2)
     mode = lowering.constant(training)
     if training is not None and (mode is None or mode.any()):
         raise Blocked("training_mode is computed" if mode is None else "training_mode=1", hint)
@@ -200,8 +218,7 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
 
 @moves({"Transpose": (6, 13, 21, 23, 24, 25)}, batch=batch.transpose, values=(), folds=CHEAP | COUNTS)
 def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
-    """Another order of dimensions: a view; Transposes that follow each other make one, or none. Of a final index: on
-    the host."""
+    """Another order of dimensions: a view. Consecutive Transposes are merged. Of a final index: on the host."""
     source = node.inputs[0]
     if source is not None and lowering.is_on_host(source):
         order = tuple(attribute(node, "perm", tuple(reversed(range(len(lowering.shape(source)))))))
@@ -229,7 +246,7 @@ def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     view = can_move(lowering, node.inputs[0])
     for axis, start, end, step in slice_ranges(node, len(view.shape), partial(integers, lowering, node)):
         size = view.shape[axis]
-        # As Python's slices, but for a start before the first element on the way back, which is that element.
+        # As Python's slices, but a start before the first element on the way back is the first element.
         first = max(start, -size) if step < 0 and size else start
         first, last, stride = slice(first, end, step).indices(size)
         view = view.slice(axis, first, len(range(first, last, stride)), stride)
@@ -237,13 +254,20 @@ def lower_slice(lowering: Lowering, node: ir.Node) -> None:
 
 
 def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tuple[int, ...] | None:
-    """The constant integers of an input, None where it is left out; blocks a computed one."""
-    if position >= len(node.inputs) or node.inputs[position] is None:
+    """The constant integers of an input, None if it is left out; blocks a computed one."""
+    numbers = constant_numbers(lowering, node, position, name)
+    return None if numbers is None else tuple(int(i) for i in numbers)
+
+
+def constant_numbers(lowering: Lowering, node: ir.Node, position: int, name: str) -> Array | None:
+    """The constant numbers of an input, None if it is left out; blocks a computed one."""
+    value = input_at(node, position)
+    if value is None:
         return None
-    array = lowering.constant(node.inputs[position])
+    array = lowering.constant(value)
     if array is None:
         raise Blocked(f"the input {name!r} is computed", "export the model with it as a constant")
-    return tuple(int(i) for i in np.atleast_1d(array).reshape(-1))
+    return array.reshape(-1)
 
 
 @moves(
@@ -255,7 +279,7 @@ def integers(lowering: Lowering, node: ir.Node, position: int, name: str) -> tup
     shapes=shapes.split,
 )
 def lower_split(lowering: Lowering, node: ir.Node) -> None:
-    """Parts side by side: each output is an access pattern on the input."""
+    """Consecutive parts: each output is an access pattern on the input."""
     view = can_move(lowering, node.inputs[0])
     axis = attribute(node, "axis", 0) % len(view.shape)
     start = 0
@@ -284,10 +308,7 @@ def lower_tile(lowering: Lowering, node: ir.Node) -> None:
     split = view.reshape(tuple(n for _, size in pairs for n in (1, size)))
     assert split is not None
     repeated = split.broadcast(tuple(n for pair in pairs for n in pair))
-    whole = repeated.reshape(shape)
-    if whole is None:
-        copy = lowering.operand_of(repeated.with_node(node_name(node)))
-        whole = View.whole(copy.value, shape)
+    whole = reshape_view(lowering, repeated, shape, node)
     lowering.add_view(node, node.outputs[0], whole, "copies side by side: repeated elements have stride 0")
 
 
@@ -308,14 +329,8 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
         split, order = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
     else:
         split, order = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
-    parts = view.reshape(split)
-    if parts is None:
-        parts = View.whole(lowering.operand_of(view).value, split)
-    turned = parts.permute(order)
-    shape = lowering.shape(node.outputs[0])
-    whole = turned.reshape(shape)
-    if whole is None:
-        whole = View.whole(lowering.operand_of(turned.with_node(node_name(node))).value, shape)
+    turned = reshape_view(lowering, view, split).permute(order)
+    whole = reshape_view(lowering, turned, lowering.shape(node.outputs[0]), node)
     lowering.add_view(node, node.outputs[0], whole, "pixels and channels exchanged: an access pattern")
 
 
@@ -350,7 +365,7 @@ def lower_concat(lowering: Lowering, node: ir.Node) -> None:
     folds=CHEAP,
 )
 def lower_pad(lowering: Lowering, node: ir.Node) -> None:
-    """Constant padding is written first; edge, reflect and wrap take the elements that they repeat."""
+    """Constant padding is written first; edge, reflect and wrap copy the elements that they repeat."""
     view = can_move(lowering, node.inputs[0])
     shape = lowering.shape(node.outputs[0])
     begins, ends = paddings(node, len(view.shape), partial(integers, lowering, node))
@@ -371,40 +386,26 @@ def lower_pad(lowering: Lowering, node: ir.Node) -> None:
 def _pad_value(lowering: Lowering, node: ir.Node) -> float:
     if lowering.opset < 11:
         return float(attribute(node, "value", 0.0))
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        return 0.0
-    value = lowering.constant(node.inputs[2])
-    if value is None:
-        raise Blocked("the padding's value is computed", "export the model with it as a constant")
-    fill = float(value.reshape(-1)[0]) if value.size else 0.0
+    value = constant_numbers(lowering, node, 2, "constant_value")
+    fill = float(value[0]) if value is not None and value.size else 0.0
     if not np.isfinite(fill):
         raise Blocked(f"the padding's value {fill}; finite numbers are supported")
     return fill
 
 
-_PAD_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+_PAD_MODES = ("edge", "reflect", "wrap")
 
 
 def _pad_by_index(lowering: Lowering, node: ir.Node, view: View, begins: list[int], ends: list[int], mode: str) -> None:
     """Edge, reflect and wrap: one dimension after the other, each by the indices that it takes."""
     if mode not in _PAD_MODES:
         raise Blocked(f"mode={mode}", f"constant, {', '.join(_PAD_MODES)} are supported")
-    padded = [axis for axis in range(len(view.shape)) if begins[axis] or ends[axis]]
-    why = "the repeated elements are taken by DMA"
-    for axis in padded:
-        size = view.shape[axis]
-        kept = np.arange(size)[max(0, -begins[axis]) : size - max(0, -ends[axis])]
-        indices = np.pad(kept, (max(0, begins[axis]), max(0, ends[axis])), mode)  # type: ignore[call-overload]
-        shape = (*view.shape[:axis], len(indices), *view.shape[axis + 1 :])
-        runs = take(view, axis, indices)
-        if axis == padded[-1]:
-            whole = View.whole(value_name(node.outputs[0]), shape)
-            add_move(lowering, node, [(t, whole.slice(axis, start, count)) for t, start, count in runs], why)
-            return
-        name = lowering.spare_name(f"{value_name(node.outputs[0])}.axis{axis}")
-        whole = View.whole(name, shape)
-        step = move_step(name, name, shape, [(t, whole.slice(axis, start, count)) for t, start, count in runs])
-        step.nodes = [node_name(node)]
-        lowering.add(step, [node], why, place="dma")
-        view = whole
-    lowering.add_view(node, node.outputs[0], view, "nothing is padded")
+    picks = {}
+    for axis, (size, begin, end) in enumerate(zip(view.shape, begins, ends, strict=True)):
+        if begin or end:
+            kept = np.arange(size)[max(0, -begin) : size - max(0, -end)]
+            picks[axis] = np.pad(kept, (max(0, begin), max(0, end)), mode)  # type: ignore[call-overload]
+    if picks:
+        add_takes(lowering, node, view, picks, "the repeated elements are taken by DMA")
+    else:
+        lowering.add_view(node, node.outputs[0], view, "nothing is padded")

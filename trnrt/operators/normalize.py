@@ -1,4 +1,4 @@
-"""Normalisations: by statistics that the model brings (BatchNormalization), by those of rows, and across channels."""
+"""Normalisations: by constant statistics (BatchNormalization), by those of rows, and across channels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.values import input_at, is_used
 from trnrt.kernels.normalize import MAX_COLUMNS
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize as bounds
+from trnrt.operators.movement import reshape_view
 from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.operators.reduce import Reduction, add_reduce, checked_axes, nonempty_shape
+from trnrt.operators.reduce import L1, L2, Reduction, add_reduce, add_statistic, checked_axes, nonempty_shape
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, rows_and_columns, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors, WeightName
 
@@ -33,7 +35,7 @@ _by_image = partial(_normalization, batch=batch.by_image)
 
 @_by_image({"BatchNormalization": (6, 7, 9, 14, 15)}, bound=bounds.batch, shapes=shapes.by_channel)
 def lower_batch_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """``x * scale + shift`` with one number a channel each, folded on the host where they are constant."""
+    """``x * scale + shift`` with one number a channel each, folded on the host if they are constant."""
     _check_inference(lowering, node)
     source = lowering.operand(node.inputs[0])
     channels = _channels(source)
@@ -72,21 +74,21 @@ def _channels(source: Operand) -> int:
 
 
 def _check_size(lowering: Lowering, value: ir.Value | None, size: int, name: str) -> None:
-    """Block an input that has not as many numbers as it must have."""
+    """Block an input that doesn't have ``size`` numbers."""
     given = None if value is None else lowering.shape(value)
     if given is None or prod(given) != size:
         raise Blocked(f"{name} of shape {given}; it must have {size} numbers")
 
 
 def _check_inference(lowering: Lowering, node: ir.Node) -> None:
-    """Only inference is supported: with statistics that the model brings."""
+    """Block training, which computes the statistics of the batch."""
     hint = "export the model in inference mode (model.eval())"
     if attribute(node, "training_mode", 0):
         raise Blocked("training_mode=1", hint)
     if lowering.opset < 7 and not attribute(node, "is_test", 0):
         raise Blocked("is_test=0, which is training", hint)
     for made in node.outputs[1:]:
-        if made.uses() or made.is_graph_output():
+        if is_used(made):
             raise Blocked(f"the output {made.name!r}: statistics of the batch, which training makes", hint)
 
 
@@ -97,10 +99,7 @@ def _reshape_operand(lowering: Lowering, value: ir.Value | None, shape: Shape) -
 
 def _dense_operand(lowering: Lowering, view: View, shape: Shape) -> Operand:
     """A view in another shape, dense."""
-    other = view.reshape(shape)
-    if other is None:
-        other = View.whole(lowering.operand_of(view).value, shape)
-    return lowering.operand_of(other)
+    return lowering.operand_of(reshape_view(lowering, view, shape))
 
 
 # -- rows ---------------------------------------------------------------------------------------------
@@ -108,20 +107,19 @@ def _dense_operand(lowering: Lowering, view: View, shape: Shape) -> Operand:
 
 @dataclass(kw_only=True)
 class NormalizeStep(Step):
-    """Normalised rows; ``scale`` and ``bias`` are (1, columns) or (rows, 1), constants or computed, or None.
+    """Normalised rows. ``scale`` and ``bias`` are (1, columns) or (rows, 1), constant or computed, or None.
 
     ``kernel``: "normalize_rows", or "normalize_rows_rms", which has no bias.
     """
 
     rows: int
-    columns: int
     scale: Coefficient
     bias: Coefficient
     eps: float
     kernel: str = "normalize_rows"
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        return self.sources[position].shape if position else (self.rows, self.columns)
+        return self.sources[position].shape if position else (self.rows, prod(self.shape) // self.rows)
 
     def call(self, tensors: Tensors) -> Call:
         args: list[SourceName | WeightName | float | None] = [SourceName(0)]
@@ -142,12 +140,11 @@ class NormalizeStep(Step):
 class InverseDeviationStep(Step):
     """``1 / sqrt(variance + eps)`` of rows."""
 
-    rows: int
-    columns: int
     eps: float
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        return (self.rows, 1) if position is None else (self.rows, self.columns)
+        rows = prod(self.shape)
+        return rows, 1 if position is None else prod(self.sources[0].shape) // rows
 
     def call(self, tensors: Tensors) -> Call:
         return Call("normalize", "inverse_deviations", (self.eps,))
@@ -165,18 +162,16 @@ def _add_rows(
     output: str = "",
     kernel: str = "normalize_rows",
 ) -> Operand:
-    """Append the step that normalises ``source`` as so many rows."""
+    """Append the step that normalises ``source`` as ``rows`` rows."""
     columns = prod(nonempty_shape(source.shape)) // rows
     if columns > MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel takes {MAX_COLUMNS}")
     step = NormalizeStep(
         name=lowering.spare_name(f"{output}.step") if output else node_name(node),
-        nodes=[node_name(node)],
         sources=[source, *dict.fromkeys(c for c in (scale, bias) if isinstance(c, Operand))],
         output=output or value_name(node.outputs[0]),
         shape=source.shape,
         rows=rows,
-        columns=columns,
         scale=scale,
         bias=bias,
         eps=eps,
@@ -186,10 +181,6 @@ def _add_rows(
     return Operand(step.output, step.shape)
 
 
-def _input(node: ir.Node, position: int) -> ir.Value | None:
-    return node.inputs[position] if position < len(node.inputs) else None
-
-
 @_normalization(
     {"LayerNormalization": (17,), "RMSNormalization": (23,)},
     batch=batch.normalize,
@@ -197,38 +188,35 @@ def _input(node: ir.Node, position: int) -> ir.Value | None:
     shapes=shapes.broadcast,
 )
 def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """Rows of everything from the axis on, with one scale and bias for each of their elements."""
+    """Rows of all dimensions from the axis on, with one scale and bias for each of their elements."""
     source = lowering.operand(node.inputs[0])
     rank = len(source.shape)
     axis = checked_axes((attribute(node, "axis", -1),), rank)[0]
-    rows, columns = rows_and_columns(source.shape, axis)
+    rows = prod(source.shape[:axis])
     eps = float(attribute(node, "epsilon", 1e-5))
-    scale = _by_column(lowering, _input(node, 1), source.shape[axis:], "Scale")
+    scale = _column_coefficients(lowering, input_at(node, 1), source.shape[axis:], "Scale")
     if node.op_type == "RMSNormalization":
         _add_rows(lowering, node, source, rows, scale, None, eps=eps, kernel="normalize_rows_rms")
         return
     mean, inverse = [*node.outputs[1:], None, None][:2]
-    if mean is not None and (mean.uses() or mean.is_graph_output()):
+    if mean is not None and is_used(mean):
         axes, shape = tuple(range(axis, rank)), lowering.shape(mean)
         add_reduce(lowering, node, source, axes, Reduction("add", is_mean=True), value_name(mean), shape)
-    if inverse is not None and (inverse.uses() or inverse.is_graph_output()):
+    if inverse is not None and is_used(inverse):
         step = InverseDeviationStep(
             name=lowering.spare_name(f"{value_name(inverse)}.step"),
-            nodes=[node_name(node)],
             sources=[source],
             output=value_name(inverse),
             shape=lowering.shape(inverse),
-            rows=rows,
-            columns=columns,
             eps=eps,
         )
-        lowering.add(step, [node], "the variance of rows once more, for the output that asks for it")
-    bias = _by_column(lowering, _input(node, 2), source.shape[axis:], "B")
+        lowering.add(step, [node], "the variance of rows once more, for the output in use")
+    bias = _column_coefficients(lowering, input_at(node, 2), source.shape[axis:], "B")
     _add_rows(lowering, node, source, rows, scale, bias, eps=eps)
 
 
-def _by_column(lowering: Lowering, value: ir.Value | None, shape: Shape, what: str) -> Coefficient:
-    """One number for each element of a row, (1, columns); ``shape`` is that of a row."""
+def _column_coefficients(lowering: Lowering, value: ir.Value | None, shape: Shape, what: str) -> Coefficient:
+    """One number for each element of a row of ``shape``, as (1, columns)."""
     if value is None:
         return None
     given = lowering.shape(value)
@@ -244,8 +232,8 @@ def _by_column(lowering: Lowering, value: ir.Value | None, shape: Shape, what: s
     return _dense_operand(lowering, view.broadcast(shape), (1, prod(shape)))
 
 
-def _by_row(lowering: Lowering, value: ir.Value | None, images: int) -> Coefficient:
-    """One number a row, (rows, 1): those of one image, again for each of them."""
+def _row_coefficients(lowering: Lowering, value: ir.Value | None, images: int) -> Coefficient:
+    """One number a row, as (rows, 1): the numbers of one image, repeated for each image."""
     if value is None:
         return None
     constant = lowering.constant(value)
@@ -263,7 +251,7 @@ def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
     images, channels = source.shape[0], _channels(source)
     for name, value in zip(("scale", "B"), node.inputs[1:3], strict=True):
         _check_size(lowering, value, channels, name)
-    scale, bias = (_by_row(lowering, value, images) for value in node.inputs[1:3])
+    scale, bias = (_row_coefficients(lowering, value, images) for value in node.inputs[1:3])
     eps = float(attribute(node, "epsilon", 1e-5))
     _add_rows(lowering, node, source, images * channels, scale, bias, eps=eps)
 
@@ -286,12 +274,12 @@ def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
     rows = _add_rows(lowering, node, source, images * groups, None, None, eps=eps, output=name)
     per_channel = (channels, *(1,) * (len(source.shape) - 2))
     program = Program()
-    factor, shift = (_per_channel(lowering, program, value, per_channel) for value in node.inputs[1:3])
+    factor, shift = (_channel_source(lowering, program, value, per_channel) for value in node.inputs[1:3])
     program.apply("add", program.apply("multiply", program.source(rows), factor), shift)
     add_compute(lowering, node, program, "rows of groups are normalised; then a scale and a shift for each channel")
 
 
-def _per_channel(lowering: Lowering, program: Program, value: ir.Value | None, shape: Shape) -> Register:
+def _channel_source(lowering: Lowering, program: Program, value: ir.Value | None, shape: Shape) -> Register:
     """One number a channel as a source that broadcasts."""
     constant = lowering.constant(value)
     if constant is not None:
@@ -301,30 +289,19 @@ def _per_channel(lowering: Lowering, program: Program, value: ir.Value | None, s
 
 @_normalization({"LpNormalization": (6, 22)}, batch=batch.along_axis, bound=bounds.lp, shapes=shapes.by_onnx)
 def lower_lp_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """Rows along an axis over their 1- or 2-norm; what has the norm 0 stays 0."""
+    """Rows along an axis over their 1- or 2-norm; rows of zeros stay zero."""
     p = attribute(node, "p", 2)
     if p not in (1, 2):
         raise Blocked(f"p={p}; ONNX knows 1 and 2")
     source = lowering.operand(node.inputs[0])
     axes = checked_axes((attribute(node, "axis", -1),), len(source.shape))
-    reduction = Reduction("add", before="abs") if p == 1 else Reduction("add", before="square", after="sqrt")
-    norm = add_statistic(lowering, node, source, axes, reduction, "norm")
-    add_quotient(lowering, node, source, norm)
+    divide_by_norm(lowering, node, source, axes, L1 if p == 1 else L2)
 
 
-def add_statistic(
-    lowering: Lowering, node: ir.Node, source: Operand, axes: Shape, reduction: Reduction, what: str
-) -> Operand:
-    """A reduction on the way to a node's output; the axes stay, of size 1, so that it broadcasts."""
-    shape = tuple(1 if d in axes else size for d, size in enumerate(source.shape))
-    name = lowering.spare_name(f"{value_name(node.outputs[0])}.{what}")
-    return add_reduce(lowering, node, source, axes, reduction, name, shape)
-
-
-def add_quotient(lowering: Lowering, node: ir.Node, source: Operand, norm: Operand) -> None:
-    """The node's output: ``source / norm``, and ``source`` where the norm is 0."""
+def divide_by_norm(lowering: Lowering, node: ir.Node, source: Operand, axes: Shape, norm: Reduction) -> None:
+    """Append the steps of the node's output: ``source`` over its norm, and ``source`` where that is 0."""
     program = Program()
-    divisor = program.source(norm)
+    divisor = program.source(add_statistic(lowering, node, source, axes, norm, "norm"))
     divisor = program.apply("where", program.apply("equal", divisor, 0.0), 1.0, divisor)
     program.apply("divide", program.source(source), divisor)
     add_compute(lowering, node, program, "rows over their norms")
@@ -377,13 +354,12 @@ class LrnStep(Step):
 
 @_by_image({"LRN": (6, 13)}, bound=bounds.local_response, shapes=shapes.lrn)
 def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
-    """Each element over a power of the squares in a window of channels."""
+    """Each element over a power of the sum of squares in a window of channels."""
     source = lowering.operand(node.inputs[0])
     if len(nonempty_shape(source.shape)) < 3:
         raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions")
     step = LrnStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[source],
         output=value_name(node.outputs[0]),
         shape=source.shape,

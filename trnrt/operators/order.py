@@ -1,4 +1,4 @@
-"""Which operators do the same on tensors whose axes are stored in another order, and what has to change for that."""
+"""Rules for the order of axes: how an operator's node changes if its input is stored in another one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_used
+from trnrt.importer.rewriting.editing import Editor, integers, is_computed
 from trnrt.importer.rewriting.orders import NodeOrders, Order, inverse, stored_shape
-from trnrt.importer.values import opset_of, static_shape, static_size
+from trnrt.importer.values import input_at, is_used, opset_of, static_shape, static_size
 
 
 def keep_order(_node: ir.Node, _order: Order) -> NodeOrders | None:
-    """An operator that no Transpose is moved past."""
+    """Refuse: no Transpose moves past this operator."""
     return None
 
 
 def _make_orders(node: ir.Node, order: Order, made: Order, edit: Callable[[Editor], None] | None = None) -> NodeOrders:
-    """The main input in ``order``, the others as they are, and each output in the order ``made``."""
+    """The main input in ``order``, the other inputs unchanged, each output in the order ``made``."""
     return NodeOrders((order, *(None,) * (len(node.inputs) - 1)), (made,) * len(node.outputs), edit)
 
 
@@ -53,11 +53,11 @@ def concat(node: ir.Node, order: Order) -> NodeOrders | None:
 
 def softmax(node: ir.Node, order: Order) -> NodeOrders | None:
     is_old = opset_of(node) < 13
-    axis = order[node.attributes.get_int("axis", 1 if is_old else -1) % len(order)]
+    first = node.attributes.get_int("axis", 1 if is_old else -1) % len(order)
+    axis = order[first]
     if is_old:
-        # Before opset 13 all axes from this one on are normalised together: the others must have one element.
+        # Before opset 13 all axes from this one on are normalised together: the later ones must have one element.
         shape = static_shape(node.outputs[0]) or ()
-        first = node.attributes.get_int("axis", 1) % len(order)
         if any(size > 1 for size in shape[first + 1 :]) or any(
             size > 1 for size in stored_shape(shape, order)[axis + 1 :]
         ):
@@ -85,9 +85,8 @@ def reduce(node: ir.Node, order: Order) -> NodeOrders | None:
         if node.attributes.get_int("noop_with_empty_axes", 0):
             return None
         return _make_orders(node, order, order if keeps else ())
-    axes = [axis % len(order) for axis in axes]
     made = order if keeps else _drop_axes(order, axes)
-    return _make_orders(node, order, made, _numbers_edit(node, "axes", [order[axis] for axis in axes], 1))
+    return _make_orders(node, order, made, _axes_edit(node, order, axes, 1))
 
 
 def squeeze(node: ir.Node, order: Order) -> NodeOrders | None:
@@ -97,9 +96,7 @@ def squeeze(node: ir.Node, order: Order) -> NodeOrders | None:
     axes = integers(node, "axes", 1)
     if axes is None:
         return _make_orders(node, order, _drop_axes(order, [a for a, size in enumerate(shape) if size == 1]))
-    axes = [axis % len(order) for axis in axes]
-    edit = _numbers_edit(node, "axes", [order[axis] for axis in axes], 1)
-    return _make_orders(node, order, _drop_axes(order, axes), edit)
+    return _make_orders(node, order, _drop_axes(order, axes), _axes_edit(node, order, axes, 1))
 
 
 def slicing(node: ir.Node, order: Order) -> NodeOrders | None:
@@ -112,17 +109,15 @@ def slicing(node: ir.Node, order: Order) -> NodeOrders | None:
         if count is None:
             return None
         axes = list(range(count))
-    edit = _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3)
-    return NodeOrders((order, *(None,) * max(3, len(node.inputs) - 1)), (order,), edit)
+    needs = (order, *(None,) * max(3, len(node.inputs) - 1))
+    return NodeOrders(needs, (order,), _axes_edit(node, order, axes, 3))
 
 
 def pad(node: ir.Node, order: Order) -> NodeOrders | None:
     if is_computed(node, 3) or is_computed(node, 1):
         return None
     if (axes := integers(node, "axes", 3)) is not None:
-        return _make_orders(
-            node, order, order, _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], 3)
-        )
+        return _make_orders(node, order, order, _axes_edit(node, order, axes, 3))
     pads = integers(node, "pads", 1)
     rank = len(order)
     if pads is None or len(pads) != 2 * rank:
@@ -132,8 +127,9 @@ def pad(node: ir.Node, order: Order) -> NodeOrders | None:
 
 
 def _drop_axes(order: Order, axes: Sequence[int]) -> Order:
-    """The order that is left when the graph's ``axes`` are gone."""
-    left = [order[axis] for axis in range(len(order)) if axis not in axes]
+    """The order of the remaining axes when the graph's ``axes`` are dropped."""
+    gone = {axis % len(order) for axis in axes}
+    left = [order[axis] for axis in range(len(order)) if axis not in gone]
     return tuple(sorted(left).index(axis) for axis in left)
 
 
@@ -144,8 +140,12 @@ def _axis_edit(node: ir.Node, axis: int) -> Callable[[Editor], None]:
     return edit
 
 
+def _axes_edit(node: ir.Node, order: Order, axes: Sequence[int], index: int) -> Callable[[Editor], None]:
+    return _numbers_edit(node, "axes", [order[axis % len(order)] for axis in axes], index)
+
+
 def _numbers_edit(node: ir.Node, name: str, numbers: list[int], index: int) -> Callable[[Editor], None]:
-    """Numbers stand in an attribute where the operator has it in this opset, else in input ``index``."""
+    """Write numbers into the attribute if the operator has it in this opset, else into input ``index``."""
 
     def edit(editor: Editor) -> None:
         is_attribute = name in node.attributes or (node.op_type == "Slice" and opset_of(node) < 10)

@@ -1,4 +1,4 @@
-"""``ai.onnx.ml``: what scikit-learn pipelines of scalers, linear models and neural nets are exported as."""
+"""``ai.onnx.ml``: the operators of exported scikit-learn pipelines with scalers, linear models and neural nets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels import argmax, softmax
+from trnrt.importer.values import is_used
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds.case import Case, exact
-from trnrt.operators.bounds.rounding import of_function, of_operation
+from trnrt.operators.bounds.rounding import function_bound, operation_bound
 from trnrt.operators.linear import linear_step
-from trnrt.operators.normalize import add_quotient, add_statistic
+from trnrt.operators.normalize import divide_by_norm
 from trnrt.operators.programs import Program, Term, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration, NotApplicable
-from trnrt.operators.reduce import Reduction
-from trnrt.operators.rows import ArgmaxStep, SoftmaxStep
+from trnrt.operators.reduce import L1, L2, Reduction
+from trnrt.operators.rows import ArgmaxStep, add_softmax
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, operator_name, value_name
 from trnrt.planner.plan import Array, HostNode
@@ -33,30 +33,30 @@ def bound_scaler(case: Case) -> list[Array]:
     stored = case.rounding.weights
     off = case.e + stored * offset
     size = case.size + (1 + stored) * offset
-    return [scale * (off + (2 * of_operation() + stored) * size)]
+    return [scale * (off + (2 * operation_bound() + stored) * size)]
 
 
 def bound_imputer(case: Case) -> list[Array]:
-    """Elements as they are, or a weight."""
+    """Elements as they are, or a constant."""
     return [case.e]
 
 
 @exact
 def bound_binarizer(case: Case) -> list[Array]:
-    """In doubt where an element is closer to the threshold than their errors."""
+    """In doubt if an element is closer to the threshold than their errors."""
     threshold = np.float32(case.attribute("threshold", 0.0))
     doubt = case.e + case.rounding.weights * np.abs(threshold)
     return [np.where((doubt > 0) & (np.abs(case.x - threshold) <= doubt), np.float32(1), np.float32(0))]
 
 
 def bound_normalizer(case: Case) -> list[Array]:
-    """Rows over a norm, a tensor of its own, which is off by the norm of the errors at most."""
+    """Rows over a norm, which is stored as a tensor and off by the norm of the errors at most."""
     kind = case.attribute("norm", "MAX")
     order = {"MAX": np.inf, "L1": 1, "L2": 2}[kind.decode() if isinstance(kind, bytes) else kind]
     off = np.linalg.norm(case.e, ord=order, axis=-1, keepdims=True)
     largest, shown = (np.abs(a).max(axis=-1, keepdims=True) for a in (case.x, case.y))
     size = np.where(shown > 0, largest / shown, np.float32(1))
-    share = case.sums(case.x.shape[-1]) + of_operation() + 2 * case.rounding.weights
+    share = case.sums(case.x.shape[-1]) + operation_bound() + 2 * case.rounding.weights
     rate = np.divide(off, size - off, out=np.full_like(off, np.inf), where=size > off) + share
     moved = case.e / size
     return [moved + (np.abs(case.y) + moved) * rate]
@@ -68,27 +68,27 @@ def bound_regressor(case: Case) -> list[Array]:
 
 
 def bound_classifier(case: Case) -> list[Array]:
-    """Sums of products, which are tensors of their own, and what becomes of them; the labels come of their order."""
+    """Sums of products, stored as a tensor, and their transformation; labels have no error of their own."""
     labels, made = case.outputs
     assert labels is not None and made is not None
     z, off = _scores(case, len(case.attribute("intercepts", ())) or made.shape[-1])
-    off = off + case.rounding.stored(np.abs(z) + off)
+    off = off + case.rounding.storage_error(np.abs(z) + off)
     kind = case.attribute("post_transform", "NONE")
     kind = kind.decode() if isinstance(kind, bytes) else kind
     if kind == "NONE":
         error = off
     elif kind == "LOGISTIC":
-        error = off / 4 + of_function() + case.rounding.weights  # the slope is a quarter at most, and 1 - p is near 1
+        error = off / 4 + function_bound() + case.rounding.weights  # the slope is 1/4 at most, and 1 - p is near 1
     else:
         spread = z.max(axis=-1, keepdims=True) - z
         within = off + off.max(axis=-1, keepdims=True)
-        each = of_function() + of_operation() * spread + case.sums(z.shape[-1]) + 2 * case.rounding.weights
+        each = function_bound() + operation_bound() * spread + case.sums(z.shape[-1]) + 2 * case.rounding.weights
         error = made * (np.expm1(within) + np.exp(within) * each)
     return [np.zeros(labels.shape, np.float32), np.broadcast_to(error, made.shape)]
 
 
 def _scores(case: Case, count: int) -> tuple[Array, Array]:
-    """The products of rows with ``count`` rows of coefficients, and their errors."""
+    """The scores of a linear model with ``count`` rows of coefficients, and their errors."""
     coefficients = np.float32(case.attribute("coefficients", ())).reshape(count, -1).T
     intercepts = np.float32(case.attribute("intercepts", (0.0,)))
     x = case.x.reshape(-1, coefficients.shape[0])
@@ -102,7 +102,7 @@ _of_ml = partial(
     Declaration, domain="ai.onnx.ml", order=order.keep_order, values=(), folds=NEVER, shapes=shapes.by_onnx
 )
 _of_rows = partial(_of_ml, batch=batch.by_row)
-_ON_HOST = NotApplicable("labels are made on the host, and are the same or not")
+_ON_HOST = NotApplicable("labels are made on the host: they are the same or not")
 _LIST = NotApplicable("it makes a list of dicts, one for each row, and only as a model's output")
 
 
@@ -144,7 +144,7 @@ def lower_scaler(lowering: Lowering, node: ir.Node) -> None:
 
 @_of_rows({"Imputer": (1,)}, bound=bound_imputer)
 def lower_imputer(lowering: Lowering, node: ir.Node) -> None:
-    """A number for each column in the place of NaN, or of another number that stands for what is missing."""
+    """A number for each column in place of missing elements: NaN, or another number that stands for them."""
     if "imputed_value_int64s" in node.attributes:
         raise Blocked("imputed_value_int64s: arithmetic on integers", "export the model with float inputs")
     source = lowering.operand(node.inputs[0])
@@ -166,27 +166,22 @@ def lower_binarizer(lowering: Lowering, node: ir.Node) -> None:
     add_compute(lowering, node, program)
 
 
-_NORMS = {
-    "MAX": Reduction("maximum"),
-    "L1": Reduction("add", before="abs"),
-    "L2": Reduction("add", before="square", after="sqrt"),
-}
+_NORMS = {"MAX": Reduction("maximum"), "L1": L1, "L2": L2}
 
 
 @_of_rows({"Normalizer": (1,)}, bound=bound_normalizer)
 def lower_normalizer(lowering: Lowering, node: ir.Node) -> None:
-    """Rows over their largest element, or their 1- or 2-norm; a row whose norm is 0 stays as it is."""
+    """Rows over their largest element, or their 1- or 2-norm; a row with the norm 0 stays as it is."""
     name = attribute(node, "norm", "MAX")
     if name not in _NORMS:
         raise Blocked(f"norm={name!r}; ONNX knows MAX, L1 and L2")
     source = lowering.operand(node.inputs[0])
     _columns(source)
-    norm = add_statistic(lowering, node, source, (len(source.shape) - 1,), _NORMS[name], "norm")
-    add_quotient(lowering, node, source, norm)
+    divide_by_norm(lowering, node, source, (len(source.shape) - 1,), _NORMS[name])
 
 
 def _linear(lowering: Lowering, node: ir.Node, output: str, count: int) -> Operand:
-    """The matrix product of a linear model, with ``count`` results for each row."""
+    """Append the matrix product of a linear model, with ``count`` results for each row."""
     source = lowering.operand(node.inputs[0])
     columns = _columns(source)
     if count < 1:
@@ -199,7 +194,7 @@ def _linear(lowering: Lowering, node: ir.Node, output: str, count: int) -> Opera
     if intercepts.size != count:
         raise Blocked(f"{intercepts.size} intercepts for {count} results")
     weight = np.ascontiguousarray(coefficients.reshape(count, columns).T)
-    step = linear_step([node], source, output, weight, intercepts, "none")
+    step = linear_step(node, source, output, weight, intercepts)
     lowering.add(step, [node], "a matrix product on the tensor engine")
     return Operand(output, step.shape)
 
@@ -215,7 +210,7 @@ def lower_linear_regressor(lowering: Lowering, node: ir.Node) -> None:
 
 @_of_rows({"LinearClassifier": (1,)}, bound=bound_classifier)
 def lower_linear_classifier(lowering: Lowering, node: ir.Node) -> None:
-    """Scores by a matrix product; the label of the largest one is looked up on the host."""
+    """Scores by a matrix product; the host looks up the label of the largest one."""
     label, scores = node.outputs
     lowering.mark_index(label)
     texts, numbers = attribute(node, "classlabels_strings", ()), attribute(node, "classlabels_ints", ())
@@ -229,38 +224,27 @@ def lower_linear_classifier(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked("one score for two classes", "export the model with a score for each class")
     made = value_name(scores) or lowering.spare_name(f"{node_name(node)}.scores")
     raw = _linear(lowering, node, made if transform == "NONE" else lowering.spare_name(f"{made}.raw"), labels.size)
-    rows, columns = raw.shape
-    if label.uses() or label.is_graph_output():
+    if is_used(label):
         _add_label(lowering, node, raw, labels)
     if transform == "LOGISTIC":
         program = Program()
         program.apply("sigmoid", program.source(raw))
         add_program(lowering, node, program, made, raw.shape)
     elif transform == "SOFTMAX":
-        step = SoftmaxStep(
-            name=lowering.spare_name(f"{node_name(node)}.softmax"),
-            nodes=[node_name(node)],
-            sources=[raw],
-            output=made,
-            shape=(rows, columns),
-            columns=columns,
-            kernel=softmax.softmax.__name__,
-        )
-        lowering.add(step, [node], "a row a partition: maximum, exponential with running sum, scaling")
+        name = lowering.spare_name(f"{node_name(node)}.softmax")
+        add_softmax(lowering, node, name, raw, made, labels.size)
 
 
 def _add_label(lowering: Lowering, node: ir.Node, scores: Operand, labels: Array) -> None:
-    """The index of the largest score, and on the host its label."""
+    """Append the search for the largest score, and the host's look-up of its label."""
     label = value_name(node.outputs[0])
     step = ArgmaxStep(
         name=lowering.spare_name(f"{node_name(node)}.argmax"),
-        nodes=[node_name(node)],
         sources=[scores],
         output=lowering.spare_name(f"{label}.index"),
         shape=(scores.shape[0], 1),
         dtype="uint32",
-        columns=scores.shape[1],
-        kernel=argmax.argmax.__name__,
+        kernel="argmax",
         last=False,
     )
     lowering.add(step, [node], "the vector engine's search")
@@ -279,7 +263,7 @@ _KINDS = ("int64s", "strings", "floats", "tensor")
 
 
 def _encoder_list(node: ir.Node, what: str) -> Array | None:
-    """``keys_*`` or ``values_*`` of a LabelEncoder, whichever type they have."""
+    """``keys_*`` or ``values_*`` of a LabelEncoder, of any type."""
     for kind in _KINDS:
         if f"{what}_{kind}" in node.attributes:
             given = attribute(node, f"{what}_{kind}", ())
@@ -291,7 +275,7 @@ def _encoder_list(node: ir.Node, what: str) -> Array | None:
 
 
 def _default(node: ir.Node, values: Array) -> Any:
-    """What a LabelEncoder gives for a key that it does not have."""
+    """A LabelEncoder's value for an unknown key."""
     if "default_tensor" in node.attributes:
         given = attribute(node, "default_tensor", None).numpy().reshape(-1)[0]
         return given.decode() if isinstance(given, bytes) else given
@@ -304,16 +288,17 @@ def _default(node: ir.Node, values: Array) -> Any:
 
 @_of_ml({"LabelEncoder": (1, 2, 4)}, batch=batch.reshape, bound=_ON_HOST)
 def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
-    """Labels for other labels: of a final label or index, or of an input, on the host."""
+    """A table look-up on the host, of a final label or index, or of an input."""
     source = node.inputs[0]
     known = lowering.is_on_host(source) or (source is not None and lowering.is_input(source))
     if not known and lowering.constant(source) is None:
         raise Blocked(
-            "labels of computed numbers", "only final indices, labels, constants and inputs of the model are looked up"
+            "a look-up of computed numbers",
+            "look up final indices, labels, constants or inputs of the model",
         )
     keys, values = _encoder_list(node, "keys"), _encoder_list(node, "values")
     if keys is None or values is None or keys.size != values.size:
-        raise Blocked("its keys and values are not two lists of one length")
+        raise Blocked("its keys and values are not two lists of the same length")
     encode = partial(
         _encode_labels, table=dict(zip(map(_key, keys), values, strict=True)), default=_default(node, values)
     )
@@ -321,7 +306,7 @@ def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _key(value: Any) -> Any:
-    """A key that finds NaN, too."""
+    """The key of a label in the table; NaN, which doesn't equal itself, gets None."""
     return None if isinstance(value, (float, np.floating)) and np.isnan(value) else value
 
 
@@ -333,7 +318,7 @@ def _encode_labels(labels: Array, table: dict[Any, Any], default: Any, dtype: np
 
 @_of_ml({"ZipMap": (1,)}, batch=_LIST, bound=_ON_HOST)
 def lower_zip_map(lowering: Lowering, node: ir.Node) -> None:
-    """A dict of label and score for each row: an output of the model that is a list."""
+    """A dict of labels and scores for each row, as a list: only as an output of the model."""
     made = node.outputs[0]
     if made.uses() or not made.is_graph_output():
         raise Blocked("its dicts are read by other nodes", "export the model with options={'zipmap': False}")

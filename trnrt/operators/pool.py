@@ -9,37 +9,38 @@ from math import prod
 import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import Span, pool_spans
+from trnrt.importer.values import is_used
 from trnrt.kernels import pool2d
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
 from trnrt.operators.programs import Program, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.operators.windows import Window, read_pair
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
+from trnrt.operators.windows import Pair, Window, read_pair
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
-Pair = tuple[int, int]
-
-# Before this opset onnxruntime divides by all of a window if padding counts, and ceil_mode is 0; else not by what is
-# beyond the padding, as windows are that are larger than their image.
+# Before this opset onnxruntime divides by the whole window if padding counts and ceil_mode is 0. Otherwise elements
+# beyond the padding don't count: windows may reach there if they are larger than their image.
 _CUT_SINCE = 19
 
 
 @dataclass(kw_only=True)
 class PoolStep(Step):
-    """The maxima of windows over images of ``image`` (rows, columns); ``size`` is the result's.
+    """The maxima of windows over images.
 
-    A row of pixels (N, C, W) is an image of one row, in HBM; so is any other rank's whole.
+    A row of pixels (N, C, W) is an image of one row, in HBM; for a global pool, so are images of any other rank.
     """
 
     window: Window
-    image: Pair
-    size: Pair
+
+    @property
+    def _image(self) -> Pair:
+        return _pixels(self.sources[0].shape)
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
         source = self.sources[0]
-        same = shapes.shape(source.value) == source.shape == (*source.shape[:2], *self.image)
+        same = shapes.shape(source.value) == source.shape and len(source.shape) == 4
         return (Layout.CHANNELS, Layout.HBM) if same else (Layout.HBM,)
 
     def writes(self) -> tuple[Layout, ...]:
@@ -51,26 +52,14 @@ class PoolStep(Step):
         return replace(self, shape=(images, *self.shape[1:]), sources=[self.sources[0].part(images)])
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        return (*self.shape[:2], *(self.size if position is None else self.image))
+        return (*self.shape[:2], *(_pixels(self.shape) if position is None else self._image))
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        window = self.window
-        return pool2d.tile_bytes(self.shape[0], self.image, self.size, window.kernel, window.stride, window.dilation)
+        window, size = self.window, _pixels(self.shape)
+        return pool2d.tile_bytes(self.shape[0], self._image, size, window.kernel, window.stride, window.dilation)
 
     def call(self, tensors: Tensors) -> Call:
-        window = self.window
-        return Call(
-            module="pool2d",
-            kernel="max_pool2d",
-            args=(),
-            options={
-                "channels": self.shape[1],
-                "kernel": window.kernel,
-                "stride": window.stride,
-                "pads": window.pads,
-                "dilation": window.dilation,
-            },
-        )
+        return Call("pool2d", "max_pool2d", (), {"channels": self.shape[1]} | self.window.options)
 
 
 @dataclass(kw_only=True)
@@ -87,13 +76,13 @@ class AveragePoolStep(PoolStep):
 
 
 def read_pool(lowering: Lowering, node: ir.Node) -> Window:
-    """The window of a pooling node; blocks what the kernels do not do."""
+    """The window of a pooling node; blocks those that no kernel computes."""
     shape = _source_shape(lowering, node)
     dimensions = len(shape) - 2
     if dimensions not in (1, 2):
         what = "over volumes (3-D)" if dimensions == 3 else f"over {dimensions} dimensions"
         raise Blocked(f"{node.op_type} {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
-    if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+    if any(map(is_used, node.outputs[1:])):
         raise Blocked("the Indices output is used", "export the model without return_indices")
     kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
     if len(kernel) != dimensions:
@@ -118,11 +107,11 @@ def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
 
 
 def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
-    """Whether all windows of a pooling node count alike, if they are averages: none ends where nothing counts."""
+    """Whether all windows of a pooling node divide by the same number; maxima don't divide."""
     if node.op_type != "AveragePool":
         return True
     window, _ = _window(node, _source_shape(lowering, node)[2:])
-    ends, needed = _ends(lowering, node, window), _needed_padding(lowering, node, window)
+    ends, needed = _counted_padding(lowering, node, window), _needed_padding(lowering, node, window)
     if attribute(node, "count_include_pad", 0):
         return needed[0] <= max(0, ends[0]) and needed[1] <= max(0, ends[1])
     return max(window.pads) <= 0 and needed == (0, 0)
@@ -142,26 +131,15 @@ _pool = partial(Declaration, batch=batch.by_image, order=order.keep_order, value
 @_pool({"MaxPool": (6, 8, 10, 11, 12, 22)}, bound=sums.largest, shapes=shapes.pooling)
 def lower_max_pool(lowering: Lowering, node: ir.Node) -> None:
     """The maxima of sliding windows."""
-    _add_pool(lowering, node, read_pool(lowering, node))
+    _add_maxima(lowering, node, read_pool(lowering, node))
 
 
 @_pool({"AveragePool": (6, 7, 10, 11, 19, 22)}, bound=sums.average, shapes=shapes.pooling)
 def lower_average_pool(lowering: Lowering, node: ir.Node) -> None:
     """The averages of sliding windows, with or without the padding."""
     window = read_pool(lowering, node)
-    _add_average(lowering, node, window, _ends(lowering, node, window), bool(attribute(node, "count_include_pad", 0)))
-
-
-@_pool({"GlobalMaxPool": (6, 22)}, bound=sums.largest, shapes=shapes.by_onnx)
-def lower_global_max_pool(lowering: Lowering, node: ir.Node) -> None:
-    """The maximum of each channel."""
-    _add_pool(lowering, node, _whole(lowering, node))
-
-
-@_pool({"GlobalAveragePool": (6, 22)}, bound=sums.average, shapes=shapes.by_onnx)
-def lower_global_average_pool(lowering: Lowering, node: ir.Node) -> None:
-    """The average of each channel."""
-    _add_average(lowering, node, _whole(lowering, node), (0, 0), True)
+    counts = bool(attribute(node, "count_include_pad", 0))
+    _add_averages(lowering, node, window, _counted_padding(lowering, node, window), counts)
 
 
 @_pool({"LpPool": (6, 11, 18, 22)}, bound=sums.norm, shapes=shapes.pooling)
@@ -170,24 +148,35 @@ def lower_lp_pool(lowering: Lowering, node: ir.Node) -> None:
     _add_norms(lowering, node, read_pool(lowering, node))
 
 
+@_pool({"GlobalMaxPool": (6, 22)}, bound=sums.largest, shapes=shapes.by_onnx)
+def lower_global_max_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The maximum of each channel."""
+    _add_maxima(lowering, node, _whole_window(lowering, node))
+
+
+@_pool({"GlobalAveragePool": (6, 22)}, bound=sums.average, shapes=shapes.by_onnx)
+def lower_global_average_pool(lowering: Lowering, node: ir.Node) -> None:
+    """The average of each channel."""
+    _add_averages(lowering, node, _whole_window(lowering, node), (0, 0), True)
+
+
 @_pool({"GlobalLpPool": (6, 22)}, bound=sums.norm, shapes=shapes.by_onnx)
 def lower_global_lp_pool(lowering: Lowering, node: ir.Node) -> None:
     """The p-norm of each channel."""
-    _add_norms(lowering, node, _whole(lowering, node))
+    _add_norms(lowering, node, _whole_window(lowering, node))
 
 
-def _whole(lowering: Lowering, node: ir.Node) -> Window:
+def _whole_window(lowering: Lowering, node: ir.Node) -> Window:
     """The window that is all of an image, of any rank."""
-    shape = _source_shape(lowering, node)
-    return Window(_pixels(shape), (1, 1), (1, 1), (0, 0))
+    return Window(_pixels(_source_shape(lowering, node)), (1, 1), (1, 1), (0, 0))
 
 
 def _pixels(shape: tuple[int, ...]) -> Pair:
-    """(rows, columns) of images (N, C, ...) of any rank: what is not two dimensions is one row."""
+    """(rows, columns) of images (N, C, ...); if they don't have two dimensions, all pixels are one row."""
     return (shape[2], shape[3]) if len(shape) == 4 else (1, prod(shape[2:]))
 
 
-def _ends(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
+def _counted_padding(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     """The padding (bottom, right) that counts in averages, if padding does."""
     whole = lowering.opset < _CUT_SINCE and not attribute(node, "ceil_mode", 0)
     if attribute(node, "count_include_pad", 0) and whole:
@@ -205,59 +194,43 @@ def _needed_padding(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     return max(0, ends[0]), max(0, ends[1])
 
 
-def _add_pool(lowering: Lowering, node: ir.Node, window: Window) -> None:
+def _add_maxima(lowering: Lowering, node: ir.Node, window: Window) -> None:
     """A step of maxima, of whole numbers as well."""
-    source, shape = lowering.operand(node.inputs[0], short_integers=True), lowering.shape(node.outputs[0])
+    source, made = lowering.operand(node.inputs[0], short_integers=True), node.outputs[0]
     step = PoolStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[source],
-        output=value_name(node.outputs[0]),
-        shape=shape,
+        output=value_name(made),
+        shape=lowering.shape(made),
         window=window,
-        image=_pixels(source.shape),
-        size=_pixels(shape),
     )
     lowering.add(step, [node], "window maxima on the vector engine")
-    if node.outputs[0].dtype in INTEGERS:
-        lowering.mark_whole_numbers(node.outputs[0])
+    lowering.mark_whole_numbers(made)
 
 
-def _add_average(lowering: Lowering, node: ir.Node, window: Window, ends: Pair, count_include_pad: bool) -> None:
+def _add_averages(lowering: Lowering, node: ir.Node, window: Window, ends: Pair, count_include_pad: bool) -> None:
     """A step of averages; negative padding at the end leaves pixels out."""
     view = lowering.view_of(node.inputs[0])
     for axis, end in zip((-2, -1), ends, strict=True):
         if end < 0:
             place = len(view.shape) + axis
             view = view.slice(place, 0, view.shape[place] + end)
-    ends = max(0, ends[0]), max(0, ends[1])
-    step = _average(lowering, node, lowering.operand_of(view), window, ends, count_include_pad)
-    step.name, step.output = node_name(node), value_name(node.outputs[0])
+    step = AveragePoolStep(
+        name=node_name(node),
+        sources=[lowering.operand_of(view)],
+        output=value_name(node.outputs[0]),
+        shape=lowering.shape(node.outputs[0]),
+        window=window,
+        ends=(max(0, ends[0]), max(0, ends[1])),
+        count_include_pad=count_include_pad,
+    )
     lowering.add(step, [node], "window sums on the vector engine, divided by how many elements count")
 
 
-def _average(
-    lowering: Lowering, node: ir.Node, source: Operand, window: Window, ends: Pair, count_include_pad: bool
-) -> AveragePoolStep:
-    shape = lowering.shape(node.outputs[0])
-    return AveragePoolStep(
-        name="",
-        nodes=[node_name(node)],
-        sources=[source],
-        output="",
-        shape=shape,
-        window=window,
-        image=_pixels(source.shape),
-        size=_pixels(shape),
-        ends=ends,
-        count_include_pad=count_include_pad,
-    )
-
-
 def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
-    """Steps of powers, of their averages with all padding counted, and of the root of as many times that.
+    """Steps of powers, of their averages with all padding counted, and of the root of the window's size times these.
 
-    What is between them is float32: float16 holds no cube above 40 or below 0.002.
+    Tensors between them are float32: float16 holds no cube above 40 or below 0.002.
     """
     p = int(attribute(node, "p", 2))
     if p < 1:
@@ -272,12 +245,20 @@ def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
         if p > 1:
             before.apply("power", magnitude, float(p))
     powers = add_program(lowering, node, before, lowering.spare_name(f"{made}.powers"), source.shape, dtype="float32")
-    averages = _average(lowering, node, powers, window, _needed_padding(lowering, node, window), True)
-    averages.output, averages.dtype = lowering.spare_name(f"{made}.averages"), "float32"
-    averages.name = lowering.spare_name(f"{averages.output}.step")
+    output = lowering.spare_name(f"{made}.averages")
+    averages = AveragePoolStep(
+        name=lowering.spare_name(f"{output}.step"),
+        sources=[powers],
+        output=output,
+        shape=lowering.shape(node.outputs[0]),
+        dtype="float32",
+        window=window,
+        ends=_needed_padding(lowering, node, window),
+        count_include_pad=True,
+    )
     lowering.add(averages, [node], "window sums on the vector engine")
     after = Program()
-    total = after.apply("multiply", after.source(Operand(averages.output, averages.shape)), float(prod(window.kernel)))
+    total = after.apply("multiply", after.source(Operand(output, averages.shape)), float(prod(window.kernel)))
     if p == 2:
         after.apply("sqrt", total)
     elif p > 1:

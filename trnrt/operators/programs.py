@@ -1,4 +1,5 @@
-"""Small programs of the ``compute`` kernel: operations on whole tensors, element by element; neighbours become one."""
+"""Small programs of the ``compute`` kernel: operations on whole tensors, element by element. The planner merges
+neighbouring ones."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from trnrt.kernels import compute_tiles
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, node_name, value_name
 from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.placing.placement import tile_shape
 from trnrt.planner.plan import Array, Layout
@@ -42,7 +43,7 @@ class Program:
     operations: list[Operation] = field(default_factory=list)
 
     def position(self, operand: Operand) -> int:
-        """The number of a source that is a computed tensor."""
+        """The index of a computed tensor among the sources."""
         return next(k for k, s in enumerate(self.sources) if isinstance(s, Operand) and s == operand)
 
     @property
@@ -56,14 +57,14 @@ class Program:
         return Register(len(self.operations) - 1)
 
     def source(self, source: Operand | Array) -> Register:
-        """A tensor to compute with; the same computed tensor is brought in once."""
+        """Add a source, unless it is a computed tensor that is one already."""
         if isinstance(source, Operand) and source in self.operands:
             return Register(self.position(source), True)
         self.sources.append(source)
         return Register(len(self.sources) - 1, True)
 
     def absorb(self, other: Program, value: str) -> Program:
-        """The program with its source ``value`` computed by ``other`` in place."""
+        """The program with ``other``, which computes its source ``value``, in place of that source."""
         merged = Program(list(other.sources), list(other.operations))
         result = Register(len(other.operations) - 1)
         terms: dict[Register, Register] = {}
@@ -74,7 +75,7 @@ class Program:
             terms[Register(k)] = merged.apply(name, *(terms[t] if isinstance(t, Register) else t for t in operands))
         return merged
 
-    def rendered(self) -> tuple[Any, ...]:
+    def kernel_operations(self) -> tuple[Any, ...]:
         """The operations as the kernel takes them: operands are indices, sources first, or numbers."""
         count = len(self.sources)
 
@@ -102,14 +103,14 @@ class ComputeStep(Step):
         return True
 
     def _gate(self) -> tuple[int, ...]:
-        """The shape of one number an image and channel, if the result is images."""
+        """The shape with one number for each image and channel, if the result is images."""
         return (*self.shape[:2], 1, 1) if len(self.shape) == 4 else self.shape
 
     def _constants(self) -> list[Array]:
         return [s for s in self.program.sources if not isinstance(s, Operand)]
 
     def _fits(self, constant: Array, layout: Layout) -> bool:
-        """Whether a constant is one number a partition in a layout: one a channel, or one a feature."""
+        """Whether a constant has one number a partition in a layout: one a channel, or one a feature."""
         shape = (1,) * (len(self.shape) - constant.ndim) + constant.shape
         return layout in (Layout.CHANNELS, Layout.FEATURES) and shape[1] == self.shape[1] == constant.size
 
@@ -127,30 +128,30 @@ class ComputeStep(Step):
     def call(self, tensors: Tensors) -> Call:
         on_chip = tensors.layout(self.output) is not Layout.HBM
         names: list[SourceName | WeightName] = []
-        held: dict[str, Array] = {}
+        constants: dict[str, Array] = {}
         for k, source in enumerate(self.program.sources):
             if isinstance(source, Operand):
                 names.append(SourceName(self.sources.index(source)))
                 continue
-            key = f"c{len(held)}"
+            key = f"c{len(constants)}"
             names.append(WeightName(key))
             column = source.astype(np.float32)
-            held[key] = weights.columns(column.reshape(-1)) if on_chip else column.reshape(self._views()[k])
-        weights_held, biases = ({}, held) if on_chip else (held, {})
-        args = (tuple(names), self.program.rendered())
-        return Call("elementwise", "compute", args, weights=weights_held, biases=biases, held=tuple(biases))
+            constants[key] = weights.columns(column.reshape(-1)) if on_chip else column.reshape(self._views()[k])
+        from_hbm, biases = ({}, constants) if on_chip else (constants, {})
+        args = (tuple(names), self.program.kernel_operations())
+        return Call("elementwise", "compute", args, weights=from_hbm, biases=biases, held=tuple(biases))
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         layout = tensors.layout(self.output)
         elements = compute_tiles.COLUMNS if layout is Layout.HBM else prod(tile_shape(layout, self.shape)[1:])
-        taken = compute_tiles.tile_bytes(len(self.program.sources), self.program.rendered(), elements)
+        taken = compute_tiles.tile_bytes(len(self.program.sources), self.program.kernel_operations(), elements)
         return min(WORKING_BYTES, taken)
 
 
 def collapse_broadcast(shapes: list[tuple[int, ...]], result: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """The operands' shapes and the result's as four dimensions, neighbours that broadcast alike merged.
+    """The operands' shapes and the result's as four dimensions: neighbours that broadcast alike are merged.
 
-    None where four are not enough.
+    None if four are not enough.
     """
     rank = len(result)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
@@ -183,11 +184,10 @@ def add_compute(
     *,
     name: str = "",
 ) -> None:
-    """Append the step that makes ``node``'s first output by a program (called ``name`` if not after the node)."""
+    """Append the step, called ``name`` if not like the node, that makes the node's first output by a program."""
     made = node.outputs[0]
     add_program(lowering, node, program, value_name(made), lowering.shape(made), why, name=name or node_name(node))
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
 def add_program(
@@ -201,14 +201,10 @@ def add_program(
     name: str = "",
     dtype: str = "",
 ) -> Operand:
-    """Append a step of ``node`` that makes the tensor ``output`` by a program; ``name`` is the step's, if given.
-
-    ``dtype`` is the output's where it is not the session's.
-    """
+    """Append a step that makes the tensor ``output`` by a program; ``dtype`` is the output's, if not the session's."""
     _expand_sources(lowering, program, shape)
     step = ComputeStep(
         name=name or lowering.spare_name(f"{output}.step"),
-        nodes=[node_name(node)],
         sources=program.operands,
         output=output,
         shape=shape,
@@ -222,7 +218,7 @@ def add_program(
 
 
 def _expand_sources(lowering: Lowering, program: Program, shape: tuple[int, ...]) -> None:
-    """Write sources out in full, one after the other, until the rest broadcasts in as many groups as the kernel has."""
+    """Broadcast sources to ``shape``, one after the other, until the kernel's dimensions are enough for the rest."""
     for k, source in enumerate(program.sources):
         if collapse_broadcast([s.shape for s in program.sources], shape) is not None:
             return
@@ -233,7 +229,7 @@ def _expand_sources(lowering: Lowering, program: Program, shape: tuple[int, ...]
 
 
 def term(lowering: Lowering, program: Program, value: ir.Value | None, *, integers: bool = False) -> Term:
-    """An input of a node as an operand: a number where it is one that is constant, else a source."""
+    """A node's input as an operand: a number if it is a constant with one finite element, else a source."""
     constant = lowering.constant(value)
     if constant is not None and constant.dtype != object:
         numbers = _exact_constant(lowering, constant)
@@ -250,8 +246,8 @@ def _exact_constant(lowering: Lowering, constant: Array) -> Array:
     if constant.dtype.kind not in "iu":
         return numbers
     dtype = "float32" if constant.size == 1 else lowering.dtype  # one number is written into the kernel as float32
-    held = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
-    if not (held == constant.astype(np.float64)).all() or (np.abs(held) > 2.0**53).any():
-        wrong = int(constant.reshape(-1)[np.argmax((held != constant).reshape(-1))])
+    stored = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
+    if not (stored == constant.astype(np.float64)).all() or (np.abs(stored) > 2.0**53).any():
+        wrong = int(constant.reshape(-1)[np.argmax((stored != constant).reshape(-1))])
         raise Blocked(f"the integer {wrong} in a constant, which {dtype} does not hold", "use floats, or dtype float32")
     return numbers

@@ -1,9 +1,8 @@
-"""What trnrt knows of an ONNX operator: one record each, declared beside its lowering function; the folder is the
-registry.
+"""One record for each ONNX operator, declared beside its lowering function. The folder is the registry.
 
-A facet that a declaration leaves out is an error when its module is imported. One that does not apply says so:
-``NotApplicable`` gives the reason, and functions such as ``order.keep_order`` are the answer "no". Everything that asks
-about an operator (batches, orders of axes, tolerances, folding, refusals, the page of operators) reads these records.
+A facet that a declaration leaves out is an error when its module is imported. If a facet does not apply,
+``NotApplicable`` gives the reason; functions such as ``order.keep_order`` are the answer "no". Everything that depends
+on the operator (batches, orders of axes, tolerances, folding, refusals, docs/operators.md) reads these records.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from trnrt.operators.bounds.case import Array, Case
 
 Shape = tuple[int, ...]
 Lower = Callable[[Any, ir.Node], None]
-"""Makes the steps of a node; takes a ``Lowering``."""
+"""Make the steps of a node; takes a ``Lowering``."""
 BatchRule = Callable[[ir.Node, list[Batch | None], Shape], Batch]
-"""Where the batch lies in the output; raises ``Mixes`` where rows come together."""
+"""Return where the batch lies in the output; raise ``Mixes`` if rows are mixed."""
 OrderRule = Callable[[ir.Node, Order], NodeOrders | None]
-"""What changes if the main input is stored in another order of axes; None if the node can't work on that."""
+"""Return what changes if the main input is stored in another order of axes; None if the node can't read that."""
 BoundRule = Callable[[Case], list[Array]]
-"""How far each output may be off, element by element."""
+"""Return how far each output may be off, element by element."""
 ShapeRule = Callable[[ir.Node, list[Shape | None]], str | None]
-"""What contradicts in the shapes of the inputs, of which the first is known; None where nothing does."""
+"""Return how the inputs' shapes contradict each other, or None. The first shape is known."""
 
 
 @dataclass(frozen=True)
 class NotApplicable:
-    """A facet that an operator does not have, and why."""
+    """The reason why an operator has no such facet."""
 
     reason: str
 
 
-ON_CPU = NotApplicable("ours and onnxruntime's are one where it runs on the CPU")
+ON_CPU = NotApplicable("it runs on the CPU only, by onnxruntime on both sides")
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,17 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Index:
-    """The position of an input of indices: of any rank, and needed by value unless they pick from a constant table."""
+    """The position of an input of indices, of any rank. A plan needs their values unless the table is constant."""
 
     position: int
 
 
 class Folding(Flag):
-    """What is computed when the model is read.
+    """Whether nodes with constant inputs are computed when the model is read.
 
-    ``CHEAP``: work and memory are in proportion to what is read and written. ``SMALL``: they are not, so that only
-    small tensors are folded. ``COUNTS``: it may compute shapes and counts, so that an input of the model that only it
-    reads counts as read by whoever reads its result.
+    ``CHEAP``: yes, as work and memory are in proportion to inputs and outputs. ``SMALL``: only for small tensors.
+    ``COUNTS``: it may compute shapes and counts. An input of the model that only such nodes read is a parameter if
+    their results are used as shapes, axes or counts.
     """
 
     NEVER = 0
@@ -83,10 +82,10 @@ _Lowering = TypeVar("_Lowering", bound="Lower | Refusal")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """The facets of operators that one function lowers, which it decorates; a second claim on a name raises.
+    """The facets of operators that one function lowers: a decorator of that function. Each name is declared once.
 
-    ``opsets``: name -> the versions that the lowering knows; what was there before opset 6 counts as of 6. ``values``
-    are the positions of inputs that say what is done, not what it is done to: a plan needs their values.
+    ``opsets``: name -> the versions that the lowering knows; older versions than opset 6 count as 6. ``values``: the
+    positions of inputs such as shapes, axes and limits, whose values a plan needs.
     """
 
     opsets: Mapping[str, tuple[int, ...]] = field(kw_only=False)
@@ -109,7 +108,7 @@ class Declaration:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator(Declaration):
-    """All that is known of one operator."""
+    """One operator's facets and lowering."""
 
     name: str
     lowering: Lower | Refusal
@@ -120,7 +119,7 @@ _RECORDS: dict[tuple[str, str], Operator] = {}
 
 @cache
 def records() -> Mapping[tuple[str, str], Operator]:
-    """(domain, name) -> record of every operator that is declared. The first call imports the families."""
+    """(domain, name) -> record of every declared operator. The first call imports the families."""
     package = importlib.import_module(__package__)
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{__package__}.{module.name}")
@@ -133,11 +132,11 @@ def record_of(node: ir.Node) -> Operator | None:
 
 
 def lowering_of(operator: tuple[str, str]) -> Lower | None:
-    """The function that lowers an operator, if there is one."""
+    """The function that lowers an operator; None if it is unknown or refused."""
     found = records().get(operator)
     return None if found is None or isinstance(found.lowering, Refusal) else found.lowering
 
 
 def supported_operators() -> list[tuple[str, str]]:
-    """(domain, name) of everything that can be lowered."""
+    """(domain, name) of every operator that can be lowered."""
     return sorted(operator for operator in records() if lowering_of(operator))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
 
 import onnx_ir as ir
 
@@ -17,7 +16,7 @@ from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import CHEAP, NEVER, BoundRule, Declaration, Folding
 from trnrt.operators.windows import Window
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
 Shape = tuple[int, ...]
@@ -25,7 +24,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Reduction:
-    """``after(factor * op-reduction of before(x))``, as the kernel names them. ``is_mean``: divided by the count."""
+    """``after(factor * op-reduction of before(x))``, by the kernel's names. ``is_mean``: the factor is 1 / count."""
 
     op: str
     before: str = "none"
@@ -33,15 +32,17 @@ class Reduction:
     is_mean: bool = False
 
 
-# Operator -> reduction, opsets, the error's bound, and what is folded.
+L1 = Reduction("add", before="abs")
+L2 = Reduction("add", before="square", after="sqrt")
+# Operator -> reduction, opsets, error bound, folding.
 REDUCTIONS: dict[str, tuple[Reduction, tuple[int, ...], BoundRule, Folding]] = {
     "ReduceSum": (Reduction("add"), (6, 11, 13), sums.average, CHEAP),
     "ReduceMean": (Reduction("add", is_mean=True), (6, 11, 13, 18), sums.average, CHEAP),
     "ReduceProd": (Reduction("multiply"), (6, 11, 13, 18), sums.bound_product, CHEAP),
     "ReduceMax": (Reduction("maximum"), (6, 11, 12, 13, 18, 20), sums.largest, CHEAP),
     "ReduceMin": (Reduction("minimum"), (6, 11, 12, 13, 18, 20), sums.largest, CHEAP),
-    "ReduceL1": (Reduction("add", before="abs"), (6, 11, 13, 18), sums.average, CHEAP),
-    "ReduceL2": (Reduction("add", before="square", after="sqrt"), (6, 11, 13, 18), sums.norm, CHEAP),
+    "ReduceL1": (L1, (6, 11, 13, 18), sums.average, CHEAP),
+    "ReduceL2": (L2, (6, 11, 13, 18), sums.norm, CHEAP),
     "ReduceSumSquare": (Reduction("add", before="square"), (6, 11, 13, 18), sums.squares, CHEAP),
     "ReduceLogSum": (Reduction("add", after="log"), (6, 11, 13, 18, 28), sums.log_of_sum, NEVER),
 }
@@ -50,7 +51,7 @@ _reducing = partial(Declaration, batch=batch.reduce, order=order.reduce, values=
 
 @dataclass(kw_only=True)
 class ReduceStep(Step):
-    """A reduction of the middle one of three dimensions, ``groups``."""
+    """A reduction of the second of three dimensions, ``groups``."""
 
     groups: tuple[int, int, int]
     reduction: Reduction
@@ -68,9 +69,8 @@ class ReduceStep(Step):
 def add_reduce(
     lowering: Lowering, node: ir.Node, source: Operand, axes: Shape, reduction: Reduction, output: str, shape: Shape
 ) -> Operand:
-    """Append the steps that reduce ``source`` over ``axes`` into the tensor ``output``: one a run of neighbouring axes.
-
-    What is between them is float32.
+    """Append the steps that reduce ``source`` over ``axes`` into the tensor ``output``: one for each run of
+    neighbouring axes. Tensors between them are float32.
     """
     runs = merged_runs(nonempty_shape(source.shape), axes)
     factor = 1.0 / prod(source.shape[a] for a in axes) if reduction.is_mean else 1.0
@@ -83,7 +83,6 @@ def add_reduce(
         made = output if is_last else lowering.spare_name(f"{output}.part")
         step = ReduceStep(
             name=node_name(node) if made == value_name(node.outputs[0]) else lowering.spare_name(f"{made}.step"),
-            nodes=[node_name(node)],
             sources=[source],
             output=made,
             shape=shape if is_last else (groups[0] * groups[2],),
@@ -99,8 +98,17 @@ def add_reduce(
         runs = merged_runs(tuple(sizes[:k] + sizes[k + 1 :]), tuple(j for j in range(k) if runs[j][0]))
 
 
+def add_statistic(
+    lowering: Lowering, node: ir.Node, source: Operand, axes: Shape, reduction: Reduction, what: str
+) -> Operand:
+    """A reduction on the way to a node's output; the axes stay, of size 1, so that it broadcasts."""
+    shape = tuple(1 if d in axes else size for d, size in enumerate(source.shape))
+    name = lowering.spare_name(f"{value_name(node.outputs[0])}.{what}")
+    return add_reduce(lowering, node, source, axes, reduction, name, shape)
+
+
 def merged_runs(shape: Shape, axes: Shape) -> list[tuple[bool, int]]:
-    """(whether it is reduced, its size) of each run of dimensions that are reduced, or not, together."""
+    """Runs of neighbouring dimensions that are all reduced, or all kept: (whether they are reduced, their size)."""
     runs: list[tuple[bool, int]] = []
     for d, size in enumerate(shape):
         if size == 1:
@@ -112,11 +120,11 @@ def merged_runs(shape: Shape, axes: Shape) -> list[tuple[bool, int]]:
     return runs if any(is_reduced for is_reduced, _ in runs) else [*runs, (True, 1)]
 
 
-def readable(
+def stored_operand(
     lowering: Lowering, value: ir.Value | None, axes: Shape, *, integers: bool = False
 ) -> tuple[Operand, Shape]:
-    """A tensor to be reduced over ``axes``, and these axes, in the order in which it is stored if that leaves the
-    result in order: a Transpose before a reduction then moves nothing."""
+    """A tensor to reduce over ``axes``, and these axes, as the tensor is stored, if that leaves the result in order:
+    then a Transpose before the reduction moves nothing."""
     view = lowering.view_of(value, short_integers=integers)
     order = view.order
     if order is not None:
@@ -128,7 +136,7 @@ def readable(
 
 
 def reduced_axes(lowering: Lowering, node: ir.Node, rank: int) -> Shape:
-    """The axes of a reduction, not negative; none where it says that nothing is reduced."""
+    """The axes of a reduction, not negative; none if the node says that nothing is reduced."""
     axes = integers(lowering, node, 1, "axes")
     if axes is None:
         axes = attribute(node, "axes", None)
@@ -138,14 +146,14 @@ def reduced_axes(lowering: Lowering, node: ir.Node, rank: int) -> Shape:
 
 
 def nonempty_shape(shape: Shape) -> Shape:
-    """A shape that has elements; blocks one that has none."""
+    """The shape itself; blocks one without elements."""
     if 0 in shape:
         raise Blocked(f"a tensor of shape {shape}, which has no elements", "export the model for larger inputs")
     return shape
 
 
 def checked_axes(axes: Shape, rank: int) -> Shape:
-    """Axes, not negative, sorted, each once; blocks those that a tensor does not have."""
+    """The axes sorted, not negative, each once; blocks axes that the tensor doesn't have."""
     for axis in axes:
         if not -rank <= axis < rank:
             raise Blocked(f"axis {axis} of a tensor of {rank} dimensions")
@@ -161,14 +169,13 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     if not axes and rank:
         _apply_elementwise(lowering, node, reduction)
         return
-    source, stored_axes = readable(lowering, node.inputs[0], axes, integers=exact)
+    source, stored_axes = stored_operand(lowering, node.inputs[0], axes, integers=exact)
     nonempty_shape(source.shape)
     if stored_axes == (2, 3) and len(source.shape) == 4 and node.op_type in ("ReduceMean", "ReduceMax"):
         _pool_images(lowering, node, source)
         return
     add_reduce(lowering, node, source, stored_axes, reduction, value_name(made), lowering.shape(made))
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
 for _name, (_, _opsets, _bound, _folds) in REDUCTIONS.items():
@@ -176,32 +183,27 @@ for _name, (_, _opsets, _bound, _folds) in REDUCTIONS.items():
 
 
 def _pool_images(lowering: Lowering, node: ir.Node, source: Operand) -> None:
-    """The mean or the maximum of each channel, by the pooling kernels: they read images that are on chip."""
+    """Append the mean or maximum of each channel by a pooling kernel, which reads images that are on chip."""
     made, shape = node.outputs[0], (*source.shape[:2], 1, 1)
     is_same = lowering.shape(made) == shape
-    fields: dict[str, Any] = {
-        "name": node_name(node),
-        "nodes": [node_name(node)],
-        "sources": [source],
-        "output": value_name(made) if is_same else lowering.spare_name(f"{value_name(made)}.pooled"),
-        "shape": shape,
-        "window": Window((source.shape[2], source.shape[3]), (1, 1), (1, 1), (0, 0)),
-        "image": source.shape[2:],
-        "size": (1, 1),
-    }
-    is_mean = node.op_type == "ReduceMean"
-    step = AveragePoolStep(**fields, ends=(0, 0), count_include_pad=True) if is_mean else PoolStep(**fields)
+    kind = PoolStep if node.op_type == "ReduceMax" else partial(AveragePoolStep, ends=(0, 0), count_include_pad=True)
+    step = kind(
+        name=node_name(node),
+        sources=[source],
+        output=value_name(made) if is_same else lowering.spare_name(f"{value_name(made)}.pooled"),
+        shape=shape,
+        window=Window((source.shape[2], source.shape[3]), (1, 1), (1, 1), (0, 0)),
+    )
     lowering.add(step, [node], "a window that is all of the image, on the vector engine")
     if not is_same:
         view = View.whole(step.output, shape).reshape(lowering.shape(made))
         assert view is not None
         lowering.set_view(made, view)
-    if made.dtype in INTEGERS:
-        lowering.mark_whole_numbers(made)
+    lowering.mark_whole_numbers(made)
 
 
 def _apply_elementwise(lowering: Lowering, node: ir.Node, reduction: Reduction) -> None:
-    """noop_with_empty_axes=1: what a reduction does to each element, with nothing reduced."""
+    """noop_with_empty_axes=1: apply the functions before and after the reduction, with nothing reduced."""
     names = [name for name in (reduction.before, reduction.after) if name != "none"]
     if not names:
         source = node.inputs[0]
@@ -225,15 +227,12 @@ def lower_log_sum_exp(lowering: Lowering, node: ir.Node) -> None:
         _apply_elementwise(lowering, node, Reduction("add"))
         return
     source = lowering.operand(node.inputs[0])
-    one = tuple(1 if d in axes else size for d, size in enumerate(shape))
-    name = lowering.spare_name(f"{value_name(made)}.max")
-    largest = add_reduce(lowering, node, source, axes, Reduction("maximum"), name, one)
+    largest = add_statistic(lowering, node, source, axes, Reduction("maximum"), "max")
     relative = Program()
     base = _finite(relative, largest)
     relative.apply("exp", relative.apply("subtract", relative.source(source), base))
     terms = add_program(lowering, node, relative, lowering.spare_name(f"{value_name(made)}.terms"), shape)
-    name = lowering.spare_name(f"{value_name(made)}.log")
-    logarithm = add_reduce(lowering, node, terms, axes, Reduction("add", after="log"), name, one)
+    logarithm = add_statistic(lowering, node, terms, axes, Reduction("add", after="log"), "log")
     total = Program()
     total.apply(
         "add",
@@ -244,6 +243,6 @@ def lower_log_sum_exp(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _finite(program: Program, operand: Operand) -> Register:
-    """The operand, 0 where it is infinite: what is relative to infinity would be no number."""
+    """The operand, 0 where it is infinite: a difference to infinity could be NaN."""
     value = program.source(operand)
     return program.apply("where", program.apply("is_inf", value), 0.0, value)

@@ -1,6 +1,6 @@
-"""Operators that are not lowered: why, what helps, and what the importer still does with them.
+"""Operators that are not lowered, with the reason and a way out.
 
-Their nodes may be folded when the model is read, or run by onnxruntime, so that they have other facets all the same.
+They have the other facets all the same: their nodes may be folded when the model is read, or run by onnxruntime.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHAPES = Refusal(
 _ELEMENTS = Refusal("single elements at computed indices: the device looks whole rows up (Gather)", FALLBACK)
 _TREES = Refusal("trees and other classical models are not supported: only scalers and neural nets are", FALLBACK)
 
-# Most are left alone: no rule for the batch, no Transpose moved past them, nothing folded.
+# Most have no rule for the batch, no Transpose moves past them, and they are never folded.
 _refused = partial(
     Declaration,
     batch=batch.unknown,

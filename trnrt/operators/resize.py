@@ -1,4 +1,4 @@
-"""Resize and Upsample: nearest pixels are moved, linear ones are sums along one axis after the other."""
+"""Resize and Upsample: nearest pixels are moved; linear ones are sums along one axis after the other."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from trnrt.kernels.resize import MAX_SIZE, images_together
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
 from trnrt.operators.matmul import product_step
-from trnrt.operators.movement import add_move, take
+from trnrt.operators.movement import add_takes, constant_numbers
 from trnrt.operators.programs import Program, add_compute
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside_mask
-from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
+from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
 
@@ -46,7 +45,7 @@ class ResizeStep(Step):
 
 @dataclass(kw_only=True)
 class RepeatStep(Step):
-    """Each row of ``width`` pixels ``times[0]`` times, each pixel of it ``times[1]`` times."""
+    """Each row of ``width`` pixels repeated ``times[0]`` times, and each of its pixels ``times[1]`` times."""
 
     width: int
     times: tuple[int, int]
@@ -65,13 +64,13 @@ _resizing = partial(Declaration, batch=batch.resize, order=order.keep_order, bou
 @_resizing({"Resize": (10, 11, 13, 18, 19)}, values=(1, 2, 3), shapes=shapes.by_onnx)
 @_resizing({"Upsample": (6, 7, 9)}, values=(1,), shapes=shapes.upsample)
 def lower_resize(lowering: Lowering, node: ir.Node) -> None:
-    """Another number of elements along some axes; the scales, or the sizes, are constants."""
+    """Another number of elements along some axes; the scales or sizes are constants."""
     mode = attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear"):
         raise Blocked(f"mode={mode}", "export the model with nearest or linear (bilinear) interpolation")
     axes = _axes(lowering, node)
     if all(axis.size == axis.result for axis in axes):
-        # onnxruntime copies then, whatever the scales and the roi are.
+        # Then onnxruntime copies, whatever the scales and the roi are.
         source = node.inputs[0]
         assert source is not None
         lowering.view(node, source, "nothing changes its size")
@@ -82,7 +81,7 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _axes(lowering: Lowering, node: ir.Node) -> list[Axis]:
-    """What happens along each axis."""
+    """The resizing along each axis."""
     source = node.inputs[0]
     assert source is not None
     shape, result = lowering.shape(source), lowering.shape(node.outputs[0])
@@ -103,7 +102,7 @@ def _axes(lowering: Lowering, node: ir.Node) -> list[Axis]:
 
 
 def _scales(lowering: Lowering, node: ir.Node, shape: Shape, named: list[int]) -> Array:
-    """The scale of each of the axes ``named``: as given, or as the sizes are to each other."""
+    """The scale of each of the axes ``named``: as given, or the ratio of the sizes."""
     if node.op_type == "Upsample" and lowering.opset < 9:
         return np.array(attribute(node, "scales", (1.0,) * len(shape)), np.float32)
     position = 1 if node.op_type == "Upsample" or lowering.opset < 11 else 2
@@ -123,21 +122,16 @@ def _scales(lowering: Lowering, node: ir.Node, shape: Shape, named: list[int]) -
 
 
 def _numbers(lowering: Lowering, node: ir.Node, position: int, name: str) -> Array | None:
-    """A constant input, None where it is left out or empty; blocks a computed one."""
-    value = node.inputs[position] if position < len(node.inputs) else None
-    if value is None:
-        return None
-    array = lowering.constant(value)
-    if array is None:
-        raise Blocked(f"the input {name!r} is computed", "export the model with it as a constant")
-    return array.reshape(-1) if array.size else None
+    """A constant input, None if it is left out or empty; blocks a computed one."""
+    numbers = constant_numbers(lowering, node, position, name)
+    return numbers if numbers is not None and numbers.size else None
 
 
 # -- nearest --------------------------------------------------------------------------------------------
 
 
 def _add_nearest(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
-    """Pixels repeated on chip where whole numbers of them are, else taken by DMA, axis by axis."""
+    """Repeat pixels on chip if each is repeated equally often, else let DMA take them, axis by axis."""
     rounding = attribute(node, "nearest_mode", "round_prefer_floor")
     if node.op_type == "Upsample" or lowering.opset < 11:
         rounding = "simple"
@@ -149,7 +143,6 @@ def _add_nearest(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
         source = lowering.operand(node.inputs[0], short_integers=True)
         step = RepeatStep(
             name=node_name(node),
-            nodes=[node_name(node)],
             sources=[source],
             output=value_name(node.outputs[0]),
             shape=lowering.shape(node.outputs[0]),
@@ -157,51 +150,30 @@ def _add_nearest(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
             times=(times.get(len(axes) - 2, 1), times.get(len(axes) - 1, 1)),
         )
         lowering.add(step, [node], "pixels repeated by the vector and scalar engines", place="dma")
-        if node.outputs[0].dtype in INTEGERS:
-            lowering.mark_whole_numbers(node.outputs[0])
+        lowering.mark_whole_numbers(node.outputs[0])
         return
     _take_nearest(lowering, node, indices)
 
 
 def _whole_times(indices: Array, size: int) -> int:
-    """How many times each element stands in ``indices``, if all stand there as often and in order; else 0."""
+    """How often ``indices`` repeats each element, if it repeats all equally often and in order; else 0."""
     times = len(indices) // size
     return times if np.array_equal(indices, np.repeat(np.arange(size), times)) else 0
 
 
 def _take_nearest(lowering: Lowering, node: ir.Node, indices: dict[int, Array]) -> None:
-    """One axis after the other, the one that shrinks most first."""
-    view, made = lowering.view_of(node.inputs[0], short_integers=True), node.outputs[0]
+    """Take the nearest elements along one axis after the other, first along the one that shrinks most."""
+    view = lowering.view_of(node.inputs[0], short_integers=True)
     value = float(attribute(node, "extrapolation_value", 0.0))
-    order = sorted(indices, key=lambda d: len(indices[d]) / view.shape[d])
-    why = "the nearest elements are taken by DMA"
-    for axis in order:
-        picked = indices[axis]
-        shape = (*view.shape[:axis], len(picked), *view.shape[axis + 1 :])
-        is_last = axis == order[-1]
-        name = value_name(made) if is_last else lowering.spare_name(f"{value_name(made)}.axis{axis}")
-        whole = View.whole(name, shape)
-        inside = np.nonzero(picked >= 0)[0]
-        parts = []
-        if len(inside):
-            first = int(inside[0])
-            for taken, start, count in take(view, axis, picked[inside]):
-                parts.append((taken, whole.slice(axis, first + start, count)))
-        fill = None if len(inside) == len(picked) else value
-        if is_last:
-            add_move(lowering, node, parts, why, fill)
-        else:
-            step = move_step(name, name, shape, parts, fill)
-            step.nodes = [node_name(node)]
-            lowering.add(step, [node], why, place="dma")
-            view = whole
+    picks = {d: indices[d] for d in sorted(indices, key=lambda d: len(indices[d]) / view.shape[d])}
+    add_takes(lowering, node, view, picks, "the nearest elements are taken by DMA", value)
 
 
 # -- linear ---------------------------------------------------------------------------------------------
 
 
 def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
-    """Rows and columns of images by one kernel, other axes by a product with a constant matrix each."""
+    """Resize rows and columns of images by one kernel, other axes by a product with a constant matrix each."""
     options = bool(attribute(node, "antialias", 0)), bool(attribute(node, "exclude_outside", 0))
     found = {d: linear_matrix(axis, *options) for d, axis in enumerate(axes) if axis.moves}
     matrices = {d: matrix for d, matrix in found.items() if not np.array_equal(matrix, np.eye(axes[d].size))}
@@ -214,7 +186,6 @@ def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
     rank = len(axes)
     if set(matrices) <= {rank - 2, rank - 1} and max(axis.size for axis in axes[-2:]) <= MAX_SIZE:
         step: Step = _images_step(lowering.operand(node.inputs[0]), axes, matrices, name, output, shape)
-        step.nodes = [node_name(node)]
         lowering.add(step, [node], "sums along rows, then columns, on the tensor engine")
     else:
         _add_products(lowering, node, matrices, name, output)
@@ -231,7 +202,7 @@ def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
 def _images_step(
     source: Operand, axes: list[Axis], matrices: dict[int, Array], name: str, output: str, shape: Shape
 ) -> ResizeStep:
-    """The step of what changes rows and columns only."""
+    """The step that resizes rows and columns only."""
     rank = len(axes)
     height, width = (1, *source.shape)[-2:]
     rows = matrices.get(rank - 2, np.eye(height, dtype=np.float32))
@@ -239,7 +210,6 @@ def _images_step(
     leading = source.shape[:-2]
     return ResizeStep(
         name=name,
-        nodes=[],
         sources=[source],
         output=output,
         shape=shape,
@@ -251,7 +221,7 @@ def _images_step(
 
 
 def _add_products(lowering: Lowering, node: ir.Node, matrices: dict[int, Array], name: str, output: str) -> None:
-    """Each axis is the rows of matrices that a constant one is multiplied with."""
+    """Append a product for each axis: a constant matrix times matrices whose rows lie along the axis."""
     view = lowering.view_of(node.inputs[0])
     order = sorted(matrices, key=lambda d: matrices[d].shape[0] / matrices[d].shape[1])
     for axis in order:
@@ -267,6 +237,5 @@ def _add_products(lowering: Lowering, node: ir.Node, matrices: dict[int, Array],
             groups = (prod(shape[:axis]), view.shape[axis], prod(shape[axis + 1 :]))
             step = product_step(lowering, made, left, View.whole(dense.value, groups), made, shape)
         step.name = name if is_last else lowering.spare_name(f"{made}.step")
-        step.nodes = [node_name(node)]
         lowering.add(step, [node], "sums along an axis, on the tensor engine")
         view = View.whole(made, shape)

@@ -1,7 +1,7 @@
 """Operators along rows: Softmax, LogSoftmax, ArgMax, ArgMin and TopK.
 
-Along another axis than the last one, the rows are a view: its copy brings the axis to the end, and what comes out is a
-view again, so that Transposes about such a node cancel.
+If the axis isn't the last one, a copy moves it there, and the output is a view with the axis back in its place:
+Transposes around such a node cancel.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.values import is_used
 from trnrt.kernels import argmax, softmax, topk
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize, sums
@@ -22,7 +23,6 @@ from trnrt.operators.reduce import checked_axes, nonempty_shape
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
-    INTEGERS,
     Blocked,
     Lowering,
     attribute,
@@ -34,14 +34,16 @@ from trnrt.planner.plan import Array, HostNode, Layout
 from trnrt.planner.steps import Call, Operand, Step, Tensors
 
 _along = partial(Declaration, batch=batch.along_axis, shapes=shapes.by_onnx)
-_INDICES = NotApplicable("indices are whole numbers: how far apart the elements are that they name is compared")
+_INDICES = NotApplicable("indices are whole numbers: validation compares the elements that they point to")
 
 
 @dataclass(kw_only=True)
 class RowsStep(Step):
-    """A kernel that reads its source as a matrix of rows."""
+    """A kernel that reads its source as a matrix, with as many rows as its result has."""
 
-    columns: int
+    @property
+    def columns(self) -> int:
+        return prod(self.sources[0].shape) // self.shape[0]
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
         stored = shapes.shape(self.sources[0].value)
@@ -53,7 +55,7 @@ class RowsStep(Step):
 
 @dataclass(kw_only=True)
 class SoftmaxStep(RowsStep):
-    """Softmax of each row, or its logarithm: the name of the kernel."""
+    """Softmax of each row, or its logarithm (the kernels "softmax" and "log_softmax")."""
 
     kernel: str
 
@@ -66,7 +68,7 @@ class SoftmaxStep(RowsStep):
 
 @dataclass(kw_only=True)
 class ArgmaxStep(RowsStep):
-    """The index of each row's largest or smallest element, the first or the last of them, uint32 in HBM."""
+    """The index of each row's largest or smallest element, the first or the last one; uint32 in HBM."""
 
     kernel: str
     last: bool
@@ -78,7 +80,7 @@ class ArgmaxStep(RowsStep):
 
 @dataclass(kw_only=True)
 class TopKStep(RowsStep):
-    """The k extremes of each row in order, or (uint32) where they stand."""
+    """The k largest or smallest elements of each row in order, or their indices (uint32)."""
 
     largest: bool
 
@@ -91,7 +93,7 @@ class TopKStep(RowsStep):
 
 
 def _move_axis_last(lowering: Lowering, value: ir.Value | None, axis: int, *, exact: bool = False) -> Operand:
-    """A tensor with one axis as its last; ``exact``: short integers, too."""
+    """A tensor with one axis moved to the end; ``exact``: short integers, too."""
     view = lowering.view_of(value, short_integers=exact)
     if not view.shape:
         return Operand(lowering.operand_of(view).value, (1,))
@@ -99,8 +101,8 @@ def _move_axis_last(lowering: Lowering, value: ir.Value | None, axis: int, *, ex
     return lowering.operand_of(view.permute((*order, axis)))
 
 
-def _stored_last(lowering: Lowering, made: ir.Value, stored: str, axis: int) -> None:
-    """Say that a node's output is stored with one axis as its last."""
+def _store_axis_last(lowering: Lowering, made: ir.Value, stored: str, axis: int) -> None:
+    """Declare that a node's output is stored with one axis moved to the end."""
     shape = list(lowering.shape(made))
     size = shape.pop(axis)
     order = list(range(len(shape)))
@@ -120,24 +122,31 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
     columns = prod(shape[axis:]) if is_last else shape[axis]
     if columns > softmax.MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel takes {softmax.MAX_COLUMNS}")
+    output = value_name(made) if is_last else lowering.spare_name(f"{value_name(made)}.rows")
+    kernel = "softmax" if node.op_type == "Softmax" else "log_softmax"
+    add_softmax(lowering, node, node_name(node), source, output, columns, kernel)
+    if not is_last:
+        _store_axis_last(lowering, made, output, axis)
+
+
+def add_softmax(
+    lowering: Lowering, node: ir.Node, name: str, source: Operand, output: str, columns: int, kernel: str = "softmax"
+) -> None:
+    """Append the step ``name``: softmax of each row of a tensor."""
     step = SoftmaxStep(
-        name=node_name(node),
-        nodes=[node_name(node)],
+        name=name,
         sources=[source],
-        output=value_name(made) if is_last else lowering.spare_name(f"{value_name(made)}.rows"),
-        shape=(prod(shape) // columns, columns),
-        columns=columns,
-        kernel="softmax" if node.op_type == "Softmax" else "log_softmax",
+        output=output,
+        shape=(prod(source.shape) // columns, columns),
+        kernel=kernel,
     )
     lowering.add(step, [node], "a row a partition: maximum, exponential with running sum, scaling")
-    if not is_last:
-        _stored_last(lowering, made, step.output, axis)
 
 
 @_along({"ArgMax": (6, 11, 12, 13), "ArgMin": (6, 11, 12, 13)}, order=order.arg, bound=_INDICES, values=(), folds=SMALL)
 def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     """The index of the first, or the last, maximum or minimum along an axis."""
-    lowering.mark_index(node.outputs[0])  # first, so that nodes after one that is blocked are not blamed for it
+    lowering.mark_index(node.outputs[0])  # first: if this node is blocked, those after it are not blamed
     shape = _shape_of(lowering, node.inputs[0])
     axis = checked_axes((attribute(node, "axis", 0),), len(shape))[0]
     source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
@@ -146,12 +155,10 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(f"rows of {columns} elements; the kernel counts to {argmax.MAX_COLUMNS}")
     step = ArgmaxStep(
         name=node_name(node),
-        nodes=[node_name(node)],
         sources=[source],
         output=value_name(node.outputs[0]),
         shape=(prod(shape) // columns, 1),
         dtype="uint32",
-        columns=columns,
         kernel=node.op_type.lower(),
         last=attribute(node, "select_last_index", 0) == 1,
     )
@@ -165,27 +172,24 @@ def _shape_of(lowering: Lowering, value: ir.Value | None) -> tuple[int, ...]:
 
 @_along({"TopK": (6, 10, 11, 24)}, order=order.keep_order, bound=sums.topk, values=(1,), folds=NEVER)
 def lower_topk(lowering: Lowering, node: ir.Node) -> None:
-    """The k extremes along an axis in order, and where they stand: each output that is read is a search of its own."""
+    """The k largest or smallest elements along an axis in order, and their indices: a search for each output in use."""
     values, indices = node.outputs
     lowering.mark_index(indices)  # first, as for ArgMax
     shape = _shape_of(lowering, node.inputs[0])
     axis = checked_axes((attribute(node, "axis", -1),), len(shape))[0]
     k = _read_k(lowering, node, shape[axis])
     source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
-    if values.uses() or values.is_graph_output():
+    if is_used(values):
         stored = lowering.spare_name(f"{value_name(values)}.rows")
         _add_topk(lowering, node, source, stored, k, "")
-        _stored_last(lowering, values, stored, axis)
-        if values.dtype in INTEGERS:
-            lowering.mark_whole_numbers(values)
-    if indices.uses() or indices.is_graph_output():
+        _store_axis_last(lowering, values, stored, axis)
+        lowering.mark_whole_numbers(values)
+    if is_used(indices):
         stored = lowering.spare_name(f"{value_name(indices)}.rows")
         _add_topk(lowering, node, source, stored, k, "uint32")
         rows = (*shape[:axis], *shape[axis + 1 :], k)
         turn = partial(_turn_back, shape=rows, axis=axis)
-        lowering.host.append(
-            HostNode(node_name(node), operator_name(node), (stored,), value_name(indices), turn),
-        )
+        lowering.host.append(HostNode(node_name(node), operator_name(node), (stored,), value_name(indices), turn))
 
 
 def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
@@ -195,7 +199,7 @@ def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
     else:
         given = integers(lowering, node, 1, "K")
         if given is None:
-            raise Blocked("the input K is missing", "connect it, or export the model anew")
+            raise Blocked("the input K is missing", "connect it, or export the model again")
         if len(given) != 1:
             raise Blocked(f"{len(given)} numbers for K")
         k = given[0]
@@ -211,15 +215,12 @@ def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
 
 def _add_topk(lowering: Lowering, node: ir.Node, source: Operand, stored: str, k: int, dtype: str) -> None:
     """Append one of the two searches."""
-    rows = prod(source.shape[:-1])
     step = TopKStep(
         name=lowering.spare_name(f"{node_name(node)}.{'indices' if dtype else 'values'}"),
-        nodes=[node_name(node)],
         sources=[source],
         output=stored,
-        shape=(rows, k),
+        shape=(prod(source.shape[:-1]), k),
         dtype=dtype,
-        columns=source.shape[-1],
         largest=attribute(node, "largest", 1) == 1,
     )
     lowering.add(step, [node], "eight of each row at a time, by the vector engine; indices become int64 on the host")
@@ -227,5 +228,5 @@ def _add_topk(lowering: Lowering, node: ir.Node, source: Operand, stored: str, k
 
 @host_function
 def _turn_back(indices: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Rows of indices with their axis where the model has it."""
+    """Move the axis of rows of indices back to its place."""
     return np.moveaxis(indices.reshape(shape), -1, axis)

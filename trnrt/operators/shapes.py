@@ -1,4 +1,4 @@
-"""Contradictions between a node's inputs that onnx's inference lets pass: weights of another layer, a bias too long."""
+"""Checks of a node's input shapes that onnx's inference lacks: a rule returns the contradiction, or None."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def by_onnx(_node: ir.Node, _shapes: list[Shape | None]) -> str | None:
-    """An operator whose inputs onnx's inference checks, or that takes any."""
+    """No check: onnx's inference does it, or the operator takes any shapes."""
     return None
 
 
-def _nth_shape(shapes: list[Shape | None], index: int) -> Shape | None:
-    return shapes[index] if index < len(shapes) else None
-
-
 def _broadcasts_to(shape: Shape, wanted: Shape) -> bool:
-    """Can a tensor of ``shape`` be repeated to be of shape ``wanted``?"""
+    """Whether ``shape`` broadcasts to ``wanted``."""
     tail = wanted[len(wanted) - len(shape) :]
     return len(shape) <= len(wanted) and all(a in (1, b) for a, b in zip(shape, tail, strict=True))
 
 
 def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    a, b, c = _nth_shape(shapes, 0), _nth_shape(shapes, 1), _nth_shape(shapes, 2)
+    a, b, c = [*shapes, None, None][:3]
     if a is None or b is None:
         return None
     if len(a) != 2 or len(b) != 2:
-        return f"it multiplies tensors of shape {a} and {b}, which are no matrices"
+        return f"it multiplies tensors of shape {a} and {b}, which are not matrices"
     for name in ("alpha", "beta"):
         factor = node.attributes.get_float(name, 1.0)
         if not math.isfinite(factor):
@@ -48,13 +44,9 @@ def gemm(node: ir.Node, shapes: list[Shape | None]) -> str | None:
 
 
 def conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    """Of Conv and ConvTranspose, whose weights have the channels of images first."""
-    data, weight, bias, group = (
-        _nth_shape(shapes, 0),
-        _nth_shape(shapes, 1),
-        _nth_shape(shapes, 2),
-        node.attributes.get_int("group", 1),
-    )
+    """Conv (weights: output channels first) and ConvTranspose (weights: input channels first)."""
+    data, weight, bias = [*shapes, None, None][:3]
+    group = node.attributes.get_int("group", 1)
     if data is None or weight is None:
         return None
     if len(data) < 3 or len(weight) != len(data):
@@ -67,19 +59,19 @@ def conv(node: ir.Node, shapes: list[Shape | None]) -> str | None:
         return f"it has {data[1]} channels in {group} groups and weights of shape {weight}"
     if bias is not None and bias != (weight[1] * group if turned else weight[0],):
         return f"it has weights of shape {weight} in {group} groups and a bias of shape {bias}"
-    return _transposed_window(node, data[2:], weight[2:]) if turned else _padded_twice(node)
+    return _transposed_window(node, data[2:], weight[2:]) if turned else _double_padding(node)
 
 
-def _padded_twice(node: ir.Node) -> str | None:
+def _double_padding(node: ir.Node) -> str | None:
     rule, pads = node.attributes.get_string("auto_pad", "NOTSET"), list(node.attributes.get_ints("pads", []))
     return f"it has auto_pad={rule} and pads={pads}" if rule != "NOTSET" and any(pads) else None
 
 
 def _transposed_window(node: ir.Node, sizes: Shape, kernel: Shape) -> str | None:
-    """Results that a strided convolution would not make the input of."""
+    """A result size from which no convolution with this window gives the input size."""
     rank, wanted = len(sizes), list(node.attributes.get_ints("output_shape", []))
-    if (told := _padded_twice(node)) is not None:
-        return told
+    if (problem := _double_padding(node)) is not None:
+        return problem
     strides, dilations, more = (
         list(node.attributes.get_ints(name, [default] * rank))
         for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
@@ -105,7 +97,7 @@ def _transposed_window(node: ir.Node, sizes: Shape, kernel: Shape) -> str | None
 
 
 def pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
-    """What onnxruntime refuses, too: windows that would see padding alone, or that have no definite place."""
+    """Windows that onnxruntime refuses, too: they would see padding only, or have no definite place."""
     data, kernel = shapes[0] or (), node.attributes.get_ints("kernel_shape", ())
     sizes, ones = data[2:], [1] * len(kernel)
     if len(sizes) != len(kernel):
@@ -121,7 +113,7 @@ def pooling(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     if any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True)):
         return f"it pads by {list(pads)}, and a window of {list(kernel)} must be larger than each of its paddings"
     spans = pool_spans(node, sizes) or []
-    # It computes MaxPool of other dtypes, and with dilations, by another kernel, which takes any padding.
+    # onnxruntime's second kernel, for MaxPool of other dtypes or with dilations, takes any padding.
     dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
     plain = node.op_type == "MaxPool" and max(dilations) == 1 and dtype in (None, *_FLOATS)
     cuts = all(node.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad"))
@@ -142,7 +134,7 @@ def split(node: ir.Node, shapes: list[Shape | None]) -> str | None:
     if count < 1 or not -len(data) <= axis < len(data):
         return None
     size = data[axis]
-    # All parts but the last are of one size, which is rounded up.
+    # All parts but the last have the same size, rounded up.
     fits = -(-size // count) * (count - 1) <= size
     return None if fits else f"it can't divide {size} elements into {count} parts"
 

@@ -1,4 +1,4 @@
-"""Window arithmetic that convolution and pooling share: strides, paddings, and the forms ONNX writes them in."""
+"""Windows of convolutions and pooling, read from ONNX's attributes."""
 
 from __future__ import annotations
 
@@ -8,67 +8,52 @@ import onnx_ir as ir
 
 from trnrt.planner.lowering.walk import Blocked, attribute
 
+Pair = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Window:
     """A sliding window over an image; pairs are (rows, columns), ``pads`` is (top, left)."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    pads: tuple[int, int]
+    kernel: Pair
+    stride: Pair
+    dilation: Pair
+    pads: Pair
 
     @property
-    def moves(self) -> bool:
-        """Whether the window does anything at all."""
-        return self.kernel != (1, 1) or self.stride != (1, 1)
+    def options(self) -> dict[str, Pair]:
+        """The options of a kernel's call."""
+        return {"kernel": self.kernel, "stride": self.stride, "pads": self.pads, "dilation": self.dilation}
 
 
-def read_pair(node: ir.Node, name: str, dimensions: int) -> tuple[int, int]:
-    """Strides or dilations, 1 where there are none; those of a row of pixels move along it only."""
+def read_pair(node: ir.Node, name: str, dimensions: int) -> Pair:
+    """Strides or dilations, by default 1; (1, n) for rows of pixels."""
     values = attribute(node, name, (1,) * dimensions)
     if len(values) != dimensions:
         raise Blocked(f"{name}={list(values)}: {dimensions} numbers are expected")
     return (int(values[0]), int(values[1])) if dimensions == 2 else (1, int(values[0]))
 
 
-def read_window(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]) -> Window:
-    """The window of a Conv over images (H, W), or rows (W,), that gives results (OH, OW) or (OW,).
+def read_window(node: ir.Node, kernel: Pair, dimensions: int) -> Window:
+    """The window of a Conv over images (H, W), or rows (W,). The importer has written ``auto_pad`` out as ``pads``.
 
-    What the window needs beyond the bottom and right edges follows from the result's size, so that pads at the end
-    need no further care.
+    The kernel knows from the result's size how far windows reach beyond the bottom and right edges: pads at the end
+    don't count.
     """
-    dimensions = len(image)
-    stride = read_pair(node, "strides", dimensions)
-    dilation = read_pair(node, "dilations", dimensions)
+    stride, dilation = read_pair(node, "strides", dimensions), read_pair(node, "dilations", dimensions)
     pads = attribute(node, "pads", (0, 0, 0, 0))
     if dimensions == 1:
-        image, result, pads = (1, *image), (1, *result), (0, pads[0])
+        pads = (0, pads[0])
     if any(p < 0 for p in pads):
         raise Blocked(f"pads={list(pads)}: negative padding", "slice the image before the node")
-    auto = attribute(node, "auto_pad", "NOTSET")
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
-        begin = [
-            _same_pad(image[d], result[d], kernel[d], stride[d], dilation[d], lower=auto == "SAME_LOWER")
-            for d in (0, 1)
-        ]
-        return Window(kernel, stride, dilation, (begin[0], begin[1]))
-    if auto == "VALID":
-        return Window(kernel, stride, dilation, (0, 0))
     return Window(kernel, stride, dilation, (int(pads[0]), int(pads[1])))
 
 
-def _same_pad(size: int, result: int, kernel: int, stride: int, dilation: int, *, lower: bool) -> int:
-    """Padding before the first element under auto_pad SAME_UPPER or SAME_LOWER."""
-    total = max(0, (result - 1) * stride + (kernel - 1) * dilation + 1 - size)
-    return -(-total // 2) if lower else total // 2
+def read_transposed(node: ir.Node, kernel: Pair, image: tuple[int, ...], result: tuple[int, ...]) -> Window:
+    """The window of a ConvTranspose; its pads are how many results are cut off before the first.
 
-
-def read_transposed(node: ir.Node, kernel: tuple[int, int], image: tuple[int, ...], result: tuple[int, ...]) -> Window:
-    """The window of a ConvTranspose; its pads say how many results are cut off before the first.
-
-    Where output_shape or auto_pad say how large the result is, what is too many is cut off on both sides, one more
-    at the end with SAME_UPPER, else at the beginning.
+    If output_shape or auto_pad state the result's size, the excess is cut off on both sides: if it is odd, one more at
+    the end for SAME_UPPER, else at the beginning.
     """
     dimensions = len(image)
     stride, dilation = read_pair(node, "strides", dimensions), read_pair(node, "dilations", dimensions)

@@ -78,16 +78,16 @@ class Step:
     """One kernel call in the making.
 
     ``shape`` is the shape the result is stored in, ``dtype`` its dtype where that is not the session's; ``nodes``
-    the ONNX nodes that the step covers, the first one giving it its name; ``title`` them with their operators.
+    are the ONNX nodes that the step covers, ``title`` these with their operators: ``Lowering.add`` sets both.
     ``tuned`` are options of the kernel's call that were chosen, of those that ``tunable`` offers.
     """
 
     name: str
-    nodes: list[str]
     sources: list[Operand]
     output: str
     shape: tuple[int, ...]
     dtype: str = ""
+    nodes: list[str] = field(default_factory=list)
     title: list[str] = field(default_factory=list)
     tuned: dict[str, int | str] = field(default_factory=dict)
 

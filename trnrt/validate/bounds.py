@@ -67,7 +67,7 @@ def _case(evaluated: Evaluated, known: Mapping[str, Array], rounding: Rounding, 
         if value is None or array is None:
             errors.append(None)
         elif value.const_value is not None and array.dtype == np.float32:
-            errors.append(rounding.stored(array))
+            errors.append(rounding.storage_error(array))
         else:
             errors.append(known.get(value_name(value), np.zeros(array.shape, np.float32)))
     outputs = [None if array is None else as_float(array) for array in evaluated.outputs]
@@ -90,7 +90,7 @@ def _add_rounding(carried: Array, output: Array, rounding: Rounding | None) -> A
     theirs = unit_of(output.dtype) if output.dtype != np.float32 else 0.0
     stored: Array = np.zeros((), np.float32)
     if rounding is not None:  # ours is rounded as it is, with its error
-        stored = rounding.stored(np.abs(value) + error) + np.float32(theirs) * np.abs(value)
+        stored = rounding.storage_error(np.abs(value) + error) + np.float32(theirs) * np.abs(value)
     return np.where(np.isfinite(value), error + stored, np.float32(0)).astype(np.float32)
 
 

@@ -1,1 +1,1 @@
-"""Constants are computed, and every shape and type becomes known."""
+"""Constant folding and shape inference: afterwards every shape and type is known."""

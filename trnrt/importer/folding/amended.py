@@ -1,4 +1,4 @@
-"""Results of ONNX's operators that its inference leaves open in some opsets, though their inputs say what they are."""
+"""Shapes and types that ONNX's inference leaves open in some opsets, though the inputs determine them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Kind = tuple[ir.DataType, tuple[int, ...]]
 
 
 def _comparison_kind(node: ir.Node) -> Kind | None:
-    """A truth for each pair of elements, after broadcasting. Before opset 16 these comparisons are functions."""
+    """A truth for each pair of elements, after broadcasting. Before opset 16, ONNX defines them as functions."""
     shapes = [static_shape(value) for value in node.inputs]
     known = [shape for shape in shapes if shape is not None]
     try:
         return (ir.DataType.BOOL, np.broadcast_shapes(*known)) if len(known) == len(shapes) else None
-    except ValueError:  # onnx says it better
+    except ValueError:  # onnx's own error is clearer
         return None
 
 

@@ -1,8 +1,7 @@
 """Constant folding and shape inference over a graph whose input shapes are concrete.
 
-onnxscript's folder does both node by node. Added here: bounds on what it may compute, the shapes of
-``ai.onnx.ml`` operators, constants that fill a shape with one value without storing it, and operators
-that turn out to change nothing.
+onnxscript's folder does both node by node. Added here: limits of what it may compute, the shapes of ``ai.onnx.ml``
+operators, constants that repeat one value without storing it, and operators that change nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from trnrt.importer.folding.dequantising import dequantise_constants
 from trnrt.importer.folding.guarding import is_premature
 from trnrt.importer.folding.history import Snapshot
 from trnrt.importer.folding.idle import is_idle
-from trnrt.importer.folding.inference import Reason, infer, why_unknown
+from trnrt.importer.folding.inference import infer
 from trnrt.importer.folding.spatial import SIZED, is_open
 from trnrt.importer.folding.windows import write_out_padding
 from trnrt.importer.naming import list_text, node_text
@@ -31,11 +30,11 @@ from trnrt.operators.record import CHEAP, SMALL, record_of
 # The folder has its own limits, in elements; ours are in bytes and come first.
 _NO_LIMIT = 2**62
 
-# Elements that are read and written by what is folded only where it is small.
+# Elements of inputs and output of a node that is folded only if it is small.
 _SMALL = 4096
 
-# The folder takes sequences apart whatever their length, and with operators that only newer opsets have. It doesn't see
-# nodes, either, whose result onnxruntime sizes otherwise than ONNX's inference: what follows would be folded wrongly.
+# Nodes hidden from the folder. It takes sequences of any length apart, by operators that only newer opsets have.
+# (``_fold`` also hides nodes whose result has another size in onnxruntime than in ONNX's inference.)
 _OF_SEQUENCES = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence"})
 
 _MOST_ROUNDS = 32
@@ -43,9 +42,9 @@ _MOST_ROUNDS = 32
 
 @dataclass
 class Folder:
-    """Folds ``model`` in place, as often as asked; all its folding together stays in the limits.
+    """Folds ``model`` in place, any number of times; the limits are for all of them together.
 
-    ``symbols`` says what the model's symbolic dimensions are.
+    ``symbols``: the sizes of the model's symbolic dimensions.
     """
 
     model: ir.Model
@@ -53,17 +52,20 @@ class Folder:
     _left: int = MOST_FOLDED
 
     def __post_init__(self) -> None:
-        """Forget what the file says about shapes inside: it may be stale, and inference knows better."""
+        """Discard the file's shapes of inner tensors: they may be wrong, and are inferred again."""
         for node in self.model.graph:
             for value in node.outputs:
                 value.meta["trnrt.declared"] = (value.type, value.shape)
                 value.type = value.shape = None
 
     def settle(self) -> list[str]:
-        """Fold, infer, and drop what is idle or unused until nothing changes; returns what was done, in words."""
-        notes = self._drop_unused()
+        """Fold, infer, and drop idle or unused nodes until nothing changes; return notes on what was done."""
+        nodes = [(node, node_text(node)) for node in self.model.graph]
+        passes.RemoveUnusedNodesPass()(self.model)
+        unused = [title for node, title in nodes if node.graph is None]
+        notes = [f"left out, as no output needs it: {list_text(unused)}"] if unused else []
         before = Snapshot(self.model.graph)
-        # A result that a shape is read from, for the next one to be sized by, takes a round each.
+        # A chain of resizes, each sized by the shape of the one before, takes a round for each.
         sized = sum(node.op_type in SIZED for node in self.model.graph)
         for node in self.model.graph:
             infer(node, self.model, self.symbols)
@@ -72,16 +74,6 @@ class Folder:
                 break
         notes += before.changes(self.model.graph)
         return notes + write_out_padding(self.model)
-
-    def problems(self) -> list[Reason]:
-        """Why values have no static shape, if any."""
-        return list(why_unknown(self.model))
-
-    def _drop_unused(self) -> list[str]:
-        nodes = [(node, node_text(node)) for node in self.model.graph]
-        passes.RemoveUnusedNodesPass()(self.model)
-        gone = [title for node, title in nodes if node.graph is None]
-        return [f"left out, as no output needs it: {list_text(gone)}"] if gone else []
 
     def _round(self) -> bool:
         changed = self._fold()
@@ -99,9 +91,9 @@ class Folder:
 
     def _fold(self) -> bool:
         nodes = self.model.graph.all_nodes()
-        held = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
-        for node in held:
-            node.domain = "trnrt.held"
+        hidden = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
+        for node in hidden:
+            node.domain = "trnrt.hidden"
         result = optimizer.fold_constants(
             self.model,
             onnx_shape_inference=True,
@@ -109,15 +101,15 @@ class Folder:
             output_size_limit=_NO_LIMIT,
             should_fold=self._may_fold,
         )
-        for node in held:
+        for node in hidden:
             node.domain = ""
         return bool(result.modified)
 
     def _may_fold(self, node: ir.Node) -> bool:
-        """Is it worth computing this node now? All its inputs are constant."""
+        """Whether to compute a node, whose inputs are all constant."""
         for value in node.inputs:
             if value is not None:
-                # The folder's record of all that a constant came from grows with the square of a chain's length.
+                # The folder's record of a constant's origins grows with the square of a chain's length.
                 value.meta.pop(optimizer.FOLDED_FROM_KEY, None)
         record = record_of(node)
         if record is None or not record.folds & (CHEAP | SMALL) or len(node.outputs) != 1:
@@ -140,7 +132,7 @@ class Folder:
         return True
 
     def _fill(self, node: ir.Node) -> bool:
-        """Make a ConstantOfShape an initializer that looks like a full array but stores one element."""
+        """Turn a ConstantOfShape into an initializer that looks like a full array but stores one element."""
         if node.op_type != "ConstantOfShape" or node.domain != "" or node.inputs[0] is None:
             return False
         shape = constant_array(node.inputs[0])
@@ -155,12 +147,12 @@ class Folder:
         return True
 
     def _dequantise(self, node: ir.Node) -> bool:
-        """Compute weights that are stored as integers; onnxscript's folder keeps them, for who computes in integers."""
+        """Compute weights that are stored as integers; onnxscript's folder keeps them, for integer arithmetic."""
         source = node.inputs[0] if node.inputs else None
         if node.op_type != "DequantizeLinear" or source is None or (whole := constant_array(source)) is None:
             return False
         made = 4 * whole.size
-        # The file's integers may take 4 bits each; anything larger is an array that only looks large.
+        # The file's integers take 4 bits or more each; if this is larger, the array only looks large.
         if made > max(LARGEST_CONSTANT, 8 * _stored_bytes(whole)) or made > self._left:
             return False
         array = dequantise_constants(node)
@@ -171,7 +163,7 @@ class Folder:
         return True
 
     def _lift_constant_outputs(self) -> bool:
-        """Make Constant nodes that are graph outputs initializers, which the pass for the others leaves out."""
+        """Turn Constant nodes that are graph outputs into initializers; the pass for the others skips them."""
         nodes = [value.producer() for value in self.model.graph.outputs]
         constants = [n for n in nodes if n is not None and n.op_type == "Constant" and n.domain == ""]
         for node in constants:
@@ -181,8 +173,7 @@ class Folder:
 
 
 def _replace_by_constant(node: ir.Node, tensor: ir.TensorProtocol) -> None:
-    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-    replace_output(node, ir.Value(name=node.outputs[0].name, type=kind, shape=shape, const_value=tensor))
+    replace_output(node, ir.val(node.outputs[0].name, const_value=tensor))
 
 
 def _drop_if_idle(node: ir.Node) -> bool:

@@ -1,4 +1,4 @@
-"""Weights that a file stores as whole numbers (DequantizeLinear of constants): once computed, they are like others."""
+"""Weights that a file stores as integers (DequantizeLinear of constants) become ordinary weights."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _WHOLE = frozenset(
 
 
 def dequantise_constants(node: ir.Node) -> Array | None:
-    """What a DequantizeLinear of constants makes, float32: (x - zero point) * scale.
+    """The result of a DequantizeLinear of constants, float32: (x - zero point) * scale.
 
-    There is a scale for all elements, for each index of an axis, or for each block along it. None for other nodes, and
-    where the constants don't fit together.
+    There is one scale for all elements, for each index of an axis, or for each block along it. None for other nodes,
+    and if the constants don't fit together.
     """
     if node.domain != "" or node.op_type != "DequantizeLinear" or len(node.inputs) not in (2, 3):
         return None
@@ -45,7 +45,7 @@ def dequantise_constants(node: ir.Node) -> Array | None:
 
 
 def _spread(array: np.ndarray, shape: tuple[int, ...], axis: int, block: int) -> np.ndarray | None:
-    """A scale or a zero point so that it fits a tensor of ``shape`` element by element; None where it can't."""
+    """A scale or zero point in a shape that broadcasts to ``shape``; None if it doesn't fit."""
     if array.size == 1 and array.ndim <= 1:
         return array.reshape(())
     axis += len(shape) if axis < 0 else 0

@@ -1,6 +1,6 @@
-"""Slices that onnx's shape inference must not see: of a dimension of fewer than 0 elements it ends the whole process.
+"""Slices to hide from onnx's shape inference, which crashes the process if a sliced dimension is negative.
 
-It infers such dimensions for windows, parts and padding that do not fit what they are taken from.
+It infers such dimensions for windows, parts and padding that don't fit their input.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from trnrt.importer.values import static_shape
 
-# No operator of ONNX's: inference passes over it.
+# ONNX doesn't have this operator: inference ignores it.
 _HIDDEN = "TrnrtHiddenSlice"
-# Slices of what comes of Slices of ...: whole graphs are inferred again so often at most.
+# A chain of Slices needs an inference of the whole graph for each, up to this many.
 _MOST_ROUNDS = 32
 
 
@@ -34,7 +34,7 @@ def _is_slice(node: ir.Node) -> bool:
 
 
 def infer_graph(model: onnx.ModelProto) -> onnx.GraphProto:
-    """onnx's inference of the whole graph. A Slice is left out of it until its input is known to be safe."""
+    """Let onnx infer the whole graph; a Slice is hidden until its input is known to be safe."""
     waiting = [node for node in model.graph.node if node.op_type == "Slice" and node.domain == "" and node.input]
     graph: onnx.GraphProto
     for _ in range(_MOST_ROUNDS):
@@ -50,7 +50,7 @@ def infer_graph(model: onnx.ModelProto) -> onnx.GraphProto:
 
 @contextmanager
 def _hide_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[None]:
-    """Call nodes something else meanwhile."""
+    """Rename the operators of ``nodes`` in a with block."""
     try:
         for node in nodes:
             node.op_type = _HIDDEN
@@ -61,7 +61,7 @@ def _hide_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[None]:
 
 
 def _smallest_sizes(graph: onnx.GraphProto) -> dict[str, int]:
-    """Value -> its smallest dimension; one that is open counts as 0."""
+    """Value -> its smallest dimension; an open dimension counts as 0."""
     found = {tensor.name: 0 for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
         if info.type.tensor_type.HasField("shape"):

@@ -1,4 +1,4 @@
-"""What folding did to a graph, in words: its nodes before and after."""
+"""Notes on what folding did to a graph, from its nodes before and after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trnrt.importer.naming import list_text, node_text
 
 # Nodes that folding drops because they change nothing, if it does not compute them.
 _IDLE = COPYING | {"Concat", "Dropout", "Identity", "Transpose"}
-# Their results are known as soon as shapes are.
+# Their results are known once shapes are.
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 _WORDS = {"constant": "computed beforehand", "idle": "removed, as it changes nothing", "other": "simplified away"}
@@ -29,7 +29,7 @@ class Snapshot:
                 self._nodes.append((node, node_text(node), kind))
 
     def changes(self, graph: ir.Graph) -> list[str]:
-        """Which nodes are gone since then, and why."""
+        """Notes on the nodes that are gone since then, and why."""
         there = set(graph)
         gone: dict[str, list[str]] = {"constant": [], "idle": [], "other": []}
         for node, title, kind in self._nodes:

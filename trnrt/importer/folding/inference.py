@@ -1,4 +1,4 @@
-"""Shapes and types of what the folder's inference leaves open, and why some stay open."""
+"""Shapes and types that the folder's inference leaves open, and reasons why some stay open."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trnrt.importer.folding.spatial import result_shape
 from trnrt.importer.folding.windows import WINDOWED
 from trnrt.importer.naming import node_text, one_line, quote
 from trnrt.importer.reading.signature import SAME_SHAPE
-from trnrt.importer.values import is_resolved, named_outputs, static_shape, static_size
+from trnrt.importer.values import has_subgraph, is_resolved, named_outputs, static_shape, static_size
 from trnrt.operators.record import record_of
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a value has no static shape. A contradiction is one that no session could run; ``whatever_shapes`` its inputs
-    have, where types are at odds."""
+    """Why a value has no static shape. No session could run a contradiction; ``whatever_shapes``: it doesn't depend on
+    the inputs' shapes, as it is one of types."""
 
     text: str
     is_contradiction: bool = False
@@ -31,7 +31,7 @@ class Reason:
 
 
 def infer(node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> bool:
-    """Fill in what can be told about the node's outputs; true if that is news."""
+    """Fill in the shapes and types of the node's outputs; return whether some became known."""
     unknown = [value for value in named_outputs(node) if not is_resolved(value)]
     if not unknown:
         return False
@@ -56,7 +56,7 @@ def why_unknown(model: ir.Model) -> Iterator[Reason]:
 
 
 def _makes_list(node: ir.Node) -> bool:
-    """Whether an output of the model is a list of dicts, of which nothing more needs to be known."""
+    """Whether the node makes a list of dicts, which needs no shape."""
     is_zip_map = node.domain == "ai.onnx.ml" and node.op_type == "ZipMap"
     return is_zip_map and all(value is not None and is_resolved(value) for value in node.inputs)
 
@@ -64,21 +64,21 @@ def _makes_list(node: ir.Node) -> bool:
 # -- onnx's own inference ---------------------------------------------------------------------------
 
 
-# Elements of a constant that is shown to inference: shapes and axes are small.
+# Elements of the largest constant that onnx's inference gets: shapes and axes are small.
 _SMALL = 64
 
 
 def _onnx_kinds(node: ir.Node, model: ir.Model) -> dict[str, Kind] | None:
-    """What onnx infers; None where it finds a contradiction."""
+    """Shapes and types that onnx infers; None if it finds a contradiction."""
     try:
         found = {name: _kind(proto) for name, proto in _ask_onnx(node, model).items()}
-    except Exception:  # see _reason, which tells
+    except Exception:  # _reason reports it
         return None
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def _correct_sizes(node: ir.Node, found: dict[str, Kind] | None) -> dict[str, Kind]:
-    """What onnx infers, with the sizes that onnxruntime computes."""
+    """``found`` with the sizes that onnxruntime computes."""
     shape, source = result_shape(node), node.inputs[0] if node.inputs else None
     if found is None or shape is None or source is None or source.dtype is None:
         return found or {}
@@ -96,9 +96,9 @@ def _kind(proto: onnx.TypeProto) -> Kind | None:
 
 
 def _ask_onnx(node: ir.Node, model: ir.Model) -> dict[str, onnx.TypeProto]:
-    """What onnx can tell of the node's outputs. Raises what onnx raises."""
+    """The types of the node's outputs that onnx infers. Raises onnx's errors."""
     values = [value for value in node.inputs if value is not None]
-    if not all(is_resolved(value) for value in values) or _has_subgraph(node) or is_dangerous(node):
+    if not all(is_resolved(value) for value in values) or has_subgraph(node) or is_dangerous(node):
         return {}
     schema = onnx.defs.get_schema(node.op_type, model.opset_imports[node.domain], node.domain)
     types = {value.name: _type_proto(value) for value in values}
@@ -113,7 +113,7 @@ def _type_proto(value: ir.Value) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(value.dtype.value, static_shape(value))
 
 
-# -- ai.onnx.ml, where onnx tells types at most ------------------------------------------------------
+# -- ai.onnx.ml, where onnx infers types only --------------------------------------------------------
 
 
 def _same_shape(dtype: ir.DataType | None) -> Callable[[ir.Node], Kind | None]:
@@ -128,7 +128,7 @@ def _same_shape(dtype: ir.DataType | None) -> Callable[[ir.Node], Kind | None]:
 
 
 def _extractor_kind(node: ir.Node) -> Kind | None:
-    """ArrayFeatureExtractor picks along the last axis what the flattened second input says; a vector becomes a row."""
+    """ArrayFeatureExtractor picks along the last axis by the flattened second input; a vector becomes a row."""
     source, picks = node.inputs
     shape, count = static_shape(source), static_size(picks)
     if source is None or source.dtype is None or shape is None or count is None:
@@ -155,46 +155,28 @@ def _regressor_kind(node: ir.Node) -> Kind | None:
     return ir.DataType.FLOAT, (math.prod(shape[:-1]), node.attributes.get_int("targets", 1))
 
 
-def _encoder_kind(node: ir.Node) -> Kind | None:
-    """LabelEncoder gives a label for each element, of the type of its values."""
-    shape = static_shape(node.inputs[0])
-    kinds = {
-        "values_int64s": ir.DataType.INT64,
-        "values_floats": ir.DataType.FLOAT,
-        "values_strings": ir.DataType.STRING,
-    }
-    dtype = next((kind for name, kind in kinds.items() if name in node.attributes), None)
-    if "values_tensor" in node.attributes:
-        dtype = node.attributes["values_tensor"].as_tensor().dtype
-    return None if shape is None or dtype is None else (dtype, shape)
-
-
 def _classifier_kinds(node: ir.Node) -> dict[str, Kind]:
     """LinearClassifier gives a label and a row of scores for each row, one a class."""
     shape, (label, scores) = static_shape(node.inputs[0]), node.outputs
-    texts, numbers = (
-        node.attributes.get_strings("classlabels_strings", ()),
-        node.attributes.get_ints("classlabels_ints", ()),
-    )
     if not shape:
         return {}
+    texts = node.attributes.get_strings("classlabels_strings", ())
+    numbers = node.attributes.get_ints("classlabels_ints", ())
     rows, kind = math.prod(shape[:-1]), ir.DataType.STRING if texts else ir.DataType.INT64
     return {label.name or "": (kind, (rows,)), scores.name or "": (ir.DataType.FLOAT, (rows, len(texts or numbers)))}
 
 
 _FOREIGN: dict[str, Callable[[ir.Node], Kind | None]] = {
     "ArrayFeatureExtractor": _extractor_kind,
-    "Binarizer": _same_shape(None),
     "FeatureVectorizer": _vectorizer_kind,
     "Imputer": _same_shape(None),
-    "LabelEncoder": _encoder_kind,
     "LinearRegressor": _regressor_kind,
     "Normalizer": _same_shape(ir.DataType.FLOAT),
     "Scaler": _same_shape(ir.DataType.FLOAT),
 }
 
 
-# Operators of onnx's own that are functions, whose results its inference leaves open.
+# ONNX's own operators that are functions: its inference leaves their results open.
 _FUNCTIONS = dict.fromkeys(SAME_SHAPE, _same_shape(None))
 
 
@@ -208,7 +190,7 @@ def _own_kinds(node: ir.Node) -> dict[str, Kind]:
     return {} if kind is None else {node.outputs[0].name or "": kind}
 
 
-# -- what the file says, for operators that nobody here knows -----------------------------------------
+# -- shapes from the file, for operators that neither ONNX nor trnrt knows ----------------------------
 
 
 def _declared_kind(value: ir.Value, node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> Kind | None:
@@ -231,22 +213,22 @@ def _schema(node: ir.Node, model: ir.Model) -> onnx.defs.OpSchema | None:
 
 # -- reasons -----------------------------------------------------------------------------------------
 
-# These only give their elements another shape.
+# These only change the shape.
 _RESHAPING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def _mismatch(node: ir.Node) -> Reason | None:
-    """A contradiction that onnx's inference lets pass."""
+    """A contradiction that onnx's inference accepts."""
     if node.domain != "" or not node.inputs:
         return None
     source, made = node.inputs[0], node.outputs[0]
     smallest = min(size for value in named_outputs(node) for size in (static_shape(value) or (1,)))
     if smallest < (1 if node.op_type in WINDOWED else 0):
-        text = f"{node_text(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left of it"
+        text = f"{node_text(node)} doesn't fit its input of shape {static_shape(source)}: nothing would be left"
         return Reason(text, is_contradiction=True)
     record, shapes = record_of(node), [static_shape(value) for value in node.inputs]
-    if record is not None and shapes[0] is not None and (told := record.shapes(node, shapes)) is not None:
-        return Reason(f"{node_text(node)} contradicts its inputs: {told}", is_contradiction=True)
+    if record is not None and shapes[0] is not None and (problem := record.shapes(node, shapes)) is not None:
+        return Reason(f"{node_text(node)} contradicts its inputs: {problem}", is_contradiction=True)
     before, after = static_size(source), static_size(made)
     if node.op_type not in _RESHAPING or before is None or after is None or before == after:
         return None
@@ -258,7 +240,7 @@ def _reason(node: ir.Node, model: ir.Model) -> Reason:
     for value in node.inputs:
         if value is not None and not is_resolved(value):
             return Reason(f"{node_text(node)}: its input {quote(value.name)} has no static shape")
-    if _has_subgraph(node):
+    if has_subgraph(node):
         return Reason(f"{node_text(node)}: the shape of its output depends on control flow")
     if _schema(node, model) is None:
         domain = quote(node.domain or "ai.onnx")
@@ -280,9 +262,9 @@ _IN_FLOAT32 = "in float32: --dtype says what it is computed in."
 
 
 def _refused_type(node: ir.Node, model: ir.Model) -> Reason | None:
-    """Input types that the operator doesn't take in the model's opset, or not together.
+    """Input types that the operator doesn't take in the model's opset, or that differ but must not.
 
-    PyTorch's exporter writes bfloat16 in any opset, and folds a BatchNormalization in it to float32 weights.
+    PyTorch's exporter writes bfloat16 in any opset, and folds a bfloat16 BatchNormalization into float32 weights.
     """
     schema, opset = _schema(node, model), model.opset_imports.get(node.domain, 0)
     if schema is None or not schema.inputs:
@@ -304,7 +286,7 @@ def _refused_type(node: ir.Node, model: ir.Model) -> Reason | None:
 
 
 def _input_parameter(schema: onnx.defs.OpSchema, place: int) -> onnx.defs.OpSchema.FormalParameter:
-    """What the operator says of an input; its last one may stand for any number."""
+    """The schema's parameter for an input; the last parameter may stand for any number of inputs."""
     return schema.inputs[min(place, len(schema.inputs) - 1)]
 
 
@@ -317,8 +299,3 @@ def _too_old(node: ir.Node, place: int, dtype: ir.DataType, opset: int, text: st
             hint = f"Export the model with opset {later} or later, or {_IN_FLOAT32}"
             return Reason(text, is_contradiction=True, whatever_shapes=True, hint=hint)
     return Reason(text, is_contradiction=True, whatever_shapes=True)
-
-
-def _has_subgraph(node: ir.Node) -> bool:
-    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return any(attribute.type in graphs for attribute in node.attributes.values())

@@ -1,7 +1,7 @@
-"""Sizes of images that are resized or seen through windows, where onnxruntime computes others than ONNX's inference.
+"""Sizes of resized and pooled images, for which onnxruntime and ONNX's inference differ.
 
-onnxruntime multiplies a size with its scale in float32 and rounds down; a window larger than its image stands once if
-it is larger by less than its stride; padding that a rule names is found without the windows' dilation.
+onnxruntime multiplies a size by its scale in float32 and rounds down. A window larger than its image, by less than the
+stride, has one place. ``auto_pad`` of pools ignores dilations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import constant_array, static_shape
+from trnrt.importer.values import constant_array, input_at, opset_of, static_shape
 
 Shape = tuple[int, ...]
 
@@ -20,17 +20,18 @@ SIZED = POOLS | {"ConvTranspose", "Resize", "Upsample"}
 
 
 def result_shape(node: ir.Node) -> Shape | None:
-    """The shape of the node's first output as onnxruntime computes it; None if it isn't known, or ONNX's is right."""
+    """The shape of the node's first output in onnxruntime; None if it isn't known, or ONNX's inference is right."""
     shape = static_shape(node.inputs[0]) if node.domain == "" and node.op_type in SIZED and node.inputs else None
     if shape is None:
         return None
     if node.op_type in POOLS:
-        return _pool_shape(node, shape)
+        spans = pool_spans(node, shape[2:]) if len(shape) > 2 else None
+        return None if spans is None else (*shape[:2], *(span.count for span in spans))
     return _conv_transpose_shape(node, shape) if node.op_type == "ConvTranspose" else _resize_shape(node, shape)
 
 
 def is_open(node: ir.Node) -> bool:
-    """Whether the node's result is not known yet, and ONNX's inference must not find it alone."""
+    """Whether the node's result is not known yet, and ONNX's inference alone might get it wrong."""
     return node.domain == "" and node.op_type in SIZED and static_shape(node.outputs[0]) is None
 
 
@@ -39,7 +40,7 @@ def is_open(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class Span:
-    """A window along one axis: ``before`` and ``after`` are the padding, ``count`` how many windows there are."""
+    """Windows along one axis: the padding ``before`` and ``after``, and the number of windows."""
 
     before: int
     after: int
@@ -47,7 +48,7 @@ class Span:
 
 
 def pool_spans(node: ir.Node, sizes: Shape) -> list[Span] | None:
-    """The windows of a pooling node over images of ``sizes``; None where its attributes don't fit them."""
+    """The windows of a pooling node over images of ``sizes``; None if its attributes don't fit them."""
     rank = len(sizes)
     ones = [1] * rank
     kernel = list(node.attributes.get_ints("kernel_shape", []))
@@ -67,7 +68,7 @@ def pool_spans(node: ir.Node, sizes: Shape) -> list[Span] | None:
 
 
 def _named_padding(rule: str, size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """The padding of auto_pad, which may be negative; halves of odd numbers are cut, not rounded down."""
+    """The padding of auto_pad, which may be negative; half of an odd number is rounded towards zero."""
     if rule not in ("SAME_UPPER", "SAME_LOWER"):
         return 0, 0
     total = ((size + stride - 1) // stride - 1) * stride + kernel - size
@@ -76,20 +77,15 @@ def _named_padding(rule: str, size: int, kernel: int, stride: int) -> tuple[int,
 
 
 def _windows(room: int, end: int, stride: int, ceil: bool) -> int:
-    """How many windows start within ``room``; with ``ceil`` the last may end beyond it, but starts before ``end``."""
+    """The number of windows that start within ``room``; with ``ceil`` one more may start, but before ``end``."""
     if not ceil:
         return int(room / stride) + 1
     count = -(-room // stride) + 1
     return count - 1 if (count - 1) * stride >= end else count
 
 
-def _pool_shape(node: ir.Node, shape: Shape) -> Shape | None:
-    spans = pool_spans(node, shape[2:]) if len(shape) > 2 else None
-    return None if spans is None else (*shape[:2], *(span.count for span in spans))
-
-
 def _conv_transpose_shape(node: ir.Node, shape: Shape) -> Shape | None:
-    weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = static_shape(input_at(node, 1))
     if weight is None or len(weight) != len(shape) or len(shape) < 3:
         return None
     rank = len(shape) - 2
@@ -137,11 +133,10 @@ def given_scales(node: ir.Node) -> np.ndarray | None:
     """The scales if they are given and constant."""
     if "scales" in node.attributes:
         return np.array(node.attributes["scales"].as_floats(), np.float32)
-    opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
-    return _input(node, 1 if node.op_type == "Upsample" or opset < 11 else 2)
+    return _input(node, 1 if node.op_type == "Upsample" or opset_of(node) < 11 else 2)
 
 
 def _input(node: ir.Node, position: int) -> np.ndarray | None:
     """A constant input that has elements."""
-    array = constant_array(node.inputs[position]) if position < len(node.inputs) else None
+    array = constant_array(input_at(node, position))
     return array.reshape(-1) if array is not None and array.size else None

@@ -1,4 +1,4 @@
-"""Padding that a convolution or pooling names by a rule (auto_pad) written out as numbers."""
+"""Write ``auto_pad`` of convolutions and pooling out as numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import POOLS, pool_spans
 from trnrt.importer.naming import node_text
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import input_at, static_shape
 
 # onnxscript has this for Conv without dilation only.
 WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "LpPool"})
 
 
 def write_out_padding(model: ir.Model) -> list[str]:
-    """Replace ``auto_pad`` by ``pads`` wherever shapes are known; returns what was done, in words."""
+    """Replace ``auto_pad`` by ``pads`` wherever shapes are known; return notes on what was done."""
     return [note for node in model.graph if (note := _write_out(node))]
 
 
@@ -32,7 +32,7 @@ def _write_out(node: ir.Node) -> str | None:
 
 
 def _pads(node: ir.Node, rule: str) -> list[int] | None:
-    """Padding before each axis, then after each axis, as ONNX's ``pads`` wants it."""
+    """Padding before each axis, then after each axis, as in ONNX's ``pads``."""
     source, made = static_shape(node.inputs[0]), static_shape(node.outputs[0])
     if node.op_type in POOLS:
         spans = pool_spans(node, source[2:]) if source is not None else None
@@ -55,5 +55,5 @@ def _pads(node: ir.Node, rule: str) -> list[int] | None:
 def _kernel(node: ir.Node) -> list[int] | None:
     if "kernel_shape" in node.attributes:
         return list(node.attributes["kernel_shape"].as_ints())
-    weight = static_shape(node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = static_shape(input_at(node, 1))
     return None if weight is None else list(weight[2:])

@@ -1,11 +1,12 @@
-"""Is this model sound? Checks that come before anything is built from it, cheapest first."""
+"""Checks of a model before anything is built from it, cheapest first."""
 
 from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -14,11 +15,9 @@ from trnrt.importer.naming import list_text, one_line, quote
 from trnrt.importer.reading.limits import MOST_NODES, MOST_VALUES
 from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, every_node, read_names
 
-_STANDARD_DOMAINS = ("", "ai.onnx")
-
 
 def check_names(model: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are no text: protobuf hands them out as bytes."""
+    """Refuse names that are not text: protobuf returns them as bytes."""
     names: list[object] = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
     for graph in all_graphs(model):
         names += [tensor.name for tensor in graph.initializer]
@@ -35,24 +34,21 @@ def check_names(model: onnx.ModelProto, where: str) -> None:
 
 def check_versions(model: onnx.ModelProto, where: str) -> None:
     """Refuse a model that is newer than the installed ``onnx``."""
-    newest: dict[str, int] = {domain: onnx.defs.onnx_opset_version() for domain in _STANDARD_DOMAINS}
-    newest["ai.onnx.ml"] = max(row[3] for row in onnx.helper.VERSION_TABLE)
+    newest = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": max(row[3] for row in onnx.helper.VERSION_TABLE)}
     if model.ir_version > onnx.IR_VERSION:
         raise _too_new(where, f"version {model.ir_version} of the file format", onnx.IR_VERSION)
     if not model.opset_import:
         raise ModelFileError(f"{where}: the model doesn't say which operator sets it uses", hint="Export it again.")
     seen: dict[str, int] = {}
     for opset in model.opset_import:
-        domain = "" if opset.domain in _STANDARD_DOMAINS else opset.domain
+        domain = "" if opset.domain == "ai.onnx" else opset.domain
         # skl2onnx says the same version twice.
-        if seen.get(domain, opset.version) != opset.version:
+        if seen.setdefault(domain, opset.version) != opset.version:
             raise ModelFileError(f"{where}: the model names two versions of the operator set {quote(domain)}")
-        seen[domain] = opset.version
+        what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
         if opset.version < 1:
-            what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
             raise ModelFileError(f"{where}: the model uses {what}, and the first one is 1", hint="Export it again.")
         if opset.version > newest.get(domain, opset.version):
-            what = f"version {opset.version} of the operator set {quote(domain or 'ai.onnx')}"
             raise _too_new(where, what, newest[domain])
 
 
@@ -64,7 +60,7 @@ def _too_new(where: str, what: str, newest: int) -> ModelFileError:
 
 
 def check_size(model: onnx.ModelProto, where: str) -> None:
-    """Refuse more nodes than can be worked on in reasonable time, those of nested functions counted in full."""
+    """Refuse models with too many nodes to prepare in reasonable time, counted after functions are expanded."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     calls: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for key, function in functions.items():
@@ -76,7 +72,7 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
         raise ModelFileError(f"{where}: functions of the model call each other in a circle: {names}") from None
     size: dict[tuple[str, str, str], int] = {}
     for key in order:
-        # What is no function of the model is a plain operator.
+        # An operator, if it isn't a function of the model.
         size[key] = sum(size[callee] for callee in calls[key]) if key in functions else 1
     total = sum(size.get((n.domain, n.op_type, n.overload), 1) for n in all_nodes(model.graph.node))
     for node in every_node(model):
@@ -90,7 +86,7 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
 
 
 def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
-    """Put the nodes into topological order, as onnxruntime does; false if they were in another one."""
+    """Put the nodes into topological order, as onnxruntime does; false if they were in another order."""
     graph = model.graph
     known = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {tensor.values.name for tensor in graph.sparse_initializer}
@@ -112,7 +108,8 @@ def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
         raise ModelFileError(
             f"{where}: nodes of the model wait for each other in a circle: {circle}", hint="Export the model again."
         ) from None
-    nodes = [_copy(graph.node[i]) for i in order]
+    # Copies, as deleting from the list invalidates its nodes.
+    nodes = [onnx.NodeProto.FromString(graph.node[i].SerializeToString()) for i in order]
     del graph.node[:]
     graph.node.extend(nodes)
     return False
@@ -126,18 +123,12 @@ def _are_sorted(graph: onnx.GraphProto, needs: list[set[str]], known: set[str]) 
     return True
 
 
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
-
-
 def _node_text(node: onnx.NodeProto) -> str:
     return f"{one_line(node.op_type)} node {quote(node.name or ', '.join(node.output))}"
 
 
 def check_model(data: bytes, where: str) -> None:
-    """What onnx's own checker has to say about a serialized model."""
+    """Run onnx's own checker on a serialized model."""
     try:
         onnx.checker.check_model(data)
     except Exception as error:  # the checker's C++ raises several kinds
@@ -145,7 +136,7 @@ def check_model(data: bytes, where: str) -> None:
             name, opset = unknown.groups()
             raise ModelFileError(
                 f"{where}: the model has the operator {quote(name)}, which ONNX's opset {opset} doesn't have",
-                hint="The exporter left an operator of its framework as it is: take a newer one, or another opset.",
+                hint="The exporter kept an operator of its framework: use a newer exporter, or another opset.",
             ) from error
         raise ModelFileError(
             f"{where}: not a valid ONNX model: {one_line(str(error))}",
@@ -154,7 +145,7 @@ def check_model(data: bytes, where: str) -> None:
 
 
 def check_graph(model: onnx.ModelProto, where: str) -> None:
-    """What onnx's checker accepts, but no session can run."""
+    """Refuse models that onnx's checker accepts, but no session can run."""
     names = [output.name for output in model.graph.output]
     if not names:
         raise ModelFileError(f"{where}: the model has no outputs", hint="Export the model again.")
@@ -168,7 +159,7 @@ def check_graph(model: onnx.ModelProto, where: str) -> None:
 
 
 def check_counts(model: onnx.ModelProto, where: str) -> None:
-    """Refuse a Split into more parts than it has outputs: onnx would make room for all of them."""
+    """Refuse a Split into more parts than it has outputs: onnx would allocate all of them."""
     for node in every_node(model):
         parts = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
         if node.op_type == "Split" and parts != len(node.output):
@@ -179,7 +170,7 @@ def check_counts(model: onnx.ModelProto, where: str) -> None:
 
 
 def check_tensors(model: onnx.ModelProto, where: str) -> None:
-    """Refuse shapes that no tensor has."""
+    """Refuse negative dimensions."""
     for tensor in all_tensors(model):
         if any(dim < 0 for dim in tensor.dims):
             raise ModelFileError(
@@ -189,41 +180,33 @@ def check_tensors(model: onnx.ModelProto, where: str) -> None:
 
 
 def settle_tensors(model: ir.Model, where: str) -> None:
-    """Decode every tensor once, so that a broken one is found now, and no later use decodes it again."""
-    for value in _initializers(model):
+    """Decode every tensor once: this finds broken ones now, and no later use decodes them again."""
+    for value in [value for graph in model.graphs() for value in graph.initializers.values()]:
         tensor = value.const_value
         if tensor is None:
             raise ModelFileError(f"{where}: the initializer {quote(value.name)} has no data")
-        try:
-            array = tensor.numpy()
-        except Exception as error:
-            raise _broken_tensor(where, value.name, error) from error
-        # What else the file says about its shape and type is not to be believed.
+        array = _decode_tensor(tensor, value.name, where)
+        # The file may state another shape and type elsewhere.
         value.shape, value.type = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
         if tensor.dtype != ir.DataType.STRING:
             value.const_value = ir.Tensor(array, dtype=tensor.dtype, name=tensor.name)
     for node in model.graph.all_nodes():
         for attribute in node.attributes.values():
-            for tensor in _tensors_of(attribute):
-                try:
-                    tensor.numpy()
-                except Exception as error:
-                    raise _broken_tensor(where, node.name, error) from error
+            for tensor in _attribute_tensors(attribute):
+                _decode_tensor(tensor, node.name, where)
 
 
-def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from list(graph.initializers.values())
-
-
-def _tensors_of(attribute: ir.Attr) -> list[ir.TensorProtocol]:
+def _attribute_tensors(attribute: ir.Attr) -> Sequence[ir.TensorProtocol]:
     if attribute.type == ir.AttributeType.TENSOR:
         return [attribute.as_tensor()]
-    return list(attribute.as_tensors()) if attribute.type == ir.AttributeType.TENSORS else []
+    return attribute.as_tensors() if attribute.type == ir.AttributeType.TENSORS else []
 
 
-def _broken_tensor(where: str, name: str | None, error: Exception) -> ModelFileError:
-    return ModelFileError(
-        f"{where}: the data of tensor {quote(name)} doesn't fit its shape and type ({one_line(str(error))})",
-        hint="The file is damaged: copy or export it again.",
-    )
+def _decode_tensor(tensor: ir.TensorProtocol, name: str | None, where: str) -> np.ndarray:
+    try:
+        return tensor.numpy()
+    except Exception as error:
+        raise ModelFileError(
+            f"{where}: the data of tensor {quote(name)} doesn't fit its shape and type ({one_line(str(error))})",
+            hint="The file is damaged: copy or export it again.",
+        ) from error

@@ -1,10 +1,9 @@
-"""Tensors whose data stands in a file beside the model: from the model's folder, and nowhere else."""
+"""External data: tensors in files beside the model, which are read from the model's folder only."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
@@ -19,16 +18,15 @@ _TOGETHER = "Keep the data file beside the model file, under the name that it wa
 
 
 def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> bool:
-    """Read all external data into ``model``; false if there was any, and ``model`` has changed.
-
-    ``room`` is how many bytes it may be.
-    """
+    """Read all external data, up to ``room`` bytes, into ``model``; false if there was any, so that it has changed."""
     found = False
-    for tensor in _external_tensors(model):
+    for tensor in all_tensors(model):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
         found = True
         place = _Place(tensor, where)
         if folder is None:
-            raise place.error("stands in another file, which bytes can't refer to", "Give the model file's path.")
+            raise place.error("is in another file, which can't be found from bytes", "Give the model file's path.")
         room -= place.size
         if room < 0:
             raise ModelFileError(
@@ -42,14 +40,8 @@ def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> 
     return not found
 
 
-def _external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    for tensor in all_tensors(model):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            yield tensor
-
-
 class _Place:
-    """Where a tensor's data stands, as the model says it; nothing of that is believed before it is checked."""
+    """Where a tensor's data is, as the model says; everything is checked before it is used."""
 
     def __init__(self, tensor: onnx.TensorProto, where: str) -> None:
         self._entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -68,7 +60,7 @@ class _Place:
         """The tensor's bytes."""
         path = self._path(folder)
         try:
-            # The links were followed above; whoever puts one here since then doesn't get it followed.
+            # Links were resolved above: one that was put here since then is not followed.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
                 there = os.fstat(file.fileno()).st_size
                 if there < self.offset + self.size:
@@ -85,23 +77,23 @@ class _Place:
     def _path(self, folder: Path) -> Path:
         location = self.location
         if not location or "\0" in location:
-            raise self.error("stands in another file, but the model doesn't say in which", _TOGETHER)
+            raise self.error("is in another file, but the model doesn't say in which", _TOGETHER)
         base = Path(os.path.realpath(folder))
         path = Path(os.path.realpath(base / location))
         is_absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
         if is_absolute or not path.is_relative_to(base):
             raise self.error(
-                f"is said to stand in {quote(location)}, outside the model's folder, where trnrt doesn't look",
-                "Copy the data file itself, no link to it, into the model file's folder.",
+                f"should be in {quote(location)}, outside the model's folder, from which trnrt doesn't read",
+                "Copy the data file itself, not a link to it, into the model file's folder.",
             )
         if not path.is_file():
-            raise self.error(f"should stand in the file {quote(location)}, which is missing", _TOGETHER)
+            raise self.error(f"should be in the file {quote(location)}, which is missing", _TOGETHER)
         return path
 
     def _number(self, key: str, default: int) -> int:
         text = self._entries.get(key, str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise self.error(f"has the {key} {quote(text)}, which is no number of bytes", _TOGETHER)
+            raise self.error(f"has the {key} {quote(text)}, which is not a number of bytes", _TOGETHER)
         return int(text)
 
     def _needed_bytes(self, tensor: onnx.TensorProto) -> int:
@@ -109,5 +101,5 @@ class _Place:
         try:
             bits = ir.DataType(tensor.data_type).bitwidth
         except (TypeError, ValueError):
-            raise self.error("has a type that can't stand in another file", _TOGETHER) from None
+            raise self.error("has a type that can't be in another file", _TOGETHER) from None
         return (math.prod(map(int, tensor.dims)) * int(bits) + 7) // 8

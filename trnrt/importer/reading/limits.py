@@ -1,4 +1,4 @@
-"""How large a model may be. A file is untrusted: what it asks for must stay in bounds."""
+"""Limits of a model's size. A file is untrusted: it may ask for any amount of work and memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ MOST_NODES = 20_000
 """Nodes of a model after its functions are expanded. Each costs about half a millisecond until it is planned."""
 
 MOST_VALUES = 1_000
-"""Tensors that one node reads, or makes."""
+"""Tensors that one node may read, or make."""
 
 LARGEST_CONSTANT = 64 * 2**20
-"""Bytes of a constant that folding may make where there was less before."""
+"""Bytes of a constant that folding may make, unless its inputs have as many."""
 
 MOST_FOLDED = 2**31 - 1
-"""Bytes of all constants together that folding may make of one model."""
+"""Bytes of all constants together that folding may make for one model."""
 
 MOST_FILLED = 2**30
 """Bytes of all constants together that repeat one value (the networks that onnx ships without weights have half)."""
@@ -36,7 +36,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def in_words(size: int) -> str:
-    """A number of bytes for a person: "64.0 MiB"."""
+    """A number of bytes as text: "64.0 MiB"."""
     amount, unit = float(size), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

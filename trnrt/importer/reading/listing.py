@@ -1,4 +1,4 @@
-"""A model as text: what ``describe`` returns."""
+"""A model as text, for ``describe``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from trnrt.importer.naming import one_line, quote
+from trnrt.importer.reading.signature import dtype_name
 
 _LONGEST_ATTRIBUTE = 60
 
@@ -42,8 +43,7 @@ def _value_text(value: ir.Value) -> str:
     """A value with its type: ``'image' float32[N, 1, 8, 8]``."""
     if value.dtype is None:
         return f"{quote(value.name)} {one_line(str(value.type)) if value.type is not None else '?'}"
-    name = "str" if value.dtype == ir.DataType.STRING else value.dtype.numpy().name
-    return f"{quote(value.name)} {name}{_shape(value.shape)}"
+    return f"{quote(value.name)} {dtype_name(value.dtype)}{_shape(value.shape)}"
 
 
 def _shape(shape: ir.Shape | None) -> str:
@@ -59,8 +59,7 @@ def _attribute(attribute: ir.Attr) -> str:
         return f"<graph of {len(attribute.as_graph())} nodes>"
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
-        name = "str" if tensor.dtype == ir.DataType.STRING else tensor.dtype.numpy().name
-        return f"<{name}{list(tensor.shape.numpy())}>"
+        return f"<{dtype_name(tensor.dtype)}{list(tensor.shape.numpy())}>"
     if attribute.type in (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING):
         return _cut(repr(attribute.value))
     if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS):

@@ -1,4 +1,4 @@
-"""A model file to a checked graph. What is wrong with a file is always a ModelFileError."""
+"""A model file to a checked graph. Anything wrong with the file is a ModelFileError."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _digest(data: bytes, tensors: Iterable[onnx.TensorProto]) -> str:
 
 
 def _read_proto(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelProto, bool]:
-    """The model in the file, with all its data, in topological order; and whether all of it stood in the file."""
+    """The model with all its data, in topological order; and whether all data was in the file itself."""
     proto = parse(data, where)
     checking.check_names(proto, where)
     checking.check_versions(proto, where)
@@ -96,14 +96,14 @@ def _content(path: Path, where: str) -> bytes:
 
 
 def parse(data: bytes, where: str) -> onnx.ModelProto:
-    """The content of a file as a ModelProto, or an error that says what the file is instead."""
+    """The content of a file as a ModelProto; the error for another kind of file says what it seems to be."""
     if not data:
         raise ModelFileError(f"{where}: the file is empty", hint=_EXPORT_AGAIN)
     if len(data) > LARGEST_MODEL:
         raise ModelFileError(f"{where}: the file is larger than {in_words(LARGEST_MODEL)}, which no ONNX model can be")
     try:
         proto = onnx.load_model_from_string(data)
-    except Exception:  # protobuf's DecodeError, which has no home that all its versions share
+    except Exception:  # protobuf's DecodeError, whose module depends on the version
         proto = None
     if proto is not None and proto.HasField("ir_version") and proto.HasField("graph"):
         return proto
@@ -139,11 +139,11 @@ def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -
 def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     signature.forget_maps(proto)
     model: ir.Model = ir.from_proto(proto)
-    # A model of foreign operators only has no version of ONNX's own, but what the clean-up inserts needs one.
+    # A model of foreign operators only has no version of ONNX's own, which nodes that the clean-up inserts need.
     model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))
     _expand_functions(model, where)
     graph = model.graph
-    # Before version 4 of the format each initializer is an input, too, whose value a caller may replace.
+    # Before version 4 of the format, each initializer is an input, too, whose value a caller may replace.
     true_inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     graph.inputs.clear()
     graph.inputs.extend(true_inputs)
@@ -166,7 +166,7 @@ def _expand_functions(model: ir.Model, where: str) -> None:
 
 
 def _store_strings_as_tensors(graph: ir.Graph) -> None:
-    """Rewrite Constant nodes of strings, which onnx_ir and onnxscript read as if all text was ASCII."""
+    """Rewrite Constant nodes of strings: onnx_ir and onnxscript read these as ASCII."""
     for node in graph.all_nodes():
         if node.op_type != "Constant" or node.domain != "":
             continue

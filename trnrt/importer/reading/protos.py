@@ -1,4 +1,4 @@
-"""Walks over a model's protobuf: into functions, subgraphs and attributes, none forgotten."""
+"""Walks over a model's protobuf, including functions, subgraphs and attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes and those of their subgraphs. (protobuf itself limits how deep they nest.)"""
+    """The nodes and those of their subgraphs. (protobuf limits the nesting.)"""
     for node in nodes:
         yield node
         for graph in subgraphs(node):
@@ -53,7 +53,7 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def name_standard_domain(model: onnx.ModelProto) -> bool:
-    """Call the domain of ONNX's own operators "" everywhere; false if it was called "ai.onnx" somewhere."""
+    """Write the domain of ONNX's own operators as "" everywhere; false if it was "ai.onnx" somewhere."""
     was_so = True
     opsets = [*model.opset_import, *(opset for function in model.functions for opset in function.opset_import)]
     for item in (*opsets, *every_node(model)):
@@ -64,7 +64,7 @@ def name_standard_domain(model: onnx.ModelProto) -> bool:
 
 
 def read_names(node: onnx.NodeProto) -> set[str]:
-    """Names of the tensors that the node and its subgraphs take from the graph around it."""
+    """Names of the tensors that the node and its subgraphs read from the graph around it."""
     names = set(node.input)
     for graph in subgraphs(node):
         names |= _free_names(graph)

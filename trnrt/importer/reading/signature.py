@@ -1,4 +1,4 @@
-"""What a model's inputs and outputs are, as the file declares them."""
+"""A model's inputs and outputs, as the file declares them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def tensor_info(info: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def dtype_name(code: int) -> str:
-    """The name that numpy has for ONNX's code of a data type; "str" for strings."""
+    """numpy's name for ONNX's code of a data type; "str" for strings."""
     dtype = ir.DataType(code)
     return "str" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
 
 
-# Functions of ONNX's own whose result has the shape of their first input. onnx's inference leaves it open.
+# ONNX's own functions whose result has the shape of their first input. onnx's inference leaves it open.
 SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 
 
 def shape_outputs(model: onnx.ModelProto) -> bool:
-    """Give outputs that state no shape the inferred one, as onnxruntime does; false if there was any to give.
+    """Infer the shapes of outputs that state none, as onnxruntime does; false if there were any.
 
-    Exporters and hand-made models leave it out.
+    Some exporters and hand-made models leave them out.
     """
     bare = [output for output in model.graph.output if not _states_shape(output.type)]
     if not bare:
         return True
-    with _taken_for_identities(model):
+    with _write_as_identities(model):
         inferred = {output.name: output.type for output in infer_graph(model).output}
     for output in bare:
         if _states_shape(inferred[output.name]) and inferred[output.name].WhichOneof("value") is not None:
@@ -48,25 +48,25 @@ def shape_outputs(model: onnx.ModelProto) -> bool:
 
 
 @contextmanager
-def _taken_for_identities(model: onnx.ModelProto) -> Iterator[None]:
-    """Write nodes of ``SAME_SHAPE`` as Identity meanwhile, which inference follows."""
-    held = []
+def _write_as_identities(model: onnx.ModelProto) -> Iterator[None]:
+    """Turn nodes of ``SAME_SHAPE`` into Identity, whose shape onnx infers, in a with block."""
+    replaced = []
     for node in model.graph.node:
         if node.domain == "" and node.op_type in SAME_SHAPE and node.input:
-            held.append((node, onnx.NodeProto.FromString(node.SerializeToString())))
+            replaced.append((node, onnx.NodeProto.FromString(node.SerializeToString())))
             node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output[:1]))
     try:
         yield
     finally:
-        for node, written in held:
-            node.CopyFrom(written)
+        for node, original in replaced:
+            node.CopyFrom(original)
 
 
 @contextmanager
 def state_shapes(model: onnx.ModelProto) -> Iterator[bool]:
-    """Have outputs whose shape nobody knows state that of a scalar meanwhile: onnx's checker wants one of each.
+    """Give outputs of unknown shape that of a scalar in a with block: onnx's checker needs a shape for each.
 
-    Yields whether all stated theirs.
+    Yields whether all had one.
     """
     bare = [output.type.tensor_type for output in model.graph.output if not _states_shape(output.type)]
     bare = [kind for kind in bare if kind.elem_type]
@@ -80,7 +80,7 @@ def state_shapes(model: onnx.ModelProto) -> Iterator[bool]:
 
 
 def _states_shape(kind: onnx.TypeProto) -> bool:
-    """True too for what is no tensor, which has no shape to state."""
+    """Whether a type states its shape; true for one that isn't a tensor, which has none."""
     return kind.WhichOneof("value") not in (None, "tensor_type") or kind.tensor_type.HasField("shape")
 
 
@@ -99,7 +99,7 @@ def batch_of(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int
 
 
 def forget_maps(model: onnx.ModelProto) -> None:
-    """Remove the types of values that are or hold maps, for which onnx_ir has no words."""
+    """Remove the types of values that are or contain maps: onnx_ir can't represent them."""
     for graph in all_graphs(model):
         for infos in (graph.input, graph.output, graph.value_info):
             for info in infos:
@@ -109,7 +109,7 @@ def forget_maps(model: onnx.ModelProto) -> None:
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.HasField("dim_value"):
-        # Some exporters write 0 or -1 for a size that is open.
+        # Some exporters write 0 or -1 for an open size.
         return int(dim.dim_value) if dim.dim_value > 0 else None
     return str(dim.dim_param) or None
 

@@ -1,4 +1,4 @@
-"""What a file is that is no ONNX model: the mistakes that people make, and their ways out."""
+"""Guesses what a file is that isn't an ONNX model, with a way out for each common mistake."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Guess:
-    """A kind of file in words, and what to do about it."""
+    """A kind of file, and what to do with it."""
 
     what: str
     hint: str
@@ -38,7 +38,7 @@ _SIGNATURES: tuple[tuple[int, bytes, Guess], ...] = (
 
 
 def guess(data: bytes) -> Guess | None:
-    """What ``data`` looks like; None if like nothing known."""
+    """The kind of file that ``data`` looks like; None if it is unknown."""
     for offset, signature, found in _SIGNATURES:
         if data.startswith(signature, offset):
             return found

@@ -1,4 +1,4 @@
-"""What rules do to a graph: constants with names of their own, nodes taken out, values put in place of others."""
+"""Edits of a graph that the rules share: add constants with unique names, remove nodes, replace values."""
 
 from __future__ import annotations
 
@@ -9,40 +9,46 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import unique
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import input_at, is_used, static_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Editor:
-    """A graph while rules change it. ``opset`` is that of ONNX's own operators."""
+    """A graph while rules change it. ``opset`` is the version of ONNX's own operators."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.graph = model.graph
         self.opset = model.opset_imports[""]
-        self.taken = {value.name or "" for value in _values(model.graph)}
+        made = (value for node in model.graph for value in node.outputs)
+        values = [*model.graph.inputs, *model.graph.initializers.values(), *made]
+        self.taken = {value.name or "" for value in values}
         self._node_names = {node.name or "" for node in model.graph}
 
     def constant(self, array: Array, like: str) -> ir.Value:
-        """A new constant, called ``like`` or nearly so."""
-        tensor = ir.tensor(array)
-        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(array.shape)
-        value = ir.Value(name=unique(like, self.taken), type=kind, shape=shape, const_value=tensor)
+        """A new constant with a unique name made from ``like``."""
+        value = ir.val(unique(like, self.taken), const_value=ir.tensor(array))
         self.graph.register_initializer(value)
         return value
 
     def result(self, like: str, dtype: ir.DataType | None, shape: Sequence[int]) -> ir.Value:
-        """A new value for a node to make."""
-        kind = None if dtype is None else ir.TensorType(dtype)
-        return ir.Value(name=unique(like, self.taken), type=kind, shape=ir.Shape(tuple(shape)))
+        """A new value that a node is to make."""
+        return ir.val(unique(like, self.taken), dtype, shape)
+
+    def reshape(self, before: ir.Node, value: ir.Value, shape: Sequence[int], like: str, name: str) -> ir.Value:
+        """The value in another shape, by a new node ``name``."""
+        made = self.result(like, value.dtype, shape)
+        target = self.constant(np.array(shape, np.int64), f"{made.name}_shape")
+        self.graph.insert_before(before, ir.node("Reshape", [value, target], outputs=[made], name=name))
+        return made
 
     def node_name(self, like: str) -> str:
         """A name for a new node."""
         return unique(like, self._node_names)
 
     def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
-        """Let the node read ``value`` as its input ``index``; a constant that only it read there goes."""
+        """Set input ``index`` of the node; remove its old value if that is a constant without other readers."""
         while len(node.inputs) <= index:
             node.resize_inputs(len(node.inputs) + 1)
         before = node.inputs[index]
@@ -50,7 +56,7 @@ class Editor:
         self._forget([before])
 
     def bypass(self, node: ir.Node, value: ir.Value) -> None:
-        """Put ``value`` where the node's first output was, under its name if that is a graph output; the node goes."""
+        """Remove a node; ``value`` replaces its first output, and takes its name if that is a graph output."""
         made = node.outputs[0]
         if made.is_graph_output():
             name = made.name or ""
@@ -65,7 +71,7 @@ class Editor:
         self.remove(node)
 
     def remove(self, node: ir.Node) -> None:
-        """Take a node out whose outputs nobody reads, with the constants that only it read."""
+        """Remove a node whose outputs are not read, with the constants that only it read."""
         inputs = list(node.inputs)
         self.graph.remove(node, safe=True)
         self._forget(inputs)
@@ -74,27 +80,12 @@ class Editor:
         for value in values:
             if value is not None and value.is_initializer() and not is_used(value):
                 self.graph.initializers.pop(value.name or "", None)
-
-
-def is_used(value: ir.Value) -> bool:
-    """Does a node or the graph's caller read it?"""
-    return bool(value.uses()) or value.is_graph_output()
-
-
-def only_reader(value: ir.Value) -> ir.Node | None:
-    """The one node that reads the value, if it is read once and is no output of the graph."""
-    uses = list(value.uses())
-    return uses[0][0] if len(uses) == 1 and not value.is_graph_output() else None
+                self.taken.discard(value.name or "")
 
 
 def is_private(value: ir.Value) -> bool:
-    """Is the value read at one place only, and not by the graph's caller?"""
-    return only_reader(value) is not None
-
-
-def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """An input, or None where it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
+    """Whether the value is read once, and is no output of the graph."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
@@ -104,15 +95,15 @@ def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """The shape of a value that a rule knows to be static."""
+    """The shape of a value that is known to be static."""
     shape = static_shape(value)
     assert shape is not None
     return shape
 
 
 def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
-    """Numbers that stand in the attribute ``name`` or, in newer opsets, in the constant input ``index``; None if
-    they are left out. Ask ``is_computed`` first whether they are known."""
+    """The numbers in the attribute ``name`` or, in newer opsets, in the constant input ``index``; None if they are left
+    out. Check ``is_computed`` first."""
     if name in node.attributes:
         return [int(number) for number in node.attributes[name].as_ints()]
     value = input_at(node, index)
@@ -122,10 +113,6 @@ def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
 
 
 def is_computed(node: ir.Node, index: int) -> bool:
-    """Is the input there, and not a constant?"""
+    """Whether the input is given, and is not a constant."""
     value = input_at(node, index)
     return value is not None and value.const_value is None
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]

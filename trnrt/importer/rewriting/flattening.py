@@ -1,4 +1,4 @@
-"""What is left of Transposes in front of matrices: rows of a weight put into the order in which the numbers come."""
+"""Transposes before matrix products: reorder the weight's rows instead. Transposes that move nothing: Reshapes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FLATTENING = ("Flatten", "Reshape")
 
 
 def order_weights(editor: Editor) -> list[str]:
-    """Let a Gemm or MatMul that reads a flattened, transposed tensor read it untransposed; returns what was done."""
+    """Let a Gemm or MatMul that reads a flattened, transposed tensor read it untransposed; return notes."""
     return [note for node in list(editor.graph) if (note := _reorder_weight(editor, node))]
 
 
 def name_reshapes(editor: Editor) -> list[str]:
-    """Make Transposes that only move axes of one element Reshapes, which merge with their like."""
+    """Turn Transposes that only move axes of one element into Reshapes, which can be merged."""
     notes = []
     for node in list(editor.graph):
         order = order_of(node) if maker(node.outputs[0], "Transpose") is node else None
@@ -28,11 +28,9 @@ def name_reshapes(editor: Editor) -> list[str]:
         if order is None or shape is None or is_kept(order) or not moves_nothing(shape, order) or editor.opset < 5:
             continue
         notes.append(f"{node_text(node)} made a Reshape, as it only moves axes of one element")
-        made = editor.result(f"{node.outputs[0].name}_reshaped", node.outputs[0].dtype, shape)
-        target = editor.constant(np.array(shape, np.int64), f"{made.name}_shape")
-        reshape = ir.node("Reshape", [node.inputs[0], target], outputs=[made], name=node.name)
-        editor.graph.insert_before(node, reshape)
-        editor.bypass(node, made)
+        source = node.inputs[0]
+        assert source is not None
+        editor.bypass(node, editor.reshape(node, source, shape, f"{node.outputs[0].name}_reshaped", node.name or ""))
     return notes
 
 
@@ -51,12 +49,12 @@ def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
         return None
     if node.attributes.get_int("transA", 0) or len(shape_of(weight)) != 2:
         return None
-    turned = _rows(weight.const_value.numpy(), made[1:], order, bool(node.attributes.get_int("transB", 0)))
+    turned = _reorder_rows(weight.const_value.numpy(), made[1:], order, bool(node.attributes.get_int("transB", 0)))
     editor.set_input(node, 1, editor.constant(turned, f"{weight.name}_ordered"))
     reshape.replace_input_with(0, transpose.inputs[0])
     note = f"{node_text(transpose)} folded into {node_text(node)}: its weight's rows are in the other order"
     if reshape.op_type == "Reshape":
-        # The shape that it names may lean on that of its input (0 means: as there).
+        # Its shape may refer to its input's (0 means: the same).
         editor.set_input(reshape, 1, editor.constant(np.array(wide, np.int64), f"{flat.name}_shape"))
         if "allowzero" in reshape.attributes:
             del reshape.attributes["allowzero"]
@@ -64,8 +62,8 @@ def _reorder_weight(editor: Editor, node: ir.Node) -> str | None:
     return note
 
 
-def _rows(weight: Array, made: tuple[int, ...], order: tuple[int, ...], is_turned: bool) -> Array:
-    """The weight for numbers that come as before a Transpose by ``order`` whose result (less its batch) is ``made``."""
+def _reorder_rows(weight: Array, made: tuple[int, ...], order: tuple[int, ...], is_turned: bool) -> Array:
+    """The weight to use without a Transpose by ``order``, whose result has the shape ``made``, batch aside."""
     rows = weight.T if is_turned else weight
     inner = tuple(axis - 1 for axis in order[1:])
     whole = rows.reshape(*made, -1).transpose(*inverse(inner), len(inner)).reshape(rows.shape)

@@ -1,4 +1,4 @@
-"""Opset 6 as opset 7 says it, the one change that touches everyday operators; and small leftovers of exporters."""
+"""Opset 6 rewritten as opset 7, which changed common operators; and operators of old opsets in simpler terms."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
-from trnrt.importer.rewriting.editing import Editor, input_at, is_used
-from trnrt.importer.values import constant_array, static_shape
+from trnrt.importer.rewriting.editing import Editor
+from trnrt.importer.rewriting.scales import scale_and_shift
+from trnrt.importer.values import constant_array, copies_at_inference, has_subgraph, input_at, is_used, static_shape
 
 _BROADCASTING = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())  # noqa: SIM905
 # Changed in opset 7, too, and not worth rewriting: where one is, the opset stays.
@@ -16,7 +17,7 @@ _GONE = ("axis", "broadcast", "consumed_inputs", "is_test")
 
 
 def renew_opset_6(model: ir.Model) -> None:
-    """Say in opset 7's words what the graph says in those of opset 6, if it can be said. Shapes must be known."""
+    """Rewrite a graph of opset 6 in opset 7, if all its nodes allow it. Shapes must be known."""
     nodes = [node for node in model.graph if node.domain == ""]
     if model.opset_imports.get("", 0) != 6 or not all(_can_be_renewed(node) for node in nodes):
         return
@@ -28,10 +29,10 @@ def renew_opset_6(model: ir.Model) -> None:
 
 
 def _can_be_renewed(node: ir.Node) -> bool:
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    if has_subgraph(node):
         return False
     if node.op_type in ("BatchNormalization", "Dropout"):
-        # Without it they train.
+        # Without is_test they train.
         return bool(node.attributes.get_int("is_test", 0))
     if node.op_type in _BROADCASTING and node.attributes.get_int("broadcast", 0) != 0:
         return all(static_shape(value) is not None for value in node.inputs)
@@ -39,9 +40,7 @@ def _can_be_renewed(node: ir.Node) -> bool:
 
 
 def _renew(editor: Editor, node: ir.Node) -> None:
-    broadcasts = node.op_type in _BROADCASTING and node.attributes.get_int("broadcast", 0) != 0
-    is_aligned = broadcasts and "axis" in node.attributes
-    if is_aligned:
+    if node.op_type in _BROADCASTING and node.attributes.get_int("broadcast", 0) != 0 and "axis" in node.attributes:
         _align(editor, node)
     if node.op_type == "PRelu":
         _align_slope(editor, node)
@@ -52,14 +51,14 @@ def _renew(editor: Editor, node: ir.Node) -> None:
 
 
 def _align(editor: Editor, node: ir.Node) -> None:
-    """The second operand lies along the first one's axes from ``axis`` on: give it the ones that follow."""
+    """The second operand lies along the first one's axes from ``axis`` on: append the axes that follow, of size 1."""
     first, second = static_shape(node.inputs[0]) or (), static_shape(node.inputs[1]) or ()
     axis = node.attributes.get_int("axis", 0) % max(len(first), 1)
     _append_ones(editor, node, len(first) - axis - len(second))
 
 
 def _align_slope(editor: Editor, node: ir.Node) -> None:
-    """The slopes of opset 6 are one a channel."""
+    """Opset 6 has one slope for each channel."""
     data, slope = static_shape(node.inputs[0]), static_shape(node.inputs[1])
     if data is not None and slope is not None and len(slope) == 1 and slope[0] > 1 and len(data) > 2:
         _append_ones(editor, node, len(data) - 2)
@@ -75,16 +74,13 @@ def _append_ones(editor: Editor, node: ir.Node, count: int) -> None:
     if array is not None:
         editor.set_input(node, 1, editor.constant(array.reshape(wanted), f"{value.name}_aligned"))
         return
-    made = editor.result(f"{value.name}_aligned", value.dtype, wanted)
-    target = editor.constant(np.array(wanted, np.int64), f"{made.name}_shape")
     name = editor.node_name(f"{node.name}_reshape")
-    editor.graph.insert_before(node, ir.node("Reshape", [value, target], outputs=[made], name=name))
-    node.replace_input_with(1, made)
+    node.replace_input_with(1, editor.reshape(node, value, wanted, f"{value.name}_aligned", name))
 
 
 def fill_masks(editor: Editor) -> list[str]:
-    """Dropout drops nothing at inference. Its mask says so by ones; before opset 12, where ONNX says nothing about
-    it, onnxruntime's is all zeros."""
+    """Make masks of Dropout constant, as it drops nothing at inference: all ones. Before opset 12, where ONNX doesn't
+    define the mask, onnxruntime's is all zeros."""
     notes = []
     for node in list(editor.graph):
         if node.op_type != "Dropout" or node.domain != "" or len(node.outputs) < 2 or not is_used(node.outputs[1]):
@@ -92,7 +88,7 @@ def fill_masks(editor: Editor) -> list[str]:
         mask = node.outputs[1]
         data = node.inputs[0]
         shape = static_shape(data)
-        if data is None or shape is None or data.dtype is None or not _is_inference(editor, node):
+        if data is None or shape is None or data.dtype is None or not copies_at_inference(node):
             continue
         kind = data.dtype if editor.opset < 10 else ir.DataType.BOOL
         number = int(editor.opset >= 12)
@@ -103,47 +99,27 @@ def fill_masks(editor: Editor) -> list[str]:
     return notes
 
 
-def _is_inference(editor: Editor, node: ir.Node) -> bool:
-    if editor.opset < 12:
-        return editor.opset >= 7 or bool(node.attributes.get_int("is_test", 0))
-    mode = input_at(node, 2)
-    array = constant_array(mode)
-    return mode is None or (array is not None and not array.any())
-
-
 def _put_constant(editor: Editor, value: ir.Value, tensor: ir.TensorProtocol) -> None:
     name = value.name or ""
     value.name = f"{name}_replaced"
-    shape = ir.Shape(tensor.shape.numpy())
-    new = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+    new = ir.val(name, const_value=tensor)
     value.replace_all_uses_with(new, replace_graph_outputs=True)
     editor.graph.register_initializer(new)
 
 
 def spread_normalizations(editor: Editor) -> list[str]:
-    """BatchNormalization of opsets 7 and 8 that normalises each number by itself, not each channel: Mul and Add."""
+    """Turn a BatchNormalization of opsets 7 and 8 that normalises each element by itself into Mul and Add."""
     notes = []
     for node in list(editor.graph):
         if node.op_type != "BatchNormalization" or node.domain != "" or node.attributes.get_int("spatial", 1) != 0:
             continue
-        arrays = [constant_array(value) for value in node.inputs[1:5]]
         data, made, shape = node.inputs[0], node.outputs[0], static_shape(node.outputs[0])
-        if shape is None:
+        found, gamma = scale_and_shift(node), constant_array(input_at(node, 1))
+        if data is None or shape is None or found is None or gamma is None or any(map(is_used, node.outputs[1:])):
             continue
-        if (
-            data is None
-            or len(arrays) < 4
-            or any(array is None for array in arrays)
-            or any(map(is_used, node.outputs[1:]))
-        ):
-            continue
-        gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays if array is not None)
-        with np.errstate(all="ignore"):
-            scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
-            shift = beta - mean * scale
-        kind = arrays[0].dtype if arrays[0] is not None else None
-        factor = editor.constant(scale.astype(kind), f"{made.name}_scale")
-        term = editor.constant(shift.astype(kind), f"{made.name}_shift")
+        scale, shift = (array.astype(gamma.dtype) for array in found)
+        factor = editor.constant(scale, f"{made.name}_scale")
+        term = editor.constant(shift, f"{made.name}_shift")
         scaled, shifted = (editor.result(f"{made.name}_{word}", made.dtype, shape) for word in ("scaled", "shifted"))
         name = node.name or ""
         mul = ir.node("Mul", [data, factor], outputs=[scaled], name=editor.node_name(f"{name}_scale"))

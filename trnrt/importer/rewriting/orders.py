@@ -1,7 +1,7 @@
-"""Orders of axes, and what has to change for a node to do the same in another one.
+"""Orders of axes, and the changes with which a node does the same in another order.
 
-An order says how a tensor that is stored with permuted axes must be transposed to be what the graph means:
-axis ``k`` of the graph's tensor is the stored axis ``order[k]``, which is what Transpose calls ``perm``.
+An order says how to transpose a tensor that is stored with permuted axes: axis ``k`` of the graph's tensor is the
+stored axis ``order[k]``, as in Transpose's ``perm``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def inverse(order: Order) -> Order:
 
 
 def is_kept(order: Order) -> bool:
-    """Does the order leave all axes where they are?"""
+    """Whether the order leaves all axes where they are."""
     return order == tuple(range(len(order)))
 
 
 def moves_nothing(shape: Sequence[int], order: Order) -> bool:
-    """Does a Transpose of a tensor whose result has ``shape`` only move axes of one element?"""
+    """Whether a Transpose whose result has ``shape`` only moves axes of one element."""
     real = [axis for axis, size in zip(order, shape, strict=True) if size > 1]
     return real == sorted(real)
 

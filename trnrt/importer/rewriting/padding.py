@@ -6,16 +6,16 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
-from trnrt.importer.rewriting.editing import Editor, input_at, integers, is_computed, is_private, maker
-from trnrt.importer.values import constant_array, paddings, static_shape
+from trnrt.importer.rewriting.editing import Editor, integers, is_computed, is_private, maker
+from trnrt.importer.values import constant_array, input_at, paddings, static_shape
 
 _WINDOWED = ("AveragePool", "Conv", "MaxPool")
-# Their results are never below zero (NaN aside, which a maximum passes on whatever else it sees).
+# Their results are never negative (except NaN, which a maximum passes on in any case).
 _NEVER_NEGATIVE = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt")
 
 
 def fold_padding(editor: Editor) -> list[str]:
-    """Fold every Pad that may be folded; returns what was done, in words."""
+    """Fold every Pad that may be folded; return notes on what was done."""
     return [note for node in list(editor.graph) if (note := _fold_pad(editor, node))]
 
 
@@ -66,7 +66,7 @@ def _spatial(pad: ir.Node) -> tuple[list[int], float] | None:
 
 
 def _max_allows(pad: ir.Node, value: float) -> bool:
-    """What is added must never be the largest: it is the smallest number, or zero where nothing is smaller."""
+    """Whether padding by ``value`` is never the maximum: -inf is not, nor is 0 if no element is smaller."""
     if value == -np.inf:
         return True
     source = pad.inputs[0]
@@ -81,7 +81,7 @@ def _max_allows(pad: ir.Node, value: float) -> bool:
 
 
 def _mean_allows(editor: Editor, pad: ir.Node, pool: ir.Node, value: float) -> bool:
-    """What is added counts, so the pooling must count all its padding, and nothing beyond it."""
+    """Whether a mean may include the padding: if it is 0, and the pool counts all its padding and nothing beyond."""
     counts_all = bool(pool.attributes.get_int("count_include_pad", 0))
     if not counts_all and not any(pool.attributes.get_ints("pads", [])):
         counts_all = _holds_a_window(pool, static_shape(pad.outputs[0]))
@@ -89,7 +89,7 @@ def _mean_allows(editor: Editor, pad: ir.Node, pool: ir.Node, value: float) -> b
 
 
 def _holds_a_window(pool: ir.Node, shape: tuple[int, ...] | None) -> bool:
-    """Whether images are no smaller than the window: that of a smaller one ends where nothing may count."""
+    """Whether images are as large as the window: a larger window ends beyond the padding."""
     kernel = pool.attributes.get_ints("kernel_shape", [])
     dilations = pool.attributes.get_ints("dilations", [1] * len(kernel))
     return shape is not None and all(

@@ -1,8 +1,8 @@
-"""The rules that clean a graph up: those of onnxscript, with the checks that they lack and in words, and our own.
+"""The rules that clean a graph up: onnxscript's, with checks that they lack, and trnrt's own.
 
-``_TABLE`` says which of theirs, where they may be used, and what a note about them says. The rules match
-and build; this module decides, applies and names, since the rules' own driver gives new constants names
-that a model may already use for something else, and doesn't tell what it did.
+``_TABLE`` lists onnxscript's rules, where they may be used, and their notes. They match and build; this module decides,
+applies and names: their own driver gives constants names that the model may use already, and doesn't report what it
+did.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import onnx_ir as ir
 from onnxscript.rewriter.rules import common as rules
 
 from trnrt.importer.naming import node_text, unique
-from trnrt.importer.rewriting.editing import Editor
+from trnrt.importer.rewriting.editing import Editor, maker
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import is_used, static_shape
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
 def _is_linear_layer(add: ir.Node) -> bool:
-    """Matrix times constant matrix plus a constant that Gemm may broadcast: onto its product, never the other way."""
-    product = next((n for n in (_maker(add, 0), _maker(add, 1)) if n is not None and n.op_type == "MatMul"), None)
+    """Whether an Add adds a constant that broadcasts to it to a product with a constant matrix, as Gemm does."""
+    product = next((n for n in (maker(value, "MatMul") for value in add.inputs) if n is not None), None)
     if product is None or add.outputs[0].dtype not in _FLOATS:
         return False
     bias = add.inputs[1] if add.inputs[0] is product.outputs[0] else add.inputs[0]
@@ -42,24 +42,20 @@ def _is_linear_layer(add: ir.Node) -> bool:
     return static_shape(add.outputs[0]) == shapes[2] and len(static_shape(bias) or ()) <= 2
 
 
-def _always(_node: ir.Node) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class _Rewrite:
-    """Rules that rewrite what ends in an operator ``root``, where ``applies`` and the opset is ``since`` or later.
+    """Rules for patterns that end in an operator ``root``, if ``applies`` is true and the opset is ``since`` or later.
 
-    The new node takes the name of the matched node with the operator ``keeps``. ``note`` says what
-    happened; ``{root}`` and ``{kept}`` stand for the nodes.
+    The new node takes the name of the matched node with the operator ``keeps``. In ``note``, ``{root}``, ``{kept}`` and
+    ``{other}`` stand for the nodes.
     """
 
     root: str
     keeps: str
     note: str
     rules: Sequence[Any]
-    applies: Callable[[ir.Node], bool] = _always
-    since: int = 1
+    since: int
+    applies: Callable[[ir.Node], bool] = lambda _node: True
 
 
 _TABLE: tuple[_Rewrite, ...] = (
@@ -68,8 +64,8 @@ _TABLE: tuple[_Rewrite, ...] = (
         "MatMul",
         "{kept} and {root} made one Gemm",
         rules.matmul_add_to_gemm_rule.commute(),
-        _is_linear_layer,
         since=7,
+        applies=_is_linear_layer,
     ),
     _Rewrite("Reshape", "Reshape", "{root} merged with {other}", [rules.reshape_reshape_rule], since=5),
 )
@@ -88,38 +84,28 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
 
 
 def apply_rules(model: ir.Model) -> list[str]:
-    """Apply every rule wherever it fits; returns what was done, in words."""
-    notes = _apply_table(model)
+    """Apply every rule wherever it fits; return notes on what was done."""
+    editor = Editor(model)
+    notes = [note for rewrite in _TABLE for node in model.graph if (note := _rewrite_node(rewrite, editor, node))]
     for rule in _OWN:
         notes += rule(Editor(model))
     # Last, as the other rules know Transposes better than Reshapes.
     return notes or name_reshapes(Editor(model))
 
 
-def _apply_table(model: ir.Model) -> list[str]:
-    opset = model.opset_imports[""]
-    taken = {value.name or "" for value in _values(model.graph)}
-    return [
-        note
-        for rewrite in _TABLE
-        if opset >= rewrite.since
-        for node in model.graph
-        if (note := _rewrite_node(rewrite, model, node, taken))
-    ]
-
-
-def _rewrite_node(rewrite: _Rewrite, model: ir.Model, node: ir.Node, taken: set[str]) -> str | None:
-    if node.op_type != rewrite.root or node.domain != "" or not rewrite.applies(node):
+def _rewrite_node(rewrite: _Rewrite, editor: Editor, node: ir.Node) -> str | None:
+    if editor.opset < rewrite.since or maker(node.outputs[0], rewrite.root) is not node or not rewrite.applies(node):
         return None
     for rule in rewrite.rules:
-        found = rule.try_rewrite(model, model.graph, node)
+        found = rule.try_rewrite(editor.model, editor.graph, node)
         if found is not None:
-            return _apply(rewrite, model.graph, node, found, taken)
+            return _apply(rewrite, editor, node, found)
     return None
 
 
-def _apply(rewrite: _Rewrite, graph: ir.Graph, root: ir.Node, found: Any, taken: set[str]) -> str:
-    """Put what a rule built into the graph. ``taken`` are the names that values have."""
+def _apply(rewrite: _Rewrite, editor: Editor, root: ir.Node, found: Any) -> str:
+    """Replace matched nodes by those that a rule built; return a note."""
+    graph = editor.graph
     matched: list[ir.Node] = [node for node in found.match.nodes if node.op_type != "Constant"]
     kept = next(node for node in [*(n for n in matched if n is not root), root] if node.op_type == rewrite.keeps)
     other = next((node for node in matched if node not in (root, kept)), kept)
@@ -127,33 +113,10 @@ def _apply(rewrite: _Rewrite, graph: ir.Graph, root: ir.Node, found: Any, taken:
     for node in found.new_nodes:
         node.name = kept.name
     ir.convenience.replace_nodes_and_values(graph, root, [], found.new_nodes, found.match.outputs, found.new_outputs)
-    while gone := [node for node in matched if node.graph is graph and not _is_used(node.outputs)]:
+    while gone := [node for node in matched if node.graph is graph and not any(map(is_used, node.outputs))]:
         for node in gone:
-            _remove(graph, node, taken)
+            editor.remove(node)
     for value in found.new_initializers:
-        value.name = unique(value.name, taken)
+        value.name = unique(value.name, editor.taken)
         graph.register_initializer(value)
     return note
-
-
-def _remove(graph: ir.Graph, node: ir.Node, taken: set[str]) -> None:
-    """Remove a node, and the constants that only it read."""
-    inputs = {value for value in node.inputs if value is not None}
-    graph.remove(node, safe=True)
-    for value in inputs:
-        if value.is_initializer() and not _is_used([value]):
-            graph.initializers.pop(value.name or "")
-            taken.discard(value.name or "")
-
-
-def _is_used(values: Sequence[ir.Value]) -> bool:
-    return any(value.uses() or value.is_graph_output() for value in values)
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
-
-
-def _maker(node: ir.Node, index: int) -> ir.Node | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return None if value is None else value.producer()

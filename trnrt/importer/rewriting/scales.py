@@ -1,9 +1,9 @@
 """Scales and shifts, a number a channel, folded into the weights of the linear layer before them.
 
-Sums of products are scaled after they are summed or before: the results differ by rounding, which is what folding a
-normalisation always means (the new weights are computed in float64 and rounded once). Factors, shifts and new
-weights must all be finite, so that no infinity or NaN appears or goes away with them. Where activations are
-infinite, ``inf * w * m`` is ``inf * (w * m)``, unless the product of two tiny weights is rounded to zero.
+Products are scaled before they are summed, not after: the results differ by rounding, as with any folded normalisation
+(the new weights are computed in float64 and rounded once). Factors, shifts and new weights must be finite, so that no
+infinity or NaN appears or disappears. For infinite activations, ``inf * w * m`` is ``inf * (w * m)``, unless the
+product of two tiny weights is rounded to zero.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
-from trnrt.importer.rewriting.editing import Array, Editor, input_at, is_private, maker, shape_of
-from trnrt.importer.values import constant_array, static_shape
+from trnrt.importer.rewriting.editing import Array, Editor, is_private, maker, shape_of
+from trnrt.importer.values import constant_array, input_at, is_used, opset_of, static_shape
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
@@ -33,7 +33,7 @@ class Affine:
 
 
 def fold_scales(editor: Editor) -> list[str]:
-    """Fold every scale and shift that may be folded; returns what was done, in words."""
+    """Fold every scale and shift that may be folded; return notes on what was done."""
     return [note for node in list(editor.graph) if node.graph is not None and (note := _fold_affine(editor, node))]
 
 
@@ -63,18 +63,18 @@ def _is_calm(*arrays: Array) -> bool:
     return all(bool(np.isfinite(array).all()) for array in arrays)
 
 
-# -- what a node does to each channel ------------------------------------------------------------------
+# -- a node as a scale and shift of each channel -------------------------------------------------------
 
 
 def _affine(node: ir.Node) -> Affine | None:
     if node.domain != "" or node.outputs[0].dtype not in _FLOATS:
         return None
     if node.op_type == "BatchNormalization":
-        return _of_normalization(node)
-    return _of_arithmetic(node) if node.op_type in _ARITHMETIC and len(node.inputs) == 2 else None
+        return _normalization_affine(node)
+    return _arithmetic_affine(node) if node.op_type in _ARITHMETIC and len(node.inputs) == 2 else None
 
 
-def _of_arithmetic(node: ir.Node) -> Affine | None:
+def _arithmetic_affine(node: ir.Node) -> Affine | None:
     first, second = node.inputs
     if first is None or second is None or (first.const_value is None) == (second.const_value is None):
         return None
@@ -95,7 +95,7 @@ def _of_arithmetic(node: ir.Node) -> Affine | None:
 
 
 def _by_channel(constant: ir.Value, shape: tuple[int, ...], axis: int) -> Array | None:
-    """The constant's numbers along one axis of ``shape``; None if they change along another one."""
+    """The constant's numbers along one axis of ``shape``; None if it varies along another one."""
     array = constant_array(constant)
     if array is None or array.ndim > len(shape) or not shape:
         return None
@@ -104,40 +104,46 @@ def _by_channel(constant: ir.Value, shape: tuple[int, ...], axis: int) -> Array 
     return full.reshape(-1).astype(np.float64) if all(size == 1 for size in others) else None
 
 
-def statistics(node: ir.Node) -> tuple[Array, Array] | None:
-    """Scale and shift of a BatchNormalization that normalises with constant statistics, all of one type."""
-    values = node.inputs[:5]
-    if len(values) < 5 or len({value.dtype for value in values if value is not None}) != 1 or None in values:
+def scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
+    """A BatchNormalization's constants as a scale and a shift, float64; None if one is computed."""
+    arrays = [constant_array(value) for value in norm.inputs[1:5]]
+    if len(arrays) < 4 or any(array is None for array in arrays):
         return None
-    if node.attributes.get_int("training_mode", 0) or not node.attributes.get_int("spatial", 1):
-        return None
-    opset = node.graph.opset_imports[""] if node.graph is not None else 0
-    if opset < 7 and not node.attributes.get_int("is_test", 0):
-        return None
-    # With five outputs, BatchNormalization of old opsets trains.
-    if any(output.name and (output.uses() or output.is_graph_output()) for output in node.outputs[1:]):
-        return None
-    arrays = [constant_array(value) for value in values[1:]]
-    if any(array is None or array.ndim != 1 for array in arrays):
-        return None
-    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays if array is not None)
+    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays)
     with np.errstate(all="ignore"):
-        scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        scale = gamma / np.sqrt(variance + norm.attributes.get_float("epsilon", 1e-5))
         return scale, beta - mean * scale
 
 
-def _of_normalization(node: ir.Node) -> Affine | None:
-    value, found = node.inputs[0], statistics(node)
+def _channel_scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
+    """``scale_and_shift`` of a BatchNormalization of inference, by channel, with all constants of one type."""
+    values = norm.inputs[:5]
+    if len({value.dtype for value in values if value is not None}) != 1 or None in values:
+        return None
+    if norm.attributes.get_int("training_mode", 0) or not norm.attributes.get_int("spatial", 1):
+        return None
+    if opset_of(norm) < 7 and not norm.attributes.get_int("is_test", 0):
+        return None
+    # With five outputs, BatchNormalization of old opsets trains.
+    if any(output.name and is_used(output) for output in norm.outputs[1:]):
+        return None
+    if any(len(static_shape(value) or ()) != 1 for value in values[1:]):
+        return None
+    return scale_and_shift(norm)
+
+
+def _normalization_affine(node: ir.Node) -> Affine | None:
+    value, found = node.inputs[0], _channel_scale_and_shift(node)
     if value is None or found is None or not is_private(value) or static_shape(value) is None:
         return None
     return Affine(value, *found)
 
 
-# -- taking it in --------------------------------------------------------------------------------------
+# -- new weights ---------------------------------------------------------------------------------------
 
 
 def _absorb(editor: Editor, linear: ir.Node, affine: Affine) -> bool:
-    """Change the weights of ``linear`` so that it does ``affine``, too; false if they can't be."""
+    """Change the weights of ``linear`` so that it does ``affine``, too; false if that isn't possible."""
     values = [linear.inputs[0], input_at(linear, 1)]
     if any(value is None or value.dtype != linear.outputs[0].dtype for value in values):
         return False
@@ -172,7 +178,7 @@ def _scale_conv_transpose(linear: ir.Node, weight: Array, bias: Array, affine: A
     channels = shape_of(linear.outputs[0])[1]
     groups = linear.attributes.get_int("group", 1)
     scale = np.broadcast_to(affine.scale, (channels,))
-    # The weight is (channels in, channels out of a group, ...): group g's rows make the g-th part of the channels.
+    # The weight is (channels in, channels out of a group, ...); group g makes the g-th part of the channels.
     apart = weight.reshape(groups, -1, *weight.shape[1:]) * scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
     return apart.reshape(weight.shape), np.broadcast_to(bias * scale + affine.shift, (channels,))
 
@@ -203,7 +209,7 @@ _CHANGES: dict[str, Any] = {
 
 def _merge(editor: Editor, norm: ir.Node, affine: Affine) -> bool:
     """Let a BatchNormalization do the scale and shift after it, too."""
-    if statistics(norm) is None or len(shape_of(norm.outputs[0])) < 2:
+    if _channel_scale_and_shift(norm) is None or len(shape_of(norm.outputs[0])) < 2:
         return False
     gamma, beta = (np.asarray(constant_array(value), np.float64) for value in norm.inputs[1:3])
     kind = norm.inputs[1].const_value.numpy().dtype  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Operators of any number of inputs, cut into ones of a few: no kernel has room for a hundred tensors at once."""
+"""Split operators with many inputs into a chain: no kernel has room for a hundred tensors at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 6
 
 
 def split_variadic(editor: Editor) -> list[str]:
-    """Cut every Max, Mean, Min and Sum of more than a few inputs; returns what was done, in words."""
+    """Split every Max, Mean, Min and Sum of more than a few inputs; return notes on what was done."""
     return [note for node in list(editor.graph) if (note := _split(editor, node))]
 
 
@@ -24,7 +24,7 @@ def _split(editor: Editor, node: ir.Node) -> str | None:
     made = node.outputs[0]
     if made.dtype is None or len(values) < len(node.inputs) or any(static_shape(value) is None for value in values):
         return None
-    # The sums are added up in the same order as before: not a number changes.
+    # Sums are added in the same order as before: no result changes.
     op = "Sum" if node.op_type == "Mean" else node.op_type
     value, rest = values[0], values[1:]
     while rest:

@@ -1,8 +1,8 @@
-"""Transposes that exporters put around operators of another layout: moved past what works in any, so that they cancel.
+"""Cancel Transposes that exporters put around operators of another layout, by moving them past nodes that allow it.
 
-A *region* is a set of nodes that can as well work on tensors in another order of axes. Turning it changes which
-Transposes are needed at its edges; it is turned if that leaves fewer elements to move. Only data moves, so every
-number stays what it is.
+A *region* is a set of nodes that can also work on tensors in another order of axes. Turning it changes which Transposes
+are needed at its edges; it is turned if that leaves fewer elements to move. Only data moves: every number stays the
+same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import list_text, node_text, unique
-from trnrt.importer.rewriting.editing import Editor, is_used, maker, shape_of
+from trnrt.importer.rewriting.editing import Editor, maker, shape_of
 from trnrt.importer.rewriting.orders import (
     NodeOrders,
     Order,
@@ -24,17 +24,17 @@ from trnrt.importer.rewriting.orders import (
     moves_nothing,
     stored_shape,
 )
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import is_resolved, is_used, named_outputs, static_shape
 from trnrt.operators.record import record_of
 
-# Nodes that may be looked at for all regions of a graph together, so that a hostile graph doesn't take for ever.
+# Nodes to look at for all regions of a graph together: a limit for hostile graphs.
 _MOST_LOOKS = 200_000
 
 Cost = tuple[int, int]
 
 
 def cancel_transposes(editor: Editor) -> list[str]:
-    """Turn regions as long as that saves something; returns what was done, in words."""
+    """Turn regions as long as that saves something; return notes on what was done."""
     notes: list[str] = []
     looks = _MOST_LOOKS
     for node in list(editor.graph):
@@ -50,7 +50,7 @@ def cancel_transposes(editor: Editor) -> list[str]:
 
 
 def merge_transposes(editor: Editor) -> list[str]:
-    """Let a Transpose of a Transpose read what that reads; returns what was done, in words."""
+    """Merge consecutive Transposes; return notes on what was done."""
     notes = []
     for node in list(editor.graph):
         before = maker(node.inputs[0], "Transpose") if node.op_type == "Transpose" and node.domain == "" else None
@@ -77,18 +77,16 @@ def order_of(node: ir.Node) -> Order | None:
 
 
 def node_orders(node: ir.Node, order: Order) -> NodeOrders | None:
-    """What the node does if its (main) input is stored in ``order``; None if it can't work on that."""
+    """How the node works if its main input is stored in ``order``; None if it can't."""
     record = record_of(node)
-    if record is None or any(
-        static_shape(value) is None or value.dtype is None for value in node.outputs if value.name
-    ):
+    if record is None or not all(map(is_resolved, named_outputs(node))):
         return None
     return record.order(node, order)
 
 
 @dataclass
 class _Region:
-    """The region around the result of the Transpose ``seed``. A wide one grows against the edges' direction, too."""
+    """The region around the result of the Transpose ``seed``. A wide one grows towards the inputs, too."""
 
     seed: ir.Node
     is_wide: bool
@@ -113,16 +111,15 @@ class _Region:
                 queue += self._absorb(before, value, None)
 
     def _absorb(self, node: ir.Node, value: ir.Value, index: int | None) -> list[ir.Value]:
-        """Take the node in if it can work with the value's order; returns the values that this adds."""
+        """Add the node if it can work with the value's order; return the values that this adds."""
         self.looks -= 1
         order = self.orders[value]
         if node in self.nodes or node.op_type == "Transpose":
             return []
         found = node_orders(node, order)
-        if (
-            found is None
-            or (found.outputs[node.outputs.index(value)] if index is None else found.inputs[index]) != order
-        ):
+        if found is None:
+            return []
+        if order != (found.outputs[node.outputs.index(value)] if index is None else found.inputs[index]):
             return []
         new: dict[ir.Value, Order] = {}
         pairs = [*zip(node.inputs, found.inputs, strict=False), *zip(node.outputs, found.outputs, strict=True)]
@@ -154,9 +151,9 @@ class _Region:
         return [(node, index) for node, index in value.uses() if node not in self.nodes]
 
     def source(self, value: ir.Value) -> tuple[ir.Value, Order]:
-        """What to transpose, and how, to get an edge in the region's order: past the Transpose that makes it, if any.
+        """The value to transpose, and the order, to get an edge in the region's order.
 
-        Not past one of a value that is made inside, whose order changes with the region's.
+        If a Transpose makes the edge, it is that one's source, unless that is made inside, where orders change.
         """
         order = inverse(self.orders[value])
         node = maker(value, "Transpose")
@@ -166,7 +163,7 @@ class _Region:
         return node.inputs[0], compose_orders(before, order)
 
     def gains(self) -> bool:
-        """Is less to be moved once the region is turned?"""
+        """Whether fewer elements are moved once the region is turned."""
         now, then = [0, 0], [0, 0]
         for value in self.edges():
             source, order = self.source(value)
@@ -197,7 +194,7 @@ def _add(cost: list[int], shape: tuple[int, ...], order: Order) -> None:
 
 def _turn(editor: Editor, region: _Region) -> list[str]:
     made = list(region.reordered_values())
-    # All of them before the first is replaced: one edge may be the other one transposed, and take its place.
+    # Collect all before replacing any: one edge may be another one transposed, and replace it.
     edges = {value: [(node, i) for node, i in value.uses() if node in region.nodes] for value in region.edges()}
     gone: list[ir.Node] = []
     for value, uses in edges.items():
@@ -213,13 +210,13 @@ def _turn(editor: Editor, region: _Region) -> list[str]:
     notes = [f"{node_text(node)} moved past {past}, and merged or cancelled there" for node in removed]
     for node in removed:
         editor.remove(node)
-    return notes or [f"Transposes around {past} moved to where less is to be moved"]
+    return notes or [f"Transposes around {past} moved to where they move less"]
 
 
 def _replace_edge(
     editor: Editor, region: _Region, value: ir.Value, uses: list[tuple[ir.Node, int]], gone: list[ir.Node]
 ) -> None:
-    """Let the region read what comes from outside in its order."""
+    """Let the region read a value from outside in the region's order."""
     source, order = region.source(value)
     before = value.producer()
     if source is not value and before is not None:
@@ -253,7 +250,7 @@ def _turn_constants(editor: Editor, node: ir.Node, found: NodeOrders) -> None:
 
 
 def _restore(editor: Editor, region: _Region, value: ir.Value) -> None:
-    """Give those outside what they expect of a value that is now made in another order."""
+    """Transpose a value that is now made in another order for its readers outside."""
     order, shape = region.orders[value], shape_of(value)
     value.shape = ir.Shape(stored_shape(shape, order))
     others: list[tuple[ir.Node, int]] = []

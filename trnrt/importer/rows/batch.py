@@ -1,7 +1,7 @@
-"""Where the batch of a model lies in a tensor, and what rules about it ask.
+"""Where the batch of a model lies in a tensor, and helpers for the rules about it, which are in the operators' records.
 
-A tensor is laid out row-major, and the batch is where ``(element // stride) % rows`` tells the row: the stride says
-where the batch is, whatever shape the elements are given. What each operator does to it stands in its record.
+A tensor is laid out row-major; ``(element // stride) % rows`` is an element's row. So the stride says where the batch
+is, whatever the tensor's shape.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import constant_array, slice_ranges
+from trnrt.importer.values import constant_array, input_at, slice_ranges
 
 Shape = tuple[int, ...]
 
 
 class Mixes(Exception):
-    """Raised where rows come together, or may."""
+    """Raised if rows are mixed, or may be."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Where the batch lies in a tensor of ``shape``: ``rows`` of them, ``stride`` elements apart."""
+    """Where the batch lies in a tensor of ``shape``: ``rows`` rows, ``stride`` elements apart."""
 
     shape: Shape
     stride: int
@@ -32,7 +32,7 @@ class Batch:
 
     @property
     def axis(self) -> int:
-        """The dimension that holds the batch. Mixes where it is spread over several."""
+        """The dimension that holds the batch. Mixes if it is spread over several."""
         for axis, size in enumerate(self.shape):
             inner = prod(self.shape[axis + 1 :])
             if inner and inner <= self.stride and self.stride * self.rows <= inner * size and self.stride % inner == 0:
@@ -40,20 +40,20 @@ class Batch:
         raise Mixes("the batch is spread over several dimensions")
 
     @property
-    def within(self) -> int:
-        """Elements of the batch's dimension from one row to the next."""
+    def row_step(self) -> int:
+        """Steps along the batch's dimension from one row to the next."""
         return self.stride // prod(self.shape[self.axis + 1 :])
 
-    def moved(self, shape: Shape, axis: int) -> Batch:
-        """The same part of a dimension as dimension ``axis`` of another shape."""
+    def move_to(self, shape: Shape, axis: int) -> Batch:
+        """The same batch, if its dimension is dimension ``axis`` of another shape."""
         if shape[axis] != self.shape[self.axis]:
             raise Mixes(f"dimension {axis} of {shape} is not the batch's any more")
-        return Batch(shape, self.within * prod(shape[axis + 1 :]), self.rows)
+        return Batch(shape, self.row_step * prod(shape[axis + 1 :]), self.rows)
 
 
 def constant_integers(node: ir.Node, position: int, what: str) -> list[int] | None:
-    """The constant integers of an input; None where it is left out. Mixes where they are computed."""
-    value = node.inputs[position] if position < len(node.inputs) else None
+    """The constant integers of an input; None if it is left out. Mixes if they are computed."""
+    value = input_at(node, position)
     if value is None:
         return None
     array = constant_array(value)
@@ -63,7 +63,7 @@ def constant_integers(node: ir.Node, position: int, what: str) -> list[int] | No
 
 
 def is_same_for_rows(array: np.ndarray | None, axis: int, rows: int) -> bool:
-    """Whether a constant, whose dimension ``axis`` goes along the batch, holds the same for each row."""
+    """Whether a constant, whose dimension ``axis`` lies along the batch, is the same for each row."""
     if array is None or array.shape[axis] % rows:
         return False
     if not array.size or not array.strides[axis]:
@@ -73,5 +73,5 @@ def is_same_for_rows(array: np.ndarray | None, axis: int, rows: int) -> bool:
 
 
 def ranges(node: ir.Node, rank: int) -> list[tuple[int, int, int, int]]:
-    """(axis, start, end, step) of a Slice. Mixes where they are computed."""
+    """(axis, start, end, step) of a Slice. Mixes if they are computed."""
     return slice_ranges(node, rank, partial(constant_integers, node))

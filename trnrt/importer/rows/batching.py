@@ -1,8 +1,8 @@
-"""Are the rows of a batch independent? Then a batch may be padded, or be one of several requests put together.
+"""Are the rows of a batch independent? Then a batch may be padded, cut, or combined from several requests.
 
-The record of each operator says what it does to the batch; here that is followed through a graph, from node to node. A
-graph is bound to one number of rows, and much may hold for that number only: a constant can be as long as the batch, or
-be computed from its length. So an open batch is followed at several, and what is done with a row must be the same.
+Each operator's record has a rule for the batch; here the rules are applied from node to node. A graph is bound to one
+number of rows, and a constant may be as long as the batch, or computed from its length. So a batch of any size is
+followed for several numbers of rows, and each row must be computed in the same way.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from trnrt.importer.rows.batch import Batch, Mixes, is_same_for_rows, ranges
 from trnrt.importer.values import constant_array, named_outputs, static_shape
 from trnrt.operators.record import NotApplicable, record_of
 
-# From these a graph may learn how many rows there are, and do something else from some number on. Without them, it does
-# the same for any number if it does for two.
+# With these a graph may read the number of rows, and do something else from some number on. Without them, if it does
+# the same for two numbers, it does so for any.
 _COUNTING = frozenset({"Shape", "Size"})
-# Without axes it takes away the dimension of the batch where that is 1.
+# Squeeze without axes removes the batch's dimension if that is 1.
 _OF_ONE = _COUNTING | {"Squeeze"}
-# A shape is their second input; what they give says it all.
+# Their second input is a shape, which the shape of their output shows as well.
 _SHAPED = frozenset({"Reshape", "Expand"})
+_UNKNOWN = "what it does to the batch is not known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +42,10 @@ class _Followed:
 
 
 def mixing(graph: ir.Graph, inputs: Iterable[str], rows: int) -> str | None:
-    """Why the rows of ``inputs`` may not be independent, or an output may not hold one for each; None if all is well.
+    """Why the rows of ``inputs`` may not be independent, or an output may not have one for each; None if they are.
 
-    ``graph`` is static, with ``rows`` (2 or more) in dimension 0 of the inputs named. What holds for this number of
-    rows need not hold for another: see ``mixing_at_any``.
+    ``graph`` is static, with ``rows`` (2 or more) in dimension 0 of ``inputs``. The answer is for this number of rows
+    only: see ``mixing_at_any``.
     """
     try:
         _follow(graph, inputs, rows)
@@ -56,11 +57,11 @@ def mixing(graph: ir.Graph, inputs: Iterable[str], rows: int) -> str | None:
 def mixing_at_any(
     model: ir.Graph, bind: Callable[[int], ir.Graph], inputs: Iterable[str], most: int, *, fixed: bool = False
 ) -> str | None:
-    """``mixing`` for any number of rows from 1 to ``most``; or for ``most`` rows alone, where that is ``fixed``.
+    """``mixing`` for any number of rows from 1 to ``most``; with ``fixed``, for ``most`` rows only.
 
-    ``model`` is the graph as read, and ``bind`` gives that for a number of rows. Two of these are looked at: a 2 that
-    stands in the model, as in a Reshape to [2, -1], is not the batch. Where the graph asks how many rows there are, it
-    is looked at with ``most`` rows, too, and at what it gives for one.
+    ``model`` is the graph as read, ``bind`` binds it to a number of rows. Two numbers are tried: a 2 in the model, as
+    in a Reshape to [2, -1], is not the batch. If the graph reads the number of rows, ``most`` rows are tried, too, and
+    the outputs' shapes for one row.
     """
     inputs, operators = list(inputs), {node.op_type for node in model.all_nodes()}
     counts = [most] if fixed else [2, 3, max(4, most)] if operators & _COUNTING else [2, 3]
@@ -71,7 +72,7 @@ def mixing_at_any(
             first = first or followed
             _compare(first, followed)
         except InputError:
-            # What the file calls a batch may be a length that an operator counts on, such as Split's.
+            # The batch in the file may be a length that an operator needs, such as Split's.
             return f"the model does not take {rows} rows"
         except Mixes as reason:
             return str(reason)
@@ -93,7 +94,7 @@ def _one_row_problem(first: _Followed, bind: Callable[[int], ir.Graph]) -> str |
 
 
 def _follow(graph: ir.Graph, inputs: Iterable[str], rows: int) -> _Followed:
-    """Follow the batch from ``inputs`` to the outputs. Mixes where it gets lost."""
+    """Follow the batch from ``inputs`` to the outputs. Mixes if it gets lost."""
     known: dict[ir.Value, Batch] = {}
     lists: set[ir.Value] = set()
     wanted = set(inputs)
@@ -103,18 +104,24 @@ def _follow(graph: ir.Graph, inputs: Iterable[str], rows: int) -> _Followed:
             known[value] = Batch(shape, prod(shape[1:]), rows)
     for node in graph:
         sources = [known.get(value) if value is not None else None for value in node.inputs]
+        record = record_of(node)
         try:
             if any(value in known for value in _captured_values(node)):
-                raise Mixes("what it does to the batch is not known")
+                raise Mixes(_UNKNOWN)
             if not any(sources):
                 continue
-            if (record := record_of(node)) is not None and isinstance(record.batch, NotApplicable):
+            if record is None:
+                raise Mixes(_UNKNOWN)
+            if isinstance(record.batch, NotApplicable):
                 if sources[0] is None or sources[0].axis != 0:
                     raise Mixes("the batch is not dimension 0")
                 lists.update(node.outputs)
                 continue
             for value in named_outputs(node):
-                known[value] = _apply_rule(node, sources, static_shape(value))
+                if (shape := static_shape(value)) is None:
+                    raise Mixes(_UNKNOWN)
+                known[value] = record.batch(node, sources, shape)
+                _ = known[value].axis  # Mixes if it is not in one dimension
         except Mixes as reason:
             raise Mixes(f"{node_text(node)}: {reason}") from None
     for value in graph.outputs:
@@ -124,7 +131,7 @@ def _follow(graph: ir.Graph, inputs: Iterable[str], rows: int) -> _Followed:
 
 
 def _captured_values(node: ir.Node) -> Iterator[ir.Value]:
-    """What the bodies of If, Loop and Scan read; values of their own among it."""
+    """The values that the bodies of If, Loop and Scan read, their own among them."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
             bodies = [attribute.as_graph()]
@@ -133,16 +140,6 @@ def _captured_values(node: ir.Node) -> Iterator[ir.Value]:
         for body in bodies:
             read = chain(body.outputs, *(inner.inputs for inner in body.all_nodes()))
             yield from (value for value in read if value is not None)
-
-
-def _apply_rule(node: ir.Node, sources: list[Batch | None], shape: tuple[int, ...] | None) -> Batch:
-    record = record_of(node)
-    if record is None or isinstance(record.batch, NotApplicable) or shape is None:
-        raise Mixes("what it does to the batch is not known")
-    batch = record.batch(node, sources, shape)
-    if batch.axis < 0:  # asks for the axis: it must be one dimension's
-        raise Mixes("the batch is lost")
-    return batch
 
 
 def _check_output(value: ir.Value, batch: Batch | None, rows: int) -> None:
@@ -155,13 +152,13 @@ def _check_output(value: ir.Value, batch: Batch | None, rows: int) -> None:
 
 
 def _compare(one: _Followed, other: _Followed) -> None:
-    """Mixes unless both graphs do the same with a row."""
+    """Raise Mixes unless both graphs compute a row in the same way."""
     if one is other:
         return
     nodes = list(one.graph), list(other.graph)
     origins = [_origins(followed.graph) for followed in (one, other)]
     for node, its in zip(*nodes, strict=False):
-        if not _does_the_same(node, its, one, other) or _read(node, origins[0]) != _read(its, origins[1]):
+        if not _is_alike(node, its, one, other) or _input_origins(node, origins[0]) != _input_origins(its, origins[1]):
             raise Mixes(f"{node_text(node)}: what it does depends on the number of rows")
     results = [[origins[k].get(value) for value in f.graph.outputs] for k, f in enumerate((one, other))]
     if len(nodes[0]) != len(nodes[1]) or results[0] != results[1]:
@@ -169,16 +166,17 @@ def _compare(one: _Followed, other: _Followed) -> None:
 
 
 def _origins(graph: ir.Graph) -> dict[ir.Value, tuple[int, int]]:
-    """Where each value that is no constant comes from: which output of which node, or which input of the graph."""
+    """Where each computed value comes from: (node, output), or (-1, input of the graph)."""
     made = {value: (k, place) for k, node in enumerate(graph) for place, value in enumerate(node.outputs)}
     return made | {value: (-1, place) for place, value in enumerate(graph.inputs)}
 
 
-def _read(node: ir.Node, origins: dict[ir.Value, tuple[int, int]]) -> list[tuple[int, int] | None]:
+def _input_origins(node: ir.Node, origins: dict[ir.Value, tuple[int, int]]) -> list[tuple[int, int] | None]:
     return [None if value is None else origins.get(value) for value in node.inputs]
 
 
-def _does_the_same(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed) -> bool:
+def _is_alike(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed) -> bool:
+    """Whether a node and its counterpart do the same with a row."""
     if (node.domain, node.op_type) != (its.domain, its.op_type) or len(node.inputs) != len(its.inputs):
         return False
     if {a.name: _comparable_value(a) for a in node.attributes.values()} != {
@@ -189,7 +187,7 @@ def _does_the_same(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed
         return False
     batch = one.batches.get(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
     if node.op_type == "Slice" and node.domain == "" and batch is not None:
-        # Of the batch it takes all, however that is written.
+        # The rule has checked that it takes all of the batch, which can be written in several ways.
         rank, axis = len(batch.shape), batch.axis
         within = [[entry for entry in ranges(slicing, rank) if entry[0] != axis] for slicing in (node, its)]
         return within[0] == within[1]
@@ -200,7 +198,7 @@ def _does_the_same(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed
 
 
 def _comparable_value(attribute: ir.Attr) -> Any:
-    """An attribute's value, as one that can be compared."""
+    """An attribute's value in a form that ``==`` can compare."""
     if attribute.type == ir.AttributeType.TENSOR:
         array = attribute.as_tensor().numpy()
         return array.dtype.name, array.shape, array.tobytes()
@@ -208,17 +206,17 @@ def _comparable_value(attribute: ir.Attr) -> Any:
 
 
 def _place(value: ir.Value, followed: _Followed) -> object:
-    """A value's shape, and where the batch lies in it, as it is for any number of rows."""
+    """A value's shape, and where the batch lies in it, in terms that hold for any number of rows."""
     shape, batch = static_shape(value), followed.batches.get(value)
     if batch is None or shape is None:
         return shape
     axis = batch.axis
     parts, rest = divmod(shape[axis], followed.rows)
-    return axis, batch.within, parts, rest, shape[:axis], shape[axis + 1 :]
+    return axis, batch.row_step, parts, rest, shape[:axis], shape[axis + 1 :]
 
 
 def _is_same_constant(a: ir.Value | None, b: ir.Value | None, of_a: _Followed, of_b: _Followed) -> bool:
-    """Whether two constants are the same, or as long as the batch and the same for each row; True for no constants."""
+    """Whether two constants are equal, or lie along the batch and are equal for each row; True if neither is one."""
     if a is None or b is None or a.const_value is b.const_value:
         return (a is None) == (b is None)
     one, other = constant_array(a), constant_array(b)

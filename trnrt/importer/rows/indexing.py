@@ -1,4 +1,4 @@
-"""Inputs that are indices: how many elements there are to choose from."""
+"""Inputs that are indices, and the number of elements that they may pick from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import onnx_ir as ir
 
 from trnrt.importer.values import static_shape
 
-# What may stand between an input and an index: it moves elements, or holds the same numbers in another type.
+# Operators between an input and a Gather that keep indices: they move them, or change their type.
 MOVING = {"Slice", "Split", "Gather", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Cast"}
 
 
 def index_limits(graph: ir.Graph) -> dict[str, int]:
-    """Input of integers -> how many elements the smallest dimension has that Gather picks from by what it holds."""
+    """Input of indices -> the size of the smallest dimension from which a Gather picks by them."""
     limits: dict[str, int] = {}
     for node in graph:
         if node.op_type != "Gather" or node.inputs[0] is None:
@@ -25,7 +25,7 @@ def index_limits(graph: ir.Graph) -> dict[str, int]:
 
 
 def _source_value(value: ir.Value | None) -> ir.Value | None:
-    """The value whose elements these are, moved about."""
+    """The value that holds the same elements before they were moved."""
     while value is not None and (node := value.producer()) is not None and node.op_type in MOVING:
         value = node.inputs[0]
     return value

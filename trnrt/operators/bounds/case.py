@@ -1,4 +1,4 @@
-"""A node as the rules of tolerances see it, and what marks a rule as exact."""
+"""A node as error bounds see it, and the mark of an exact rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.importer.values import attribute
-from trnrt.operators.bounds.rounding import Rounding, of_sum
+from trnrt.operators.bounds.rounding import Rounding, sum_bound
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -19,9 +19,9 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Case:
-    """A node as a rule sees it. Floats are float32; ``errors`` are those of the inputs, zeros where there are none.
+    """A node with its inputs, their errors (zeros if there are none), and outputs. Floats are float32.
 
-    ``run`` computes the node on other inputs; ``dtype`` is the model's own of its first output.
+    ``run`` computes the node on other inputs; ``dtype`` is the first output's in the model.
     """
 
     node: ir.Node
@@ -42,35 +42,33 @@ class Case:
     @property
     def x(self) -> Array:
         """The first input."""
-        found = self.inputs[0]
-        assert found is not None
-        return found
+        return _check_given(self.inputs[0])
 
     @property
     def e(self) -> Array:
         """The error of the first input."""
-        found = self.errors[0]
-        assert found is not None
-        return found
+        return _check_given(self.errors[0])
 
     @property
     def size(self) -> Array:
-        """How large ours may be of the first input."""
+        """The largest magnitude that the first input may have."""
         return np.abs(self.x) + self.e
 
     @property
     def y(self) -> Array:
         """The first output."""
-        found = self.outputs[0]
-        assert found is not None
-        return found
+        return _check_given(self.outputs[0])
+
+    def required_input(self, position: int) -> Array:
+        """An input that ONNX requires."""
+        return _check_given(self.inputs[position])
 
     def input(self, position: int) -> Array | None:
-        """An input, None where it is left out."""
+        """An input, None if it is left out."""
         return self.inputs[position] if position < len(self.inputs) else None
 
     def error(self, position: int) -> Array:
-        """The error of an input, 0 where that is left out."""
+        """The error of an input, 0 if that is left out."""
         found = self.errors[position] if position < len(self.errors) else None
         return np.zeros((), np.float32) if found is None else found
 
@@ -80,14 +78,17 @@ class Case:
 
     def first(self, *replaced: Array | None) -> Array:
         """The node's first output with its first inputs replaced."""
-        made = self.run([*replaced, *self.inputs[len(replaced) :]])[0]
-        assert made is not None
-        return made
+        return _check_given(self.run([*replaced, *self.inputs[len(replaced) :]])[0])
 
     def sums(self, length: int) -> float:
-        """The bound of sums of so many terms, for each element of the output; it is noted for the report."""
+        """The bound of sums of ``length`` terms, one for each element of the output; the report shows the longest."""
         self.length = max(self.length, length)
-        return of_sum(length, self.y.size)
+        return sum_bound(length, self.y.size)
+
+
+def _check_given(array: Array | None) -> Array:
+    assert array is not None
+    return array
 
 
 _Rule = TypeVar("_Rule", bound=Callable[[Case], list[Array]])
@@ -95,7 +96,7 @@ _EXACT: set[Callable[..., Any]] = set()
 
 
 def exact(rule: _Rule) -> _Rule:
-    """Mark a rule of operators whose numbers the dtype holds if it holds their inputs: storing them changes nothing."""
+    """Mark the rule of operators whose results need no rounding: the dtype holds them if it holds their inputs."""
     _EXACT.add(rule)
     return rule
 

@@ -1,4 +1,4 @@
-"""What rounding can do: unit roundoffs, and the bound of a sum of products by its length and its dtype.
+"""Bounds of rounding errors: unit roundoffs, and the bound of a sum of products by its length and dtype.
 
 The sources are in docs/validation.md: Higham's "Accuracy and Stability of Numerical Algorithms" for the model of
 rounding, Higham and Mary (2019) for the bound of long sums, the OpenCL standard for functions.
@@ -23,14 +23,14 @@ _UNITS = {
     "float64": (2.0**-53, 2.0**-1022),
 }
 SUMS = _UNITS["float32"][0]
-"""The unit roundoff of what accumulates: float32, whatever the dtype."""
+"""The unit roundoff of sums, which are float32 for any dtype."""
 
-# The bound of sums is one of probability: one tensor in so many may leave it by chance.
+# The bound of sums is probabilistic: by chance, one tensor in this many exceeds it.
 ONE_IN = 1_000_000
-# Of one rounded operation, and of the functions that OpenCL lets be least exact (pow, erf): in units in the last place.
+# Units in the last place: one rounded operation, and the least exact functions that OpenCL allows (pow, erf).
 ARITHMETIC_ULPS = 1
 FUNCTION_ULPS = 16
-# Two results are compared, ours and onnxruntime's, and each has its own errors.
+# Two results are compared, trnrt's and onnxruntime's, and each has its own errors.
 BOTH = 2
 
 
@@ -47,20 +47,20 @@ class Rounding:
 
     @property
     def unit(self) -> float:
-        """What storing a number in the dtype does to it, relative to it."""
+        """The relative error of storing a number in the dtype."""
         return _UNITS[self.dtype][0]
 
     @property
     def weights(self) -> float:
-        """What the dtype does to weights, relative to them; float32 holds them as they are."""
+        """The relative error of weights in the dtype: 0 in float32."""
         return self.unit if self.is_short else 0.0
 
     def magnitude(self, array: Array) -> Array:
-        """Absolute values, but at least the smallest normal number: below it, roundings don't get smaller."""
+        """Absolute values, but at least the smallest normal number: below it, rounding errors don't get smaller."""
         return np.maximum(np.abs(array), np.float32(_UNITS[self.dtype][1]))
 
-    def stored(self, array: Array) -> Array:
-        """What storing may do to each number; nothing in float32."""
+    def storage_error(self, array: Array) -> Array:
+        """The error of storing each number: 0 in float32."""
         return self.unit * self.magnitude(array) if self.is_short else np.zeros(array.shape, np.float32)
 
 
@@ -80,26 +80,26 @@ def smallest_normal(dtype: str) -> float:
 
 
 def confidence(sums: float) -> float:
-    """How many standard deviations of so many roundings are left by chance in one tensor of ``ONE_IN``."""
+    """Standard deviations that ``sums`` roundings exceed by chance in one tensor of ``ONE_IN``."""
     return sqrt(2 * log(2 * max(sums, 1) * ONE_IN))
 
 
-def of_sum(length: int, results: int) -> float:
-    """How far two float32 sums of ``length`` products may be apart, relative to the sum of the products' magnitudes.
+def sum_bound(length: int, results: int) -> float:
+    """How far two float32 sums of ``length`` products may differ, relative to the sum of the products' magnitudes.
 
-    ``results`` is how many such sums there are. Each of the two is within min(n, lambda * sqrt(n)) * u, by Higham's
-    bound for any order of summation, and by that of Higham and Mary but for a chance of
-    2 * n * exp(-lambda**2 / 2) for each sum, which sets lambda.
+    ``results`` is the number of such sums. Each of the two is within min(n, lambda * sqrt(n)) * u: n * u is Higham's
+    bound for any order of summation; Higham and Mary's fails with a probability of 2 * n * exp(-lambda**2 / 2) for each
+    sum, which sets lambda.
     """
     length = max(length, 1)
     return BOTH * min(length, confidence(BOTH * float(length) * max(results, 1)) * sqrt(length)) * SUMS
 
 
-def of_operation() -> float:
-    """How far two roundings of one arithmetic operation may be apart, relative to its result."""
+def operation_bound() -> float:
+    """How far two roundings of one arithmetic operation may differ, relative to its result."""
     return BOTH * 2 * ARITHMETIC_ULPS * SUMS
 
 
-def of_function() -> float:
-    """How far two implementations of a function may be apart, relative to its result."""
+def function_bound() -> float:
+    """How far two implementations of a function may differ, relative to its result."""
     return BOTH * 2 * FUNCTION_ULPS * SUMS

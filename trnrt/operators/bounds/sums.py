@@ -1,7 +1,7 @@
-"""Sums of products and other sums, and largest elements.
+"""Bounds of sums of products, of other sums, and of largest elements.
 
-For ``y = sum(a * b)`` with errors e of a: ``|error of y| <= sum(e * |b|) + bound * sum(|a| * |b|)``, so one more run of
-the operator itself, on ``e + bound * |a|`` and ``|b|``, gives the error of every element.
+For ``y = sum(a * b)`` with errors e of a: ``|error of y| <= sum(e * |b|) + bound * sum(|a| * |b|)``. So running the
+operator itself on ``e + bound * |a|`` and ``|b|`` gives the error of every element.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from math import prod
 import numpy as np
 
 from trnrt.operators.bounds.case import Array, Case, exact
-from trnrt.operators.bounds.rounding import SUMS, of_function, of_operation
+from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
 
 
 def convolution(case: Case) -> list[Array]:
     """Sums over the channels of a group and the taps of the kernel, and the bias."""
-    weight = case.inputs[1]
-    assert weight is not None
+    weight = case.required_input(1)
     groups = int(case.attribute("group", 1))
     transposed = case.op == "ConvTranspose"
     length = (weight.shape[0] // groups if transposed else weight.shape[1]) * prod(weight.shape[2:])
     share, added = _products(case, length), case.input(2)
     bias = [] if added is None else [case.error(2) + share * np.abs(added)]
-    return [_both(case, weight, share, lambda a, b, c: case.first(a, b, *c), bias)]
+    return [_factor_errors(case, weight, share, lambda a, b, c: case.first(a, b, *c), bias)]
 
 
 def gemm(case: Case) -> list[Array]:
@@ -42,8 +41,7 @@ def gemm(case: Case) -> list[Array]:
 
 def matmul(case: Case) -> list[Array]:
     """A @ B, of matrices or stacks of them."""
-    b = case.inputs[1]
-    assert b is not None
+    b = case.required_input(1)
     share = _products(case, b.shape[0] if b.ndim == 1 else b.shape[-2])
     error = (case.e + share * case.size) @ (np.abs(b) + case.error(1))
     return [error + case.size @ case.error(1) if np.any(case.error(1)) else error]
@@ -56,13 +54,12 @@ def _products(case: Case, length: int) -> float:
 
 def _gemm_matrix(case: Case, position: int, *, error: bool = False) -> Array:
     """A matrix of a Gemm, or its error."""
-    found = case.errors[position] if error else case.inputs[position]
-    assert found is not None
+    found = case.error(position) if error else case.required_input(position)
     return found.T if case.attribute(("transA", "transB")[position], 0) else found
 
 
-def _both(case: Case, weight: Array, share: float, run: object, bias: list[Array]) -> Array:
-    """The errors that both factors of a convolution bring."""
+def _factor_errors(case: Case, weight: Array, share: float, run: object, bias: list[Array]) -> Array:
+    """The errors that come from both factors of a convolution."""
     assert callable(run)
     error: Array = run(case.e + share * case.size, np.abs(weight) + case.error(1), bias)
     if np.any(case.error(1)):
@@ -80,7 +77,7 @@ def average(case: Case) -> list[Array]:
 def norm(case: Case) -> list[Array]:
     """The norm of a sum is at most the sum of the norms."""
     error = case.first(case.e)
-    # Powers and their sum may be tensors of their own, stored in the dtype before the root is taken.
+    # Powers and their sum may be stored in the dtype before the root is taken.
     share = case.sums(_terms(case)) + 2 * case.rounding.weights
     return [error + share * (case.y + error)]
 
@@ -93,32 +90,32 @@ def bound_product(case: Case) -> list[Array]:
 
 
 def log_of_sum(case: Case) -> list[Array]:
-    """The relative error of the sum, and that of the logarithm.
+    """The relative error of the sum, plus the logarithm's error.
 
-    Exponentials are taken relative to the largest, so that their errors are those of the differences.
+    Exponentials are relative to the largest, so that their errors are those of the differences.
     """
     terms = _terms(case)
-    share = case.sums(terms) + of_function() + 2 * case.rounding.weights
+    share = case.sums(terms) + function_bound() + 2 * case.rounding.weights
     if case.op == "ReduceLogSumExp":
         spread = np.float32(case.x.max() - case.x.min()) if np.isfinite(case.x).all() else np.float32(200)
-        off = 2 * case.e.max(initial=0) + (of_operation() + case.rounding.weights) * min(spread, np.float32(200))
-        return [off + share + of_function() * np.maximum(np.abs(case.y), 1)]
+        off = 2 * case.e.max(initial=0) + (operation_bound() + case.rounding.weights) * min(spread, np.float32(200))
+        return [off + share + function_bound() * np.maximum(np.abs(case.y), 1)]
     total = np.exp(case.y)
     off = (terms * case.e.max(initial=0) + share * terms * np.abs(case.x).max(initial=0)) / np.abs(total)
-    return [-np.log1p(-np.minimum(off, np.float32(1))) + of_function() * np.maximum(np.abs(case.y), 1)]
+    return [-np.log1p(-np.minimum(off, np.float32(1))) + function_bound() * np.maximum(np.abs(case.y), 1)]
 
 
 def squares(case: Case) -> list[Array]:
-    """The sum of ``(|x| + e)**2 - x**2``, and of a share of the squares."""
+    """The sum of ``(|x| + e)**2 - x**2``, plus a share of the sum of squares."""
     share, size = case.sums(_terms(case)), np.abs(case.x)
     return [case.first(np.sqrt(2 * size * case.e + case.e**2 + share * case.size**2))]
 
 
 @exact
 def largest(case: Case) -> list[Array]:
-    """The largest of numbers moves by the largest error at most."""
+    """The maximum moves by the largest error at most."""
     error = case.first(-case.e if case.op == "ReduceMin" else case.e)
-    # A window of padding only has the lowest number.
+    # A window that sees only padding gives the lowest number.
     return [np.where(np.abs(error) > 3e38, 0, np.abs(error))]
 
 
@@ -130,12 +127,12 @@ def topk(case: Case) -> list[Array]:
 
 
 def resize(case: Case) -> list[Array]:
-    """Copies, or sums with weights that come from float32 coordinates, which are off by a rounding of the size."""
+    """Copies, or sums whose weights come from float32 coordinates, which are off by a rounding of the size."""
     mode = case.attribute("mode", "nearest")
     if mode in ("nearest", b"nearest"):
         return [case.first(case.e)]
     size = max(*case.x.shape[2:], *case.y.shape[2:], 1)
-    # One axis after the other: the weights of each are rounded to the dtype, and what lies between two axes.
+    # One axis after the other: each axis's weights, and the tensors between two axes, are rounded to the dtype.
     axes = case.x.ndim - 2
     share = case.sums(4**axes) + 2 * size * SUMS + (2 * axes - 1) * case.rounding.weights
     off = case.e + share * case.rounding.magnitude(case.size)
@@ -146,6 +143,6 @@ def resize(case: Case) -> list[Array]:
 
 
 def _terms(case: Case) -> int:
-    """How many elements make one result of a pooling or reduction."""
+    """The number of elements that make one result of a pooling or reduction."""
     window = case.attribute("kernel_shape", None)
     return int(prod(window)) if window else max(1, case.x.size // max(case.y.size, 1))

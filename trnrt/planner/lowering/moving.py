@@ -152,7 +152,7 @@ def copy_step(name: str, view: View) -> tuple[Step, str]:
         if len(collapsed) <= movement.MOST_DIMENSIONS:
             source = Operand(view.root, (view.size,))
             step = TransposeStep(
-                name=name, nodes=[], sources=[source], output=name, shape=view.shape, order=small, collapsed=collapsed
+                name=name, sources=[source], output=name, shape=view.shape, order=small, collapsed=collapsed
             )
             return step, "another order of elements, by the tensor engine (matrices) or DMA"
     moved = move_step(name, name, view.shape, [(view, View.whole(name, view.shape))])
@@ -178,7 +178,6 @@ def move_step(
     sizes = {taken.root: taken.size for taken, _ in parts}
     return MoveStep(
         name=name,
-        nodes=[],
         sources=[Operand(root, (sizes[root],)) for root in roots],
         output=output,
         shape=shape,

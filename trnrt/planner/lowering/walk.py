@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -148,7 +147,6 @@ class Lowering:
             name = self.spare_name(f"{view.nodes[-1] if view.nodes else view.root}.copy")
             step, why = copy_step(name, view)
             nodes = [node for node in self.graph if node_name(node) in view.nodes]
-            step.nodes = [node_name(node) for node in nodes]
             self.add(step, nodes, why, place="dma")
             self._copies[pattern] = name
         return Operand(self._copies[pattern], view.shape)
@@ -241,6 +239,7 @@ class Lowering:
         if self._moves_indices:
             raise Blocked("indices that are more than moved on their way from an input", FALLBACK)
         self.steps.append(step)
+        step.nodes = [node_name(n) for n in nodes]
         step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]
         for position, node in enumerate(nodes):
             fused = place == "core" and position > 0
@@ -305,8 +304,9 @@ class Lowering:
         return wanted
 
     def mark_whole_numbers(self, value: ir.Value) -> None:
-        """Say that a value of an integer type is held as whole numbers in the session's dtype."""
-        self._whole_numbers.add(value_name(value))
+        """Note that a value, if it is of an integer type, is held as whole numbers in the session's dtype."""
+        if value.dtype in INTEGERS:
+            self._whole_numbers.add(value_name(value))
 
     def mark_index(self, value: ir.Value) -> None:
         """Say that a device result is an index, with which only boundary nodes may go on."""
@@ -371,8 +371,3 @@ def node_name(node: ir.Node) -> str:
 def operator_name(node: ir.Node) -> str:
     """The operator, with its domain where that is not ONNX's own; both may be anything where ONNX knows neither."""
     return printable(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
-
-
-def rows_and_columns(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """A shape as a matrix whose columns are the dimensions from ``axis`` on."""
-    return prod(shape[:axis]), prod(shape[axis:])
