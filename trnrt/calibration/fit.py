@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from trnrt.calibration import convolutions
 from trnrt.calibration.cases import Case, Row, predicted_range, predicted_us, row
 from trnrt.calibration.published import CASES
-from trnrt.nki.machine.pace import Timing, value_of, with_value
+from trnrt.nki.machine.pace import Timing, with_value
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
 
@@ -155,7 +156,7 @@ class Model:
 
     def fitted_value(self, parameter: Parameter | Choice, steps: int) -> Fitted:
         """The parameter in the data files, and at a place of the lattice."""
-        present = value_of(get_target(parameter.targets[0]).timing, parameter.name)
+        present = attrgetter(parameter.name)(get_target(parameter.targets[0]).timing)
         return Fitted(parameter, present, parameter.at(steps))
 
     def timing(self, target: str, point: Point) -> Timing:
