@@ -212,6 +212,12 @@ class View:
         elements = self.partition_elements
         return self.offset // elements if elements else 0
 
+    @property
+    def first_partition(self) -> int:
+        """First partition of SBUF or PSUM that the view touches, as far as its storage has an address."""
+        address = self.storage.address
+        return self.start_partition + (address[0] if address else 0)
+
     def covers_storage(self) -> bool:
         """Whether the view has every element of its storage, in any order of dimensions."""
         if self.cast is not None or self.dynamic is not None:
@@ -400,6 +406,9 @@ class MemoryUse:
     sbuf_peak_bytes: int
     psum_peak_bytes: int
     overflowed: tuple[MemoryRegion, ...] = ()
+
+    def peak_bytes(self, region: MemoryRegion) -> int:
+        return self.sbuf_peak_bytes if region is MemoryRegion.sbuf else self.psum_peak_bytes
 
     @property
     def fits(self) -> bool:

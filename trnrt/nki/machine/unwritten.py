@@ -327,4 +327,3 @@ def _places(view: View) -> Array:
         places = np.concatenate([np.minimum(first + step, last) for step in range(-(-here // there) + 1)])
     places = np.unique(places)
     return places[(places >= 0) & (places < view.storage.size)]
-

@@ -37,8 +37,7 @@ def partition_stride(instruction: Instruction, target: Target) -> str | None:
 )
 def start_partition(instruction: Instruction, target: Target) -> str | None:
     for arg, view in instruction.operands:
-        address = view.storage.address
-        start = view.start_partition + (address[0] if address else 0)
+        start = view.first_partition
         if start == 0:
             continue
         span = _SPAN_FROM_START.get(start)

@@ -97,8 +97,7 @@ def unequal_starts(instruction: Instruction) -> str | None:
     for arg, view in instruction.operands:
         if arg in operation.writes or view.storage.buffer is not MemoryRegion.sbuf:
             continue
-        address = view.storage.address
-        start = view.start_partition + (address[0] if address else 0)
+        start = view.first_partition
         if first is None:
             first = arg, start
         elif start != first[1]:
