@@ -38,7 +38,7 @@ _EXAMPLE = "kernel(f32[128,512], bf16[128,512], 4, flag=True)"
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel's name, how many cores it is launched on (None: as it says itself), and what it is called with."""
+    """A kernel's name, its number of cores (None: the kernel's own), and its arguments."""
 
     kernel: str
     cores: int | None
@@ -50,7 +50,7 @@ def parse_call(text: str) -> Call:
     """The call that ``text`` describes.
 
     Raises:
-        OptionError: if it is something else, with the part that can't be read.
+        OptionError: if it is no such call, with the part that can't be read.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
@@ -67,7 +67,7 @@ def parse_call(text: str) -> Call:
 
 
 def describe(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-    """Arguments as ``parse_call`` reads them."""
+    """Arguments as text that ``parse_call`` reads."""
     return ", ".join([*map(_value_text, args), *(f"{name}={_value_text(value)}" for name, value in kwargs.items())])
 
 
