@@ -150,13 +150,14 @@ class _Recorder:
                 self._seen[key] = self._trace_call(kernel, args, kwargs)
             except KernelError as error:
                 self.report.calls.append(CheckedCall(_name(kernel), arguments, error=str(error)))
-                place = scripts.place_of(error) or self._call_site() or _definition(kernel.function)
-                self._add(_finding(error, place))
+                code = kernel.function.__code__
+                definition = Source(code.co_filename, code.co_firstlineno, code.co_name)
+                self._add(_finding(error, scripts.place_of(error) or self._call_site() or definition))
                 self._seen[key] = error
         found = self._seen[key]
         if isinstance(found, KernelError):
             raise found
-        return _zeros(found)
+        return found.call_result([np.zeros(view.shape, view.dtype.numpy) for view in found.outputs])
 
     def _trace_call(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         # Trace a file that the compiler refuses leniently, to check the rest of it.
@@ -233,11 +234,6 @@ def _name(kernel: Simulated) -> str:
     return kernel.function.__name__ if kernel.cores == 1 else f"{kernel.function.__name__}[{kernel.cores}]"
 
 
-def _definition(function: Callable[..., Any]) -> Source:
-    code = function.__code__
-    return Source(code.co_filename, code.co_firstlineno, function.__name__)
-
-
 def _finding(error: KernelError, place: Source) -> Finding:
     """A KernelError as a finding: its rule, what is wrong, and what to do."""
     text = str(error)
@@ -245,10 +241,6 @@ def _finding(error: KernelError, place: Source) -> Finding:
     message = text.split("\n  rule ")[0].split("\n  at ")[0]
     instead = error.hint or (rule.group(2) if rule else "")
     return Finding(place.file, place.line, 1, rule.group(1) if rule else "kernel", message, instead)
-
-
-def _zeros(program: Program) -> Any:
-    return program.call_result([np.zeros(view.shape, view.dtype.numpy) for view in program.outputs])
 
 
 @contextmanager
