@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.calibration.tiles import Mode, P, Tensor, load_tile, transpose_tile
+from trnrt.calibration.tiles import Mode, P, Tensor, load_tile, transpose_tile, zero_tile
 from trnrt.nki import nisa, nki, nl
 
 TAPS = [(i, j) for i in range(3) for j in range(3)]
@@ -75,11 +75,7 @@ def convolve_blocks(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge
     for o in range(outputs // P):
         nisa.dma_copy(dst=biases_sb[:, o : o + 1], src=bias[o * P : (o + 1) * P, :], dge_mode=dge_mode)
     for row in range(0, height, 2):
-        tiles = []
-        for _c in range(channels // P):
-            x_sb = nl.ndarray((P, 3, 2, x.shape[2]), dtype=x.dtype, buffer=nl.sbuf)
-            nisa.memset(dst=x_sb, value=0.0)
-            tiles.append(x_sb)
+        tiles = [zero_tile((P, 3, 2, x.shape[2]), x.dtype) for _ in range(channels // P)]
         for p in range(2):
             for c, x_sb in enumerate(tiles):
                 rows = x[c * P : (c + 1) * P, row + p : row + p + 3, :]

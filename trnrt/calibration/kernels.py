@@ -6,9 +6,7 @@ allocate their own tiles.
 
 from __future__ import annotations
 
-from typing import Any
-
-from trnrt.calibration.tiles import MOVING, Mode, P, Tensor, load_rows, load_tile, store_sum
+from trnrt.calibration.tiles import MOVING, Mode, P, Tensor, load_rows, load_tile, store_sum, zero_tile
 from trnrt.nki import nisa, nki, nl
 
 
@@ -126,7 +124,7 @@ def matmul_blocked(
     block_m, block_n, block_k = P * tiles_m, MOVING * tiles_n, P * tiles_k
     out = nl.ndarray((rows, columns), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
     for n in range(0, columns, block_n):
-        sums = _zero_sums(rows // P, tiles_n, lhs_t.dtype)
+        sums = [[zero_tile((P, MOVING), lhs_t.dtype) for _ in range(tiles_n)] for _ in range(rows // P)]
         for k in range(0, depth, block_k):
             rhs_tiles = load_rows(rhs[k : k + block_k, n : n + block_n], dge_mode)
             for m in range(0, rows, block_m):
@@ -134,19 +132,6 @@ def matmul_blocked(
                 _add_block(sums[m // P : (m + block_m) // P], lhs_tiles, rhs_tiles)
         _store_sums(out[:, n : n + block_n], sums, dge_mode)
     return out
-
-
-def _zero_sums(tiles_m: int, tiles_n: int, dtype: Any) -> list[list[Tensor]]:
-    """SBUF tiles (128, 512) of zeros, a list of tiles_n for each of tiles_m."""
-    sums = []
-    for _m in range(tiles_m):
-        row = []
-        for _n in range(tiles_n):
-            tile = nl.ndarray((P, MOVING), dtype=dtype, buffer=nl.sbuf)
-            nisa.memset(dst=tile, value=0.0)
-            row.append(tile)
-        sums.append(row)
-    return sums
 
 
 def _add_block(sums: list[list[Tensor]], lhs_tiles: list[Tensor], rhs_tiles: list[Tensor]) -> None:

@@ -6,7 +6,7 @@ lhs_t: HBM (K, M), rhs: HBM (K, N); K and M multiples of 128, N of 512, and of t
 
 from __future__ import annotations
 
-from trnrt.calibration.tiles import MOVING, Mode, P, Tensor, load_rows, load_tile, store_sum
+from trnrt.calibration.tiles import MOVING, Mode, P, Tensor, load_rows, load_tile, store_sum, zero_tile
 from trnrt.nki import nisa, nki, nl
 
 
@@ -100,11 +100,7 @@ def matmul_tuned(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> T
     depth, rows = lhs_t.shape
     out = nl.ndarray((rows, rhs.shape[1]), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
     for n in range(0, rhs.shape[1], MOVING):
-        sums = []
-        for _m in range(0, rows, P):
-            sum_sb = nl.ndarray((P, MOVING), dtype=lhs_t.dtype, buffer=nl.sbuf)
-            nisa.memset(dst=sum_sb, value=0.0)
-            sums.append(sum_sb)
+        sums = [zero_tile((P, MOVING), lhs_t.dtype) for _ in range(0, rows, P)]
         for first in range(0, depth, 8 * P):
             rhs_tiles = load_rows(rhs[first : first + 8 * P, n : n + MOVING], dge_mode)
             for m in range(0, rows, 4 * P):

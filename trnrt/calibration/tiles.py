@@ -1,4 +1,4 @@
-"""What the published kernels have in common: loads, transposes and stores of tiles.
+"""Loads, transposes and stores of tiles, for all published kernels.
 
 A kernel calls them on a line of its own for each tile, because tiles that one line allocates share places in SBUF.
 """
@@ -26,6 +26,13 @@ def load_tile(src: Tensor, dge_mode: Mode) -> Tensor:
 def load_rows(src: Tensor, dge_mode: Mode) -> list[Tensor]:
     """An SBUF tile for each 128 rows of src, HBM (K, F)."""
     return [load_tile(src[k : k + P, :], dge_mode) for k in range(0, src.shape[0], P)]
+
+
+def zero_tile(shape: tuple[int, ...], dtype: Any) -> Tensor:
+    """An SBUF tile of zeros."""
+    tile = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=tile, value=0.0)
+    return tile
 
 
 def transpose_tile(data: Tensor, dtype: Any) -> Tensor:

@@ -63,14 +63,6 @@ def _elements(tiles: list[View]) -> int:
     return max([tile.free_size for tile in tiles], default=1)
 
 
-def _step(tile: View) -> int:
-    """The innermost stride of a free dimension with more than one element."""
-    for dim in range(len(tile.shape) - 1, 0, -1):
-        if tile.shape[dim] != 1:
-            return tile.strides[dim]
-    return 1
-
-
 def _stride_cycles(instruction: Instruction, target: Target, tiles: list[View], cycles: float) -> float:
     """``cycles``, longer if a tile's elements are far apart or if its address is known only at run time.
 
@@ -79,7 +71,7 @@ def _stride_cycles(instruction: Instruction, target: Target, tiles: list[View], 
     offset from a tile.
     """
     factor = target.timing.wide_stride_factor
-    if factor != 1 and any(abs(_step(tile)) * tile.dtype.itemsize > WIDE_STRIDE for tile in tiles):
+    if factor != 1 and any(abs(tile.step) * tile.dtype.itemsize > WIDE_STRIDE for tile in tiles):
         cycles *= factor
     if instruction.extra and any(tile.dynamic is not None and tile.dynamic.index_tile is not None for tile in tiles):
         return max(cycles, DYNAMIC_CYCLES)
@@ -95,7 +87,7 @@ def _all_of(tiles: list[View], dtypes: frozenset[str]) -> bool:
 
 
 def _contiguous(tiles: list[View]) -> bool:
-    return all(_step(tile) == 1 for tile in tiles)
+    return all(tile.step == 1 for tile in tiles)
 
 
 def no_own_cycles(instruction: Instruction, target: Target) -> float:

@@ -87,7 +87,7 @@ class _Memory:
         self.sources = sources
         self._registers: dict[int, list[int]] = {}
         self._scratch: dict[tuple[str, tuple[int, ...]], Array] = {}
-        self._warned: set[tuple[str, Any, Source]] = set()
+        self.warned: set[tuple[str, Any, Source]] = set()
 
     def __call__(self, view: View) -> Array:
         if view.storage.index in self.sources:
@@ -118,13 +118,9 @@ class _Memory:
         """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
         operation, source = instruction.operation.name, instruction.source
         known = operation, instruction.args.get("op"), source
-        if known not in self._warned:
-            self._warned.add(known)
+        if known not in self.warned:
+            self.warned.add(known)
             warn_at(source, f"{operation}: {message}")
-
-    def restart(self) -> None:
-        """Begin a new run, with all warnings again."""
-        self._warned.clear()
 
     def scratch(self, use: str, shape: tuple[int, ...]) -> Array:
         known = self._scratch.get((use, shape))
@@ -201,8 +197,8 @@ class Executor:
         return self.results()
 
     def restore(self) -> None:
-        """Begin a run: restore initial values that the last run has overwritten."""
-        self._memory.restart()
+        """Begin a run, with all warnings again: restore initial values that the last run has overwritten."""
+        self._memory.warned.clear()
         for held, given in self._restored:
             np.copyto(held, given)
 

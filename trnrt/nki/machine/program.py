@@ -218,6 +218,25 @@ class View:
         address = self.storage.address
         return self.start_partition + (address[0] if address else 0)
 
+    @property
+    def step(self) -> int:
+        """Elements from one element of a partition to the next: the stride of the innermost free dimension, or 1."""
+        for dim in range(len(self.shape) - 1, 0, -1):
+            if self.shape[dim] != 1:
+                return self.strides[dim]
+        return 1
+
+    @property
+    def contiguous_elements(self) -> int:
+        """The number of elements that are contiguous in memory, on chip in a partition, from the first one on."""
+        count = 1
+        dims = list(zip(self.shape, self.strides, strict=True))
+        for size, stride in reversed(dims[1:] if self.storage.on_chip else dims):
+            if size != 1 and stride != count:
+                break
+            count *= size
+        return count
+
     def covers_storage(self) -> bool:
         """Whether the view has every element of its storage, in any order of dimensions."""
         if self.cast is not None or self.dynamic is not None:

@@ -305,14 +305,9 @@ def _is_exact(source: str, to: str) -> bool:
 def _block(view: View) -> _Block | None:
     """The block of a view; None if it is no block."""
     row = view.storage.partition_elements
-    count = 1
-    for size, stride in zip(reversed(view.shape[1:]), reversed(view.strides[1:]), strict=True):
-        if size != 1 and stride != count:
-            return None
-        count *= size
-    if view.partitions > 1 and view.strides[0] != row:
+    if view.contiguous_elements != view.free_size or (view.partitions > 1 and view.strides[0] != row):
         return None
-    return _Block(view.offset // row, view.partitions, view.offset % row, count)
+    return _Block(view.offset // row, view.partitions, view.offset % row, view.free_size)
 
 
 def _source(view: View, copies: list[_Copy]) -> _Copy | None:

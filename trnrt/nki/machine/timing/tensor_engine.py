@@ -46,13 +46,14 @@ def work_of(instruction: Instruction, target: Target) -> Work:
     if instruction.operation.name == "nc_transpose":
         data: View = instruction["data"]
         columns, loaded, wide = data.partitions, data.free_size, data.dtype.itemsize == 4
-        moves, flops = bool(instruction["bit_accurate"]), 0
+        moves, flops, stride = bool(instruction["bit_accurate"]), 0, 0
     else:
         stationary, dst = instruction["stationary"], instruction["dst"]
         rows = stationary.partitions * (2 if instruction["double_row"] else 1)
         columns, loaded, wide = dst.free_size, dst.partitions, stationary.dtype.name == "float32"
         moves = bool(instruction["passes_through"])
         flops = 0 if moves else 2 * rows * columns * loaded
+        stride = abs(stationary.step) * stationary.dtype.itemsize
     parts, cycles = (1, 2) if wide and moves else (2, 2) if wide else (1, 1)
     words = 2 if wide else 1
     return Work(
@@ -64,20 +65,8 @@ def work_of(instruction: Instruction, target: Target) -> Work:
         streamed=parts * columns * cycles,
         loaded=loaded * words,
         passes=1 if moves else cycles,
-        exposed=(
-            wide
-            and "stationary" in instruction.args
-            and _stride_bytes(instruction["stationary"]) > timing.hidden_stride_bytes
-        ),
+        exposed=wide and stride > timing.hidden_stride_bytes,
     )
-
-
-def _stride_bytes(view: View) -> int:
-    """Bytes between two neighbours in the innermost free dimension with more than one element."""
-    for size, stride in zip(reversed(view.shape[1:]), reversed(view.strides[1:]), strict=True):
-        if size > 1:
-            return abs(stride) * view.dtype.itemsize
-    return 0
 
 
 @dataclass(slots=True)

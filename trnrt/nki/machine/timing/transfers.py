@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import lcm, prod
+from math import lcm
 
 from trnrt.nki.machine.modes import dge_mode
 from trnrt.nki.machine.program import Engine, Instruction, View
@@ -193,19 +193,11 @@ def _key(view: View) -> tuple[object, ...]:
 
 def _packets(dst: View, src: View) -> int:
     """The number of pieces of a copy that are contiguous on both sides."""
-    mine, theirs, size = _run(dst), _run(src), dst.size
+    size = dst.size
+    if not size:
+        return 1
+    mine, theirs = dst.contiguous_elements, src.contiguous_elements
     return max(1, size // mine + size // theirs - -(-size // lcm(mine, theirs)))
-
-
-def _run(view: View) -> int:
-    """The number of elements that are contiguous in memory, from the start of each piece."""
-    run = 1
-    dims = list(zip(view.shape, view.strides, strict=True))
-    for size, stride in reversed(dims[1:] if view.storage.on_chip else dims):
-        if size != 1 and stride != run:
-            break
-        run *= size
-    return run if prod(view.shape) else 1
 
 
 def _ps(nanoseconds: float) -> int:
