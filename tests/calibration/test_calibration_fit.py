@@ -96,8 +96,8 @@ def test_whole_authors_are_left_out() -> None:
 
 
 def test_values_stay_within_their_bounds() -> None:
-    assert PACKET.at(0) == 8
-    assert (PACKET.at(-10_000), PACKET.at(10_000)) == (4, 100)
+    assert PACKET.value_at(0) == 8
+    assert (PACKET.value_at(-10_000), PACKET.value_at(10_000)) == (4, 100)
     assert list(PACKET.neighbours(0, 8)) == [8, -8]
     assert list(PACKET.neighbours(10_000, 8)) == []  # the bound again
     found = fit.fit(model(synthetic("one-much", 50, factor=50.0), parameters=(PACKET,)))
@@ -116,7 +116,7 @@ def test_a_case_is_predicted_anew_only_where_what_matters_to_it_moved() -> None:
     tried = Model((PACKET, head), given, predict)
     for point in [(0, 0), (1, 0), (1, 0), (1, 5)]:
         for case in given:
-            tried.predicted(case, point)
+            tried.predicted_us(case, point)
     assert asked == ["one", "two", "two-more", "one", "two-more"]
     assert tried.timing("trn2", (1, 5)).dma == get_target("trn2").timing.dma
 

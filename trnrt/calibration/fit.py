@@ -50,7 +50,7 @@ class Parameter:
     prior: float
     matters: Callable[[Case], bool] = _any
 
-    def at(self, steps: int) -> float:
+    def value_at(self, steps: int) -> float:
         """The value that is ``steps`` of the lattice from the prior, within the bounds."""
         moved = self.prior * math.exp(math.log(self.high / self.low) * steps / LATTICE)
         return min(max(moved, self.low), self.high)
@@ -58,7 +58,7 @@ class Parameter:
     def neighbours(self, steps: int, step: int) -> Iterator[int]:
         """The places at one step of both signs, if they have another value."""
         for moved in (steps + step, steps - step):
-            if self.at(moved) != self.at(steps):
+            if self.value_at(moved) != self.value_at(steps):
                 yield moved
 
 
@@ -76,7 +76,7 @@ class Choice:
         """The value if no measurement decides."""
         return self.values[0]
 
-    def at(self, steps: int) -> Any:
+    def value_at(self, steps: int) -> Any:
         """The value at an index."""
         return self.values[steps]
 
@@ -157,20 +157,20 @@ class Model:
     def fitted_value(self, parameter: Parameter | Choice, steps: int) -> Fitted:
         """The parameter in the data files, and at a place of the lattice."""
         present = attrgetter(parameter.name)(get_target(parameter.targets[0]).timing)
-        return Fitted(parameter, present, parameter.at(steps))
+        return Fitted(parameter, present, parameter.value_at(steps))
 
     def timing(self, target: str, point: Point) -> Timing:
         """The target's numbers at a point."""
         timing = self.timings[target]
         for parameter, steps in zip(self.parameters, point, strict=True):
             if target in parameter.targets:
-                timing = with_value(timing, parameter.name, parameter.at(steps))
+                timing = with_value(timing, parameter.name, parameter.value_at(steps))
         return timing
 
-    def predicted(self, case: Case, point: Point) -> float:
+    def predicted_us(self, case: Case, point: Point) -> float:
         """Microseconds."""
         mine = tuple(
-            p.at(n) if case.target in p.targets and p.matters(case) else None
+            p.value_at(n) if case.target in p.targets and p.matters(case) else None
             for p, n in zip(self.parameters, point, strict=True)
         )
         found = self._known.get((case.id, mine))
@@ -184,7 +184,7 @@ class Model:
 
     def loss(self, point: Point, without: str | None = None) -> float:
         """The total error of all cases except one author's."""
-        kept = [(case, self.predicted(case, point)) for case in self.cases if case.author != without]
+        kept = [(case, self.predicted_us(case, point)) for case in self.cases if case.author != without]
         errors = [math.log(found / case.nearest_us(found)) for case, found in kept]
         return sum(math.log1p((error / USUAL) ** 2) for error in errors)
 

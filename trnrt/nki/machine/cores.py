@@ -13,7 +13,7 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.execute import Executor, unwritten
+from trnrt.nki.machine.execute import Executor, unwritten_value
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Storage
 
 
@@ -22,17 +22,17 @@ class CoreGroup:
 
     def __init__(self, programs: Sequence[Program], *, precise: bool = True) -> None:
         self.program = programs[0]
-        storages = [_in_shared_hbm(program) for program in programs]
+        storages = [[s for s in program.storages if s.buffer is MemoryRegion.shared_hbm] for program in programs]
         _check_shared(storages)
         _check_constants(programs, storages)
-        self._shared = [np.full(s.size, unwritten(s), s.dtype.array_dtype) for s in storages[0]]
+        shared = [np.full(s.size, unwritten_value(s), s.dtype.array_dtype) for s in storages[0]]
         self._cores = [
-            Executor(program, {s.index: held for s, held in zip(own, self._shared, strict=True)}, precise=precise)
+            Executor(program, {s.index: held for s, held in zip(own, shared, strict=True)}, precise=precise)
             for program, own in zip(programs, storages, strict=True)
         ]
         given = {s.index for s in self.program.inputs} | set(self.program.initial)
         self._blank = [
-            (h, unwritten(s)) for h, s in zip(self._shared, storages[0], strict=True) if s.index not in given
+            (h, unwritten_value(s)) for h, s in zip(shared, storages[0], strict=True) if s.index not in given
         ]
         _check_meetings([core.meetings for core in self._cores])
 
@@ -73,10 +73,6 @@ class CoreGroup:
         sent = [core.window(at["src"]).copy() for core, at in zip(self._cores, meeting, strict=True)]
         for core, at in zip(self._cores, meeting, strict=True):
             core.window(at["dst"])[...] = sent[at["recv_from_rank"]]
-
-
-def _in_shared_hbm(program: Program) -> list[Storage]:
-    return [storage for storage in program.storages if storage.buffer is MemoryRegion.shared_hbm]
 
 
 def _check_shared(storages: list[list[Storage]]) -> None:

@@ -107,13 +107,6 @@ def _round_tfloat32(values: Array) -> Array:
     return np.where(np.isfinite(values), rounded.view(np.float32), values)
 
 
-def _round_through(numpy_dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-    def round_values(values: Array) -> Array:
-        return values.astype(numpy_dtype).astype(np.float32)
-
-    return round_values
-
-
 def _to_integer(numpy_dtype: np.dtype[Any]) -> Callable[[Array], Array]:
     """Nearest-even rounding and saturation; NaN becomes 0."""
     limits = np.iinfo(numpy_dtype)
@@ -147,5 +140,5 @@ def rounder(dtype: DType) -> Callable[[Array], Array] | None:
     if dtype is bool_:
         return lambda values: values != 0
     if dtype.is_float:
-        return _round_through(dtype.numpy)
+        return lambda values: values.astype(dtype.numpy).astype(np.float32)
     return _to_integer(dtype.numpy)

@@ -28,7 +28,7 @@ Action = Callable[[], None]
 _SHARED = MemoryRegion.shared_hbm
 
 
-def unwritten(storage: Storage) -> float:
+def unwritten_value(storage: Storage) -> float:
     """The value of memory that nothing wrote."""
     return np.nan if storage.dtype.is_float else 4
 
@@ -101,7 +101,7 @@ class _Memory:
         """The flat array that holds a storage, made on first use."""
         if storage.index not in self.held:
             dtype = storage.dtype.numpy if storage.index in self.as_bytes else storage.dtype.array_dtype
-            array = np.full(storage.size, unwritten(storage), dtype)
+            array = np.full(storage.size, unwritten_value(storage), dtype)
             self.held[storage.index] = array.view(np.uint8) if storage.index in self.as_bytes else array
         return self.held[storage.index]
 
@@ -301,7 +301,7 @@ class Executor:
                 memory.held[storage.index] = pool.pop()
             array = view_typed(memory.hold(storage), storage.dtype)
             if not overwritten:
-                self._actions.append(partial(array.fill, unwritten(storage)))
+                self._actions.append(partial(array.fill, unwritten_value(storage)))
 
 
 def _overwrites(instruction: Instruction, storage: Storage) -> bool:

@@ -102,7 +102,7 @@ class Issues:
         """The same issues with other timing, ready for a run; each waits for the same issues."""
         other = copy(self)
         other._reset(replace(self.target, timing=timing))
-        same_work = _decides_work(timing) == _decides_work(self.target.timing)
+        same_work = _work_numbers(timing) == _work_numbers(self.target.timing)
 
         def retime_facts(index: int) -> Facts:
             facts = self._known[index]
@@ -134,10 +134,10 @@ class Issues:
         return waits
 
     def _facts(self, instruction: Instruction) -> Facts:
-        if not _moves(instruction):
+        if not _is_transfer(instruction):
             engine = "sync" if instruction.engine is Engine.dma else instruction.engine.name
             stream = self._stream(engine, engine, triggers=False)
-            ports = tuple(port for port in self._shared.get(engine, ()) if _uses(instruction, port))
+            ports = tuple(port for port in self._shared.get(engine, ()) if _uses_port(instruction, port))
             product = engine == "tensor" and instruction.operation.name in PRODUCTS
             work = work_of(instruction, self.target) if product else None
             cycles = 0 if product else instruction.operation.cycles(instruction, self.target)
@@ -160,7 +160,7 @@ class Issues:
         return self._by_name[name]
 
 
-def _decides_work(timing: Timing) -> tuple[object, ...]:
+def _work_numbers(timing: Timing) -> tuple[object, ...]:
     """The numbers that an instruction's cycles and the tensor engine's work depend on."""
     tensor = timing.tensor
     loading = tensor.load_latency_ns, tensor.load_interval_cycles, tensor.interval_cycles, tensor.hidden_stride_bytes
@@ -176,7 +176,7 @@ def function_of(instruction: Instruction) -> str:
     return "" if name in _PLAIN else name
 
 
-def _moves(instruction: Instruction) -> bool:
+def _is_transfer(instruction: Instruction) -> bool:
     """Whether an instruction is a DMA transfer (printing on the device is not modelled as one)."""
     writes = bool(instruction.operands) and instruction.operands[0][0] in instruction.operation.writes
     return writes and (instruction.engine is Engine.dma or instruction.operation.name == "sendrecv")
@@ -193,6 +193,6 @@ def _shared_ports(target: Target) -> dict[str, tuple[str, ...]]:
     return ports
 
 
-def _uses(instruction: Instruction, port: str) -> bool:
+def _uses_port(instruction: Instruction, port: str) -> bool:
     region = MemoryRegion.psum if port == "psum" else MemoryRegion.sbuf
     return any(view.buffer is region for _, view in instruction.operands)

@@ -196,12 +196,12 @@ def _segments(issues: Issues) -> list[int]:
         before = -1
         for issue in stream.issues:
             same_round = before >= 0 and rounds[before] == rounds[issue]
-            if same_round and not (_stays(issues, before) or _stays(issues, issue)):
+            if same_round and not (_is_fixed(issues, before) or _is_fixed(issues, issue)):
                 segments[issue] = segments[before]
             before = issue
     return segments
 
 
-def _stays(issues: Issues, issue: int) -> bool:
+def _is_fixed(issues: Issues, issue: int) -> bool:
     instruction = issues.facts[issue].instruction
     return instruction.in_order or instruction.operation.meets

@@ -187,18 +187,19 @@ class Schedule:
 
     def _deadlock(self) -> str:
         lines = ["instructions wait for each other for ever:"]
+        facts = self.issues.facts
         for stream in self.issues.streams:
             if stream.position == len(stream.issues):
                 continue
             issue = stream.issues[stream.position]
-            open_ones = [other for other in self.issues.waits[issue].last.values() if self.seen[other] < 0]
-            facts = self.issues.facts
-            for other in open_ones:
-                mine, theirs = facts[issue].instruction, facts[other].instruction
-                lines.append(
-                    f"  {stream.engine}: {mine.operation.name} ({mine.source}) waits for "
-                    f"{theirs.operation.name} ({theirs.source})"
-                )
+            mine = facts[issue].instruction
+            for other in self.issues.waits[issue].last.values():
+                if self.seen[other] < 0:
+                    theirs = facts[other].instruction
+                    lines.append(
+                        f"  {stream.engine}: {mine.operation.name} ({mine.source}) waits for "
+                        f"{theirs.operation.name} ({theirs.source})"
+                    )
         return "\n".join(lines)
 
     def _timeline(self) -> Timeline:
