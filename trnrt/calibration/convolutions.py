@@ -95,7 +95,7 @@ def convolve_blocks(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge
 
 
 def _strided_weights(weights: Tensor, dge_mode: Mode) -> Tensor:
-    """SBUF (128, 128, O / 128, C / 128, 3, 3): [input, output] channel of each tile and tap, turned where they are."""
+    """SBUF (128, 128, O / 128, C / 128, 3, 3): [input, output] channel of each tile and tap, turned in place."""
     outputs, channels = weights.shape[0], weights.shape[1]
     tile = nl.ndarray((P, P, outputs // P, channels // P, 3, 3), dtype=weights.dtype, buffer=nl.sbuf)
     for o in range(outputs // P):

@@ -53,7 +53,7 @@ def writer(view: View, array: Array) -> Callable[[Array], None]:
 
 
 def copier(dst: View, src: View, arrays: Arrays) -> Callable[[], None]:
-    """``dst = src`` in the shape of dst: bit for bit where the dtypes are equal, else through float32."""
+    """``dst = src`` in the shape of dst: bit for bit if the dtypes are equal, else through float32."""
     target = arrays(dst)
     take = in_shape(arrays(src), target.shape)
     if dst.dtype == src.dtype or (exact(dst) and src.dtype.is_float):

@@ -223,7 +223,7 @@ def scalar_then_tensor(instruction: Instruction, target: Target) -> float:
 
 
 def selecting(instruction: Instruction, target: Target) -> float:
-    """2N; N where one of values and predicate is in PSUM, and where the values are a number; plus ``reduce_res``.
+    """2N; N if one of values and predicate is in PSUM, or if the values are a number; plus ``reduce_res``.
 
     2.26.1: tensor_copy_predicated, which says nothing of numbers: they leave one input. By kinship: select_reduce.
     """

@@ -1,4 +1,4 @@
-"""The activation functions of the scalar engine: their numpy meaning on float32, and where it holds.
+"""The activation functions of the scalar engine: their numpy meaning on float32, and their valid inputs.
 
 The engine evaluates fitted polynomials; these are the functions that they approximate. Outside of the input range that
 the API reference gives, the engine's results are invalid and not documented: the simulator computes the function and

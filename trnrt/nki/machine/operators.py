@@ -22,8 +22,8 @@ class Operator:
 
     ``binary`` is its meaning on two float32 arrays (vector-engine ALU), ``unary`` on one; with ``bitvec`` on the
     unsigned 32-bit patterns of integers instead. ``activation`` is the scalar engine's function, ``parametric`` one
-    of (x, parameter); None where that use does not exist. ``valid``: the inputs for which the scalar engine computes
-    it, where the reference limits them.
+    of (x, parameter); None if there is no such use. ``valid``: the inputs for which the scalar engine computes it, if
+    the reference limits them.
     ``reduces``: it is legal as a reduction; ``comparison``: its result is 1.0 or 0.0; ``identity``: what accumulator
     registers are reset to; ``since``: the first NeuronCore generation whose ALU has it.
     """

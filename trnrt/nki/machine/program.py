@@ -151,7 +151,7 @@ class Dynamic:
 
     @property
     def index_tile(self) -> View | None:
-        """The tile that holds the index; None where a register does."""
+        """The tile that holds the index; None if a register holds it."""
         if self.vector is not None:
             return self.vector
         return self.scalar if isinstance(self.scalar, View) else None

@@ -60,7 +60,7 @@ class UnwrittenRead:
 
 
 def unwritten_reads(programs: Sequence[Program]) -> list[UnwrittenRead]:
-    """What a kernel reads or returns unwritten, once for each line and tile; ``programs`` are its cores'."""
+    """The unwritten memory that a kernel reads or returns, once for each line and tile; ``programs``: of its cores."""
     found: dict[tuple[Source, Source, str], UnwrittenRead] = {}
     for number, program in enumerate(programs):
         others = [other for core, other in enumerate(programs) if core != number]
@@ -113,7 +113,7 @@ def _never_runs(begin: Instruction) -> bool:
 
 
 class _Known:
-    """What is known of each storage: which elements may have been written, and which were computed from unwritten ones.
+    """For each storage, the elements that may have been written, and those that were computed from unwritten ones.
 
     The latter are marked with the number of the read that brought them in.
     """
@@ -195,7 +195,7 @@ class _Known:
                     yield replace(self._origins[number - 1], reaches=f"{reaches} that the caller gets")
 
     def forget(self, indices: Iterable[int]) -> None:
-        """Drop what is known of storages that no later instruction touches."""
+        """Drop the data of storages that no later instruction touches."""
         for index in indices:
             self._parts.pop(index, None)
             self._marks.pop(index, None)

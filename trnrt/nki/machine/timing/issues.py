@@ -45,7 +45,7 @@ class Stream:
 
 
 class Facts(NamedTuple):
-    """What all issues of one instruction have in common.
+    """The common properties of all issues of one instruction.
 
     ``ports``: the memories that its engine shares with another. ``function``: the function that needs a table of the
     scalar engine, or "". ``order``: issues of one order begin and end in the order of the program. An engine's order is
@@ -115,7 +115,7 @@ class Issues:
         return other
 
     def _find_waits(self) -> list[Waits]:
-        """What each issue waits for: memory, and the instructions that the kernel names."""
+        """The waits of each issue: for memory, and for the instructions that the kernel names."""
         hazards = Hazards(self.program)
         waits = [hazards.issue(one.instruction, one.order, one_by_one=one.start is None) for one in self.facts]
         edges = [(number, one.instruction) for number, one in enumerate(self.facts) if one.instruction.after]

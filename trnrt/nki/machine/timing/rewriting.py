@@ -78,7 +78,7 @@ class _Rewriting:
         self.fixed = {id(other) for one in program.instructions for other in one.after}
         self.writes: dict[int, list[int]] = {}
         self.reads: dict[int, list[tuple[int, View]]] = {}
-        self.stuck: set[int] = set()  # storages of which a view can't be moved
+        self.stuck: set[int] = set()  # storages with a view that can't be moved
         for position, instruction in enumerate(self.instructions):
             self._note(position, instruction)
         self.copies = [copy for position in range(len(self.instructions)) if (copy := self._copy(position))]
