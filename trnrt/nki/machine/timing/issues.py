@@ -153,8 +153,10 @@ class Issues:
     def _stream(self, name: str, engine: str, *, triggers: bool) -> Stream:
         if name not in self._by_name:
             timing = getattr(self.target.timing, engine)
-            times = [round(ns * 1000) for ns in (timing.wait_ns, timing.second_wait_ns, timing.signal_ns)]
-            stream = Stream(len(self.streams), ENGINES.index(engine), engine, triggers, *times, moves=engine != name)
+            times = timing.wait_ns, timing.second_wait_ns, timing.signal_ns
+            wait, second, signal = (round(ns * 1000) for ns in times)
+            number, lane = len(self.streams), ENGINES.index(engine)
+            stream = Stream(number, lane, engine, triggers, wait, second, signal, moves=engine != name)
             self.streams.append(stream)
             self._by_name[name] = stream
         return self._by_name[name]
