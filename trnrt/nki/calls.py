@@ -106,7 +106,10 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, (bool, int, float, str))):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-        return -_number(node.operand)
+        number = node.operand.value
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise ValueError(f"{ast.unparse(node)} is not a number")
+        return -number
     if isinstance(node, ast.Tuple):
         return tuple(_value(item) for item in node.elts)
     if isinstance(node, ast.Name):
@@ -115,12 +118,6 @@ def _value(node: ast.expr) -> Any:
         sizes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return Spec([_size(size) for size in sizes], _dtype(node.value))
     raise ValueError(f"{ast.unparse(node)} is neither a tensor nor a constant")
-
-
-def _number(node: ast.Constant) -> Any:
-    if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
-        raise ValueError(f"-{ast.unparse(node)} is not a number")
-    return node.value
 
 
 def _size(node: ast.expr) -> int:

@@ -54,10 +54,7 @@ class mutable_tensor(tensor):  # noqa: N801 - NKI's name
 def aws_nki_installed() -> bool:
     """Whether AWS's `nki` is installed. The PyPI package of that name is an empty placeholder without these modules."""
     with _hide_ours():
-        try:
-            return find_spec("nki.language") is not None and find_spec("nki.isa") is not None
-        except Exception:  # importing a placeholder may raise anything
-            return False
+        return _is_importable("nki.language") and _is_importable("nki.isa")
 
 
 def install() -> bool:
@@ -165,7 +162,7 @@ def _remove_modules(top: str) -> dict[str, ModuleType]:
 def _is_importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except Exception:
+    except Exception:  # importing a placeholder's package may raise anything
         return False
 
 

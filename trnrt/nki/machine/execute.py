@@ -156,7 +156,7 @@ class Executor:
         self._memory.held.update(shared or {})
         self._stager = Stager(self._memory.hold, self._memory.register, self._memory.as_bytes)
         self._actions: list[Action] = []
-        copied = self._in_place(given or {})
+        copied = self._hold_given(given or {})
         for storage in program.inputs:
             self._memory.hold(storage)
         for position, array in copied.items():
@@ -169,7 +169,7 @@ class Executor:
             self._memory.hold(view.storage)
         self._outputs = [(self._memory(view), view.dtype) for view in program.outputs]
 
-    def _in_place(self, given: Mapping[int, Array]) -> dict[int, Array]:
+    def _hold_given(self, given: Mapping[int, Array]) -> dict[int, Array]:
         """Hold arguments in place; return those that must be copied, as they are held as bytes or may be written to."""
         program, copied, changed = self.program, dict[int, Array](), self.program.writers()
         for position, array in given.items():
