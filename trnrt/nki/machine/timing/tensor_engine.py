@@ -30,10 +30,10 @@ class Work(NamedTuple):
     load: float
     load_interval: int
     flops: int
-    streamed: int
-    loaded: int
-    passes: int
-    exposed: bool
+    streamed: int = 0
+    loaded: int = 0
+    passes: int = 1
+    exposed: bool = False
 
 
 def work_of(instruction: Instruction, target: Target) -> Work:
