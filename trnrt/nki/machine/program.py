@@ -126,10 +126,7 @@ class Storage:
 
 @dataclass(slots=True, eq=False)
 class Register:
-    """A scalar register of an engine: 32 bits that exist only at run time.
-
-    ``frozen``: a loop's counter, which only the loop writes.
-    """
+    """A scalar register of an engine: 32 bits at run time. ``frozen``: a loop's counter, which only the loop writes."""
 
     index: int
     frozen: bool = False
@@ -215,8 +212,7 @@ class View:
     @property
     def first_partition(self) -> int:
         """First partition of SBUF or PSUM that the view touches, as far as its storage has an address."""
-        address = self.storage.address
-        return self.start_partition + (address[0] if address else 0)
+        return self.start_partition + (self.storage.address[0] if self.storage.address else 0)
 
     @property
     def step(self) -> int:
@@ -229,8 +225,7 @@ class View:
     @property
     def contiguous_elements(self) -> int:
         """The number of elements that are contiguous in memory, on chip in a partition, from the first one on."""
-        count = 1
-        dims = list(zip(self.shape, self.strides, strict=True))
+        count, dims = 1, list(zip(self.shape, self.strides, strict=True))
         for size, stride in reversed(dims[1:] if self.storage.on_chip else dims):
             if size != 1 and stride != count:
                 break
@@ -431,7 +426,6 @@ class MemoryUse:
 
     @property
     def fits(self) -> bool:
-        """Whether every tile has a place on the device."""
         return not self.overflowed
 
 
