@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import pytest
 
@@ -12,7 +13,7 @@ from trnrt.calibration import fit, kernels
 from trnrt.calibration.cases import Case, predicted_us
 from trnrt.calibration.fit import FREE, Choice, Model, Parameter
 from trnrt.calibration.published import CASES
-from trnrt.nki.machine.pace import Timing, value_of, with_value
+from trnrt.nki.machine.pace import Timing, with_value
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
 
@@ -95,8 +96,8 @@ def test_whole_authors_are_left_out() -> None:
 
 
 def test_values_stay_within_their_bounds() -> None:
-    assert PACKET.at(0) == 8
-    assert (PACKET.at(-10_000), PACKET.at(10_000)) == (4, 100)
+    assert PACKET.value_at(0) == 8
+    assert (PACKET.value_at(-10_000), PACKET.value_at(10_000)) == (4, 100)
     assert list(PACKET.neighbours(0, 8)) == [8, -8]
     assert list(PACKET.neighbours(10_000, 8)) == []  # the bound again
     found = fit.fit(model(synthetic("one-much", 50, factor=50.0), parameters=(PACKET,)))
@@ -115,7 +116,7 @@ def test_a_case_is_predicted_anew_only_where_what_matters_to_it_moved() -> None:
     tried = Model((PACKET, head), given, predict)
     for point in [(0, 0), (1, 0), (1, 0), (1, 5)]:
         for case in given:
-            tried.predicted(case, point)
+            tried.predicted_us(case, point)
     assert asked == ["one", "two", "two-more", "one", "two-more"]
     assert tried.timing("trn2", (1, 5)).dma == get_target("trn2").timing.dma
 
@@ -142,7 +143,7 @@ def test_the_fit_finds_choices_too(names: tuple[str, ...]) -> None:
 
 def test_places_in_a_timing() -> None:
     timing = get_target("trn2").timing
-    assert value_of(with_value(timing, "dma.packet_ns", 11.0), "dma.packet_ns") == 11
+    assert with_value(timing, "dma.packet_ns", 11.0).dma.packet_ns == 11
     assert with_value(timing, "head_ns", 1.0) == replace(timing, head_ns=1.0)
 
 
@@ -151,7 +152,7 @@ def test_free_parameters_are_few_and_plausible() -> None:
     for parameter in FREE:
         assert any(parameter.matters(case) for case in CASES if case.target in parameter.targets)
         for target in parameter.targets:
-            present = value_of(get_target(target).timing, parameter.name)
+            present = attrgetter(parameter.name)(get_target(target).timing)
             if isinstance(parameter, Choice):
                 assert present in parameter.values
             else:

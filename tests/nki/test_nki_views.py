@@ -14,8 +14,8 @@ from simulating import Array, tile, traced
 
 from trnrt.errors import KernelError
 from trnrt.nki import nisa, nl, trace
+from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.dtypes import float32
-from trnrt.nki.machine.execute import view_array
 from trnrt.nki.machine.program import MemoryRegion, Source, Storage, contiguous_strides
 from trnrt.nki.sim.tensor import NkiTensor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from simulating import doubled, tile, trace_body
 from trnrt.calibration.cases import lengths, program
 from trnrt.calibration.published import CASES
 from trnrt.nki import Spec, nisa, nl, profile, trace
-from trnrt.nki.machine.pace import Timing, Uncertain, value_of, with_value
+from trnrt.nki.machine.pace import Timing, Uncertain, with_value
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Timeline, predict, schedule, schedule_freely
@@ -59,7 +60,7 @@ def test_uncertain_numbers_are_numbers_of_the_model(target: str, one: Uncertain)
     timing = get_target(target).timing
     assert one.least or one.most
     for name, value in (*one.least, *one.most):
-        present = value_of(timing, name)
+        present = attrgetter(name)(timing)
         assert isinstance(value, str) == isinstance(present, str), name
         assert value != present, f"{name} is no other number"
 
@@ -84,11 +85,11 @@ def test_a_timing_at_one_end(target: str) -> None:
     for end in ("least", "most"):
         every = timing.move_to(end)
         asked = {name: value for one in timing.uncertain for name, value in getattr(one, end)}
-        assert {name: value_of(every, name) for name in asked} == asked
+        assert {name: attrgetter(name)(every) for name in asked} == asked
         one_by_one = timing
         for one in timing.uncertain:
             alone = timing.move_to(end, [one.cause])
-            assert {name for name in asked if value_of(alone, name) != value_of(timing, name)} == {
+            assert {name for name in asked if attrgetter(name)(alone) != attrgetter(name)(timing)} == {
                 name for name, _ in getattr(one, end)
             }
             one_by_one = one_by_one.move_to(end, [one.cause])

@@ -11,17 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.calibration.tiles import MOVING, Mode, P, Tensor, load_tile, store_sum, transpose_tile
 from trnrt.nki import nisa, nki, nl
-
-Tensor = Any  # an NkiTensor inside a kernel, an array outside
-Mode = nisa.dge_mode
-
-P = 128  # partitions; also the columns of a stationary tile
-MOVING = 512  # columns of a moving tile
 
 
 def attention(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> NDArray[np.float32]:
-    """softmax(q.T @ k) @ v.T, what both kernels compute. q, k, v: (D, S); the result: (S, D)"""
+    """softmax(q.T @ k) @ v.T, as both kernels compute it. q, k, v: (D, S); the result: (S, D)"""
     scores = q.astype(np.float32).T @ k.astype(np.float32)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     result: NDArray[np.float32] = weights / weights.sum(axis=1, keepdims=True) @ v.astype(np.float32).T
@@ -30,20 +25,20 @@ def attention(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> NDArray[np.f
 
 @nki.jit
 def attention_unfused(q: Tensor, k: Tensor, v: Tensor, io: Mode = Mode.swdge, scores: Mode = Mode.hwdge) -> Tensor:
-    """Three phases that hand over through HBM: scores, softmax over them, weights times values.
+    """Three phases that pass data through HBM: scores, their softmax, weights times values.
 
     q, k, v: HBM (128, S), S a multiple of 512
     """
     depth, length = q.shape
     out = nl.ndarray((length, depth), dtype=q.dtype, buffer=nl.shared_hbm)
     scores_hbm = nl.ndarray((length, length), dtype=nl.float32, buffer=nl.hbm)
-    q_sb, k_sb, v_sb = _load(q, io), _load(k, io), _load(v, io)
+    q_sb, k_sb, v_sb = load_tile(q, io), load_tile(k, io), load_tile(v, io)
     for first in range(0, length, P):
         scores_sb = _scores(q_sb[:, first : first + P], k_sb)
         nisa.dma_copy(dst=scores_hbm[first : first + P, :], src=scores_sb, dge_mode=scores)
     for first in range(0, length, P):
         rows = scores_hbm[first : first + P, :]
-        exp_sb, inverse_sb = _exponentials(_load(rows, scores))
+        exp_sb, inverse_sb = _exponentials(load_tile(rows, scores))
         weights_sb = nl.ndarray((P, length), dtype=nl.float32, buffer=nl.sbuf)
         for c in range(0, length, MOVING):
             part = slice(c, c + MOVING)
@@ -51,23 +46,21 @@ def attention_unfused(q: Tensor, k: Tensor, v: Tensor, io: Mode = Mode.swdge, sc
         nisa.dma_copy(dst=rows, src=weights_sb, dge_mode=scores)
     v_turned = _transpose_tiles(v_sb)
     for first in range(0, length, P):
-        weights_turned = _transpose_tiles(_load(scores_hbm[first : first + P, :], scores))
+        weights_turned = _transpose_tiles(load_tile(scores_hbm[first : first + P, :], scores))
         sum_psum = _sum_products(weights_turned, v_turned)
-        out_sb = nl.ndarray((P, depth), dtype=out.dtype, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=out_sb, src=sum_psum)
-        nisa.dma_copy(dst=out[first : first + P, :], src=out_sb, dge_mode=io)
+        store_sum(out[first : first + P, :], sum_psum, io)
     return out
 
 
 @nki.jit
 def attention_fused(q: Tensor, k: Tensor, v: Tensor, io: Mode = Mode.swdge) -> Tensor:
-    """All of it for 128 queries after the other, on chip; divided by the sum of the weights at the end.
+    """128 queries at a time, on chip; divided by the sum of the weights at the end.
 
     q, k, v: HBM (128, S), S a multiple of 512
     """
     depth, length = q.shape
     out = nl.ndarray((length, depth), dtype=q.dtype, buffer=nl.shared_hbm)
-    q_sb, k_sb, v_sb = _load(q, io), _load(k, io), _load(v, io)
+    q_sb, k_sb, v_sb = load_tile(q, io), load_tile(k, io), load_tile(v, io)
     v_turned = _transpose_tiles(v_sb)
     for first in range(0, length, P):
         exp_sb, inverse_sb = _exponentials(_scores(q_sb[:, first : first + P], k_sb))
@@ -76,13 +69,6 @@ def attention_fused(q: Tensor, k: Tensor, v: Tensor, io: Mode = Mode.swdge) -> T
         nisa.tensor_scalar(dst=out_sb, data=sum_psum, op0=nl.multiply, operand0=inverse_sb)
         nisa.dma_copy(dst=out[first : first + P, :], src=out_sb, dge_mode=io)
     return out
-
-
-def _load(src: Tensor, mode: Mode) -> Tensor:
-    """An SBUF tile of src, HBM (P, F)."""
-    tile = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=tile, src=src, dge_mode=mode)
-    return tile
 
 
 def _scores(q_sb: Tensor, k_sb: Tensor) -> Tensor:
@@ -118,14 +104,7 @@ def _exponentials(scores_sb: Tensor) -> tuple[Tensor, Tensor]:
 
 def _transpose_tiles(data_sb: Tensor) -> list[Tensor]:
     """The transposes of data_sb, SBUF (128, S), in tiles (128, 128) of float32."""
-    tiles = []
-    for c in range(0, data_sb.shape[1], P):
-        turned_psum = nl.ndarray((P, P), dtype=data_sb.dtype, buffer=nl.psum)
-        nisa.nc_transpose(dst=turned_psum, data=data_sb[:, c : c + P])
-        tile = nl.ndarray((P, P), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=tile, src=turned_psum)
-        tiles.append(tile)
-    return tiles
+    return [transpose_tile(data_sb[:, c : c + P], nl.float32) for c in range(0, data_sb.shape[1], P)]
 
 
 def _sum_products(weights_turned: list[Tensor], v_turned: list[Tensor]) -> Tensor:

@@ -1,7 +1,7 @@
-"""How a published whole-kernel measurement is predicted: a kernel, its arguments, and which figure of its time.
+"""The predictions for published whole-kernel measurements: a kernel, its arguments, and the figure to compare.
 
-A benchmark's latency is compared with ``benchmark_us``, a profiler's total with ``profiler_us``. Of exp-4x4096 the
-durations of the parts were published; their sum is compared with the sum of the same parts, which nothing overlaps.
+A benchmark's latency is compared with ``benchmark_us``, a profiler's total with ``profiler_us``. For exp-4x4096 the
+durations of the parts were published; their sum is compared with the sum of the same parts, which do not overlap.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MODES = {
     "static": nisa.dge_mode.none,
     "software": nisa.dge_mode.swdge,
 }
-"""A measurement's word for where descriptors come from -> the kernel's argument."""
+"""A measurement's name for the source of descriptors -> the kernel's argument."""
 
 
 @cache
 def published_facts() -> Document:
-    """The published facts that the model is made from: ``parameters``, ``instructions``, ``measurements``."""
+    """The published facts behind the model: ``parameters``, ``instructions``, ``measurements``."""
     text = (files(__package__) / "measurements.json").read_text(encoding="utf-8")
     document: Document = json.loads(text)
     return document
@@ -60,10 +60,10 @@ def measurements() -> Mapping[str, Document]:
 class Case:
     """How a published measurement is predicted.
 
-    ``arguments`` gives the kernel's for numbers of repeated units (elements, tiles, blocks ...); the published kernel
-    has ``length`` of them. ``short`` says how its time follows from those of shorter kernels, where it is long: the
-    weight of each one's time. Beyond the first few units each takes as long as the one before. ``mode_argument`` is the
-    kernel's that takes the published mode of descriptors.
+    ``arguments`` returns the kernel's arguments for a number of repeated units (elements, tiles, blocks ...); the
+    published kernel has ``length`` of them. ``short``: shorter kernels and the weights of their times, whose sum is the
+    time of a long kernel: after the first few units each takes as long as the one before. ``mode_argument``: the
+    kernel's argument for the published mode of descriptors.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def facts(self) -> Document:
-        """What was published: author, mode, clock, source ..."""
+        """The published facts: author, mode, clock, source ..."""
         return measurements()[self.id]
 
     @property
@@ -85,7 +85,7 @@ class Case:
 
     @property
     def clock(self) -> Clock:
-        """Whose figure it is: a profiler's total, a benchmark's latency, or the parts of a profile."""
+        """The kind of figure: a profiler's total, a benchmark's latency, or the parts of a profile."""
         clock: Clock = self.facts["clock"]
         return clock
 
@@ -143,14 +143,14 @@ def _retarget(traced: Program, timing: Timing | None) -> Program:
 
 
 def predicted_us(case: Case, timing: Timing | None = None, *, short: bool = False) -> float:
-    """What the model predicts for the case. ``short``: from shorter kernels where the case has such."""
+    """The model's prediction for the case. ``short``: from shorter kernels if the case has some."""
     return sum(
         weight * figure_us(case.clock, timeline(case, length, timing)) for length, weight in lengths(case, short)
     )
 
 
 def predicted_range(case: Case, timing: Timing | None = None, *, short: bool = False) -> Range:
-    """The same with its range."""
+    """The same as a range."""
     least = us = most = 0.0
     for length, weight in lengths(case, short):
         found = predict(program(case, length, timing))
@@ -160,21 +160,21 @@ def predicted_range(case: Case, timing: Timing | None = None, *, short: bool = F
 
 
 def lengths(case: Case, short: bool) -> Iterable[tuple[Length, float]]:
-    """The lengths that are timed, and how much each one's time counts."""
+    """The lengths that are timed, and the weight of each one's time."""
     return (case.short if short and case.short else {case.length: 1.0}).items()
 
 
 def figure_us(clock: Clock, line: Timeline) -> float:
-    """The figure of a timeline that a published one is compared with, microseconds."""
+    """The figure of a timeline to compare with a published one, in microseconds."""
     if clock == "parts":
         return sum(parts_us(line).values())
     return benchmark_us(line) if clock == "benchmark" else profiler_us(line)
 
 
 def parts_us(line: Timeline) -> dict[str, float]:
-    """What a profiler shows as bars of a kernel that loads, activates and stores: each one's duration, microseconds.
+    """The bars of a profiler for a kernel that loads, activates and stores: their durations in microseconds.
 
-    The table's load goes on before the activation starts.
+    The table is loaded before the activation starts.
     """
     spans = [(line.end[n] - line.start[n]) / PS_PER_US for n in range(len(line.start))]
     load, activation, store = spans
@@ -193,7 +193,7 @@ class Row:
 
     @property
     def measured_us(self) -> float:
-        """Of several published figures the nearest one."""
+        """The published figure, the nearest of several."""
         return self.case.nearest_us(self.predicted_us)
 
     @property
@@ -203,7 +203,7 @@ class Row:
 
     @property
     def inside(self) -> bool:
-        """Whether the range has one of the published figures, and is no wider than what counts as one."""
+        """Whether the range has one of the published figures, and is no wider than ``WIDEST``."""
         within = any(self.low_us <= value <= self.high_us for value in self.case.values_us)
         return within and self.ratio <= WIDEST
 
@@ -214,5 +214,5 @@ class Row:
 
 
 def row(case: Case, predicted: Range) -> Row:
-    """The case's line of a table."""
+    """The case's row of a table."""
     return Row(case, predicted.us, predicted.least_us, predicted.most_us)

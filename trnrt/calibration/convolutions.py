@@ -1,27 +1,25 @@
 """The two published convolutions: a row of the output at a time, and two rows at a time; each with or without pooling.
 
 x: HBM (C, H, W), weights: HBM (O, C, 3, 3), bias: HBM (O, 1); C and O multiples of 128, a row of the output at most a
-PSUM bank's. ``pool`` 2 takes the largest of 2 x 2 results, and wants an even number of rows and columns; 1 all of them.
+PSUM bank's. ``pool`` 2 takes the largest of 2 x 2 results, and needs an even number of rows and columns; 1 keeps all.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.calibration.tiles import Mode, P, Tensor, load_tile, transpose_tile, zero_tile
 from trnrt.nki import nisa, nki, nl
 
-Tensor = Any  # an NkiTensor inside a kernel, an array outside
-Mode = nisa.dge_mode
-
-P = 128  # partitions; also the channels of a stationary tile
 TAPS = [(i, j) for i in range(3) for j in range(3)]
 
 
 def convolution(x: NDArray[Any], weights: NDArray[Any], bias: NDArray[Any], pool: int) -> NDArray[np.float32]:
-    """What both kernels compute: (O, H - 2, W - 2), or half of both with ``pool`` 2."""
+    """The result of both kernels: (O, H - 2, W - 2), or half of both with ``pool`` 2."""
     height, width = x.shape[1] - 2, x.shape[2] - 2
     out = np.zeros((weights.shape[0], height, width), np.float32)
     for i, j in TAPS:
@@ -37,7 +35,7 @@ def convolve_rows(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge_m
     output channels.
 
     All weights are in one tile, in which the columns of a stationary tile lie as many elements apart as there are tiles
-    and taps. The published kernel names one place for a row of x; its time shows that the compiler took several.
+    and taps. The published kernel names one place for a row of x; its time shows that the compiler used several.
     """
     channels, height, width = x.shape[0], x.shape[1] - 2, x.shape[2] - 2
     outputs = weights.shape[0]
@@ -50,8 +48,7 @@ def convolve_rows(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge_m
                 sum_psum = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.psum)
                 for c in range(channels // P):
                     for i in range(3):
-                        x_sb = nl.ndarray((P, x.shape[2]), dtype=x.dtype, buffer=nl.sbuf)
-                        nisa.dma_copy(dst=x_sb, src=x[c * P : (c + 1) * P, row + p + i, :], dge_mode=dge_mode)
+                        x_sb = load_tile(x[c * P : (c + 1) * P, row + p + i, :], dge_mode)
                         for j in range(3):
                             stationary = weights_sb[:, :, o, c, i, j]
                             nisa.nc_matmul(dst=sum_psum, stationary=stationary, moving=x_sb[:, j : j + width])
@@ -59,9 +56,7 @@ def convolve_rows(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge_m
             pooled_sb = nl.ndarray((P, width // pool), dtype=x.dtype, buffer=nl.sbuf)
             windows = rows_sb.reshape((P, pool, width // pool, pool)).permute((0, 2, 1, 3))
             nisa.tensor_reduce(dst=pooled_sb, op=nl.maximum, data=windows, axis=(2, 3))
-            bias_sb = nl.ndarray((P, 1), dtype=bias.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=bias_sb, src=bias[o * P : (o + 1) * P, :], dge_mode=dge_mode)
-            _add_bias(pooled_sb, bias_sb)
+            _add_bias(pooled_sb, load_tile(bias[o * P : (o + 1) * P, :], dge_mode))
             nisa.dma_copy(dst=out[o * P : (o + 1) * P, row // pool, :], src=pooled_sb, dge_mode=dge_mode)
     return out
 
@@ -80,11 +75,7 @@ def convolve_blocks(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge
     for o in range(outputs // P):
         nisa.dma_copy(dst=biases_sb[:, o : o + 1], src=bias[o * P : (o + 1) * P, :], dge_mode=dge_mode)
     for row in range(0, height, 2):
-        tiles = []
-        for _c in range(channels // P):
-            x_sb = nl.ndarray((P, 3, 2, x.shape[2]), dtype=x.dtype, buffer=nl.sbuf)
-            nisa.memset(dst=x_sb, value=0.0)
-            tiles.append(x_sb)
+        tiles = [zero_tile((P, 3, 2, x.shape[2]), x.dtype) for _ in range(channels // P)]
         for p in range(2):
             for c, x_sb in enumerate(tiles):
                 rows = x[c * P : (c + 1) * P, row + p : row + p + 3, :]
@@ -104,7 +95,7 @@ def convolve_blocks(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge
 
 
 def _strided_weights(weights: Tensor, dge_mode: Mode) -> Tensor:
-    """SBUF (128, 128, O / 128, C / 128, 3, 3): [input, output] channel of each tile and tap, turned where they are."""
+    """SBUF (128, 128, O / 128, C / 128, 3, 3): [input, output] channel of each tile and tap, turned in place."""
     outputs, channels = weights.shape[0], weights.shape[1]
     tile = nl.ndarray((P, P, outputs // P, channels // P, 3, 3), dtype=weights.dtype, buffer=nl.sbuf)
     for o in range(outputs // P):
@@ -112,10 +103,7 @@ def _strided_weights(weights: Tensor, dge_mode: Mode) -> Tensor:
             part = weights[o * P : (o + 1) * P, c * P : (c + 1) * P, :, :]
             nisa.dma_copy(dst=tile[:, :, o, c, :, :], src=part, dge_mode=dge_mode)
             for i, j in TAPS:
-                turned_psum = nl.ndarray((P, P), dtype=weights.dtype, buffer=nl.psum)
-                nisa.nc_transpose(dst=turned_psum, data=tile[:, :, o, c, i, j])
-                turned_sb = nl.ndarray((P, P), dtype=weights.dtype, buffer=nl.sbuf)
-                nisa.tensor_copy(dst=turned_sb, src=turned_psum)
+                turned_sb = transpose_tile(tile[:, :, o, c, i, j], weights.dtype)
                 nisa.tensor_copy(dst=tile[:, :, o, c, i, j], src=turned_sb)
     return tile
 
@@ -125,21 +113,16 @@ def _turned_weights(weights: Tensor, dge_mode: Mode) -> dict[tuple[int, int, int
     outputs, channels = weights.shape[0], weights.shape[1]
     turned = {}
     for o in range(outputs // P):
-        whole_sb = nl.ndarray((P, channels, 3, 3), dtype=weights.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=whole_sb, src=weights[o * P : (o + 1) * P, :, :, :], dge_mode=dge_mode)
+        whole_sb = load_tile(weights[o * P : (o + 1) * P, :, :, :], dge_mode)
         for c in range(channels // P):
             for i, j in TAPS:
-                turned_psum = nl.ndarray((P, P), dtype=weights.dtype, buffer=nl.psum)
-                nisa.nc_transpose(dst=turned_psum, data=whole_sb[:, c * P : (c + 1) * P, i, j])
-                tile = nl.ndarray((P, P), dtype=weights.dtype, buffer=nl.sbuf)
-                nisa.tensor_copy(dst=tile, src=turned_psum)
-                turned[o, c, i, j] = tile
+                turned[o, c, i, j] = transpose_tile(whole_sb[:, c * P : (c + 1) * P, i, j], weights.dtype)
     return turned
 
 
 def _add_bias(data_sb: Tensor, bias_sb: Tensor) -> None:
     """data_sb += bias_sb, SBUF (128, 1), in every column."""
-    columns = data_sb.shape[1] if len(data_sb.shape) == 2 else data_sb.shape[1] * data_sb.shape[2]
+    columns = prod(data_sb.shape[1:])
     flat = data_sb.reshape((P, columns))
     nisa.tensor_tensor(dst=flat, data1=flat, data2=bias_sb.broadcast(1, columns), op=nl.add)
 

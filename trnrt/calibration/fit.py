@@ -1,10 +1,10 @@
-"""The fit: free numbers and choices of the timing model to the published whole kernels, and each author left out.
+"""The fit of the timing model's free numbers and choices to the published whole kernels, with each author left out.
 
-A search by coordinates: from the priors, steps of both signs are tried for each number in turn (on a lattice of its
-range), and halved when none helps; of a choice all values are tried. So what nothing decides keeps its prior, also
-where all measurements that would decide it are one author's, and left out. What was predicted is kept; the searches
-share most of their ways, and a number that a case cannot depend on does not count there. The error is a logarithm;
-the larger it is, the less does more of it count, so that kernels that nothing explains do not pull all the others away.
+A search by coordinates: from the priors, it tries steps of both signs for each number in turn (on a lattice of its
+range), and halves the step when none helps; of a choice it tries all values. So a number that no measurement decides
+keeps its prior, also if all measurements that would decide it are by the author who is left out. Predictions are kept,
+as the searches share most of their points; a case's key has only numbers that matter to it. The error is a logarithm.
+The larger it is, the less a further error counts, so that unexplained kernels do not pull all the others away.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from trnrt.calibration import convolutions
 from trnrt.calibration.cases import Case, Row, predicted_range, predicted_us, row
 from trnrt.calibration.published import CASES
-from trnrt.nki.machine.pace import Timing, value_of, with_value
+from trnrt.nki.machine.pace import Timing, with_value
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
 
 LATTICE = 256  # points of a number's range
 FIRST_STEP = 32
-USUAL = 0.05  # from about twice such an error on, more of it counts less
+USUAL = 0.05  # from about twice this error on, further error counts less
 
-Point = tuple[int, ...]  # steps from the prior of each parameter, or the place among its values
+Point = tuple[int, ...]  # for each parameter, steps from its prior; for a choice, the index of its value
 Predictor = Callable[[Case, Timing], float]
 Ranger = Callable[[Case, Timing], Range]
 
@@ -38,8 +39,8 @@ def _any(_case: Case) -> bool:
 class Parameter:
     """A number of the timing model that the whole kernels decide: the same for all of ``targets``.
 
-    ``name`` is its place in ``Timing`` ("dma.packet_ns"); ``prior`` what is known of it otherwise; ``low`` and
-    ``high`` are what is physically plausible. All three are above 0. ``matters``: to which cases.
+    ``name``: its place in ``Timing`` ("dma.packet_ns"). ``prior``: its value from other sources; ``low`` and ``high``:
+    its physically plausible range. All three are above 0. ``matters``: whether a case depends on it.
     """
 
     targets: tuple[str, ...]
@@ -49,21 +50,21 @@ class Parameter:
     prior: float
     matters: Callable[[Case], bool] = _any
 
-    def at(self, steps: int) -> float:
-        """The value so many steps of the lattice from the prior, within the bounds."""
+    def value_at(self, steps: int) -> float:
+        """The value that is ``steps`` of the lattice from the prior, within the bounds."""
         moved = self.prior * math.exp(math.log(self.high / self.low) * steps / LATTICE)
         return min(max(moved, self.low), self.high)
 
     def neighbours(self, steps: int, step: int) -> Iterator[int]:
-        """Where to look from ``steps``: as far as that leads to another value."""
+        """The places at one step of both signs, if they have another value."""
         for moved in (steps + step, steps - step):
-            if self.at(moved) != self.at(steps):
+            if self.value_at(moved) != self.value_at(steps):
                 yield moved
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the compiler is taken to do, one of ``values``; the first is what would be assumed without measurements."""
+    """An assumption about the compiler, one of ``values``; the first is the default without measurements."""
 
     targets: tuple[str, ...]
     name: str
@@ -72,15 +73,15 @@ class Choice:
 
     @property
     def prior(self) -> Any:
-        """What is assumed where nothing decides."""
+        """The value if no measurement decides."""
         return self.values[0]
 
-    def at(self, steps: int) -> Any:
-        """The value in a place."""
+    def value_at(self, steps: int) -> Any:
+        """The value at an index."""
         return self.values[steps]
 
     def neighbours(self, steps: int, step: int) -> Iterator[int]:
-        """All other places."""
+        """All other indices."""
         return (other for other in range(len(self.values)) if other != steps)
 
 
@@ -100,7 +101,7 @@ FREE: tuple[Parameter | Choice, ...] = (
     Choice(("trn2",), "tensor.hidden_stride_bytes", (1 << 30, 16), _reads_strided_weights),
     Parameter(("trn1",), "tensor.gap_ns", 2, 45, prior=23),  # trainium_inferentia2_arch.rst: 64 cycles to start
     Parameter(("trn2",), "dma.total_gbps", 200, 435, prior=368),  # nki-dma-bandwidth-guide.rst: 16 engines of 23 GB/s
-    # A program's transfers of one row, of 583 ns for 128.
+    # The software's time for transfers of one row, if 128 rows take 583 ns.
     Parameter(("trn2",), "dma.row_software_ns", 0.05, 4, prior=0.1, matters=_has_descriptors("software")),
     Parameter(
         ("trn2",), "tensor.strided_load_ns", 20, 107, prior=53.3, matters=_reads_strided_weights
@@ -155,21 +156,21 @@ class Model:
 
     def fitted_value(self, parameter: Parameter | Choice, steps: int) -> Fitted:
         """The parameter in the data files, and at a place of the lattice."""
-        present = value_of(get_target(parameter.targets[0]).timing, parameter.name)
-        return Fitted(parameter, present, parameter.at(steps))
+        present = attrgetter(parameter.name)(get_target(parameter.targets[0]).timing)
+        return Fitted(parameter, present, parameter.value_at(steps))
 
     def timing(self, target: str, point: Point) -> Timing:
         """The target's numbers at a point."""
         timing = self.timings[target]
         for parameter, steps in zip(self.parameters, point, strict=True):
             if target in parameter.targets:
-                timing = with_value(timing, parameter.name, parameter.at(steps))
+                timing = with_value(timing, parameter.name, parameter.value_at(steps))
         return timing
 
-    def predicted(self, case: Case, point: Point) -> float:
+    def predicted_us(self, case: Case, point: Point) -> float:
         """Microseconds."""
         mine = tuple(
-            p.at(n) if case.target in p.targets and p.matters(case) else None
+            p.value_at(n) if case.target in p.targets and p.matters(case) else None
             for p, n in zip(self.parameters, point, strict=True)
         )
         found = self._known.get((case.id, mine))
@@ -182,18 +183,18 @@ class Model:
         return row(case, self.range(case, self.timing(case.target, point)))
 
     def loss(self, point: Point, without: str | None = None) -> float:
-        """What the errors of all cases but one author's amount to."""
-        kept = [(case, self.predicted(case, point)) for case in self.cases if case.author != without]
+        """The total error of all cases except one author's."""
+        kept = [(case, self.predicted_us(case, point)) for case in self.cases if case.author != without]
         errors = [math.log(found / case.nearest_us(found)) for case, found in kept]
         return sum(math.log1p((error / USUAL) ** 2) for error in errors)
 
     def best(self, without: str | None = None) -> Point:
-        """The point where the errors are least, of all cases but one author's."""
+        """The point with the smallest total error of all cases except one author's."""
         return search(self.parameters, lambda point: self.loss(point, without))
 
 
 def search(parameters: Sequence[Parameter | Choice], loss: Callable[[Point], float]) -> Point:
-    """The best point that steps along the coordinates lead to from the priors."""
+    """The best point that steps along the coordinates find from the priors."""
     point: Point = (0,) * len(parameters)
     least, step = loss(point), FIRST_STEP
     while step:
@@ -210,7 +211,7 @@ def search(parameters: Sequence[Parameter | Choice], loss: Callable[[Point], flo
 
 
 def fit(model: Model) -> Fit:
-    """Fit all, then all but one author's in turn; each from the priors."""
+    """Fit all cases, then all except one author's in turn; each from the priors."""
     best = model.best()
     rows = tuple(model.row(case, best) for case in model.cases)
     without = {author: model.best(author) for author in sorted({case.author for case in model.cases})}

@@ -1,35 +1,26 @@
 """The kernels whose published times the timing model is compared with, each written from its description.
 
-``dge_mode`` says where the descriptors of their DMA transfers come from; unknown is the target's default. Tiles are
-allocated in the loops that use them.
+``dge_mode`` says where the descriptors of their DMA transfers come from; unknown is the target's default. Loops
+allocate their own tiles.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from trnrt.calibration.tiles import MOVING, Mode, P, Tensor, load_rows, load_tile, store_sum, zero_tile
 from trnrt.nki import nisa, nki, nl
-
-Tensor = Any  # an NkiTensor inside a kernel, an array outside
-Mode = nisa.dge_mode
-
-P = 128  # partitions; also the columns of a stationary tile
-MOVING = 512  # columns of a moving tile
 
 
 @nki.jit
 def add_chunks(a: Tensor, b: Tensor, chunk: int = 1, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """a + b, ``chunk`` elements after the others: two loads of [chunk, 1], an addition, a store.
+    """a + b, ``chunk`` elements at a time: two loads of [chunk, 1], an addition, a store.
 
     a, b: HBM (N, 1), N a multiple of chunk, which is at most 128
     """
     out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
     for i in range(0, a.shape[0], chunk):
-        a_sb = nl.ndarray((chunk, 1), dtype=a.dtype, buffer=nl.sbuf)
-        b_sb = nl.ndarray((chunk, 1), dtype=b.dtype, buffer=nl.sbuf)
+        a_sb = load_tile(a[i : i + chunk, :], dge_mode)
+        b_sb = load_tile(b[i : i + chunk, :], dge_mode)
         sum_sb = nl.ndarray((chunk, 1), dtype=a.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=a_sb, src=a[i : i + chunk, :], dge_mode=dge_mode)
-        nisa.dma_copy(dst=b_sb, src=b[i : i + chunk, :], dge_mode=dge_mode)
         nisa.tensor_scalar(dst=sum_sb, data=a_sb, op0=nl.add, operand0=b_sb)
         nisa.dma_copy(dst=out[i : i + chunk, :], src=sum_sb, dge_mode=dge_mode)
     return out
@@ -44,29 +35,29 @@ def add_columns(a: Tensor, b: Tensor, width: int, dge_mode: Mode = Mode.unknown)
     out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
     for c in range(0, a.shape[1], width):
         part = slice(c, c + width)
-        _add_tile(out[:, part], a[:, part], b[:, part], dge_mode)
+        a_sb = load_tile(a[:, part], dge_mode)
+        b_sb = load_tile(b[:, part], dge_mode)
+        _store_addition(out[:, part], a_sb, b_sb, dge_mode)
     return out
 
 
 @nki.jit
 def add_slabs(a: Tensor, b: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """a + b in tiles that each lie together in HBM.
+    """a + b in tiles that are contiguous in HBM.
 
     a, b: HBM (T, P, F), P at most 128
     """
     out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
     for t in range(a.shape[0]):
-        _add_tile(out[t], a[t], b[t], dge_mode)
+        a_sb = load_tile(a[t], dge_mode)
+        b_sb = load_tile(b[t], dge_mode)
+        _store_addition(out[t], a_sb, b_sb, dge_mode)
     return out
 
 
-def _add_tile(dst: Tensor, a: Tensor, b: Tensor, dge_mode: Mode) -> None:
-    """dst = a + b, HBM (P, F), as one tile."""
-    a_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
-    b_sb = nl.ndarray(b.shape, dtype=b.dtype, buffer=nl.sbuf)
-    sum_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=a_sb, src=a, dge_mode=dge_mode)
-    nisa.dma_copy(dst=b_sb, src=b, dge_mode=dge_mode)
+def _store_addition(dst: Tensor, a_sb: Tensor, b_sb: Tensor, dge_mode: Mode) -> None:
+    """dst, HBM (P, F) = a_sb + b_sb."""
+    sum_sb = nl.ndarray(dst.shape, dtype=dst.dtype, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=sum_sb, data1=a_sb, data2=b_sb, op=nl.add)
     nisa.dma_copy(dst=dst, src=sum_sb, dge_mode=dge_mode)
 
@@ -81,8 +72,7 @@ def transpose_tiles(src: Tensor, by_vector: bool = False, dge_mode: Mode = Mode.
     out = nl.ndarray((columns, rows), dtype=src.dtype, buffer=nl.shared_hbm)
     for r in range(0, rows, P):
         for c in range(0, columns, P):
-            src_sb = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=src_sb, src=src[r : r + P, c : c + P], dge_mode=dge_mode)
+            src_sb = load_tile(src[r : r + P, c : c + P], dge_mode)
             turned_psum = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.psum)
             nisa.nc_transpose(dst=turned_psum, data=src_sb)
             turned_sb = nl.ndarray((P, P), dtype=src.dtype, buffer=nl.sbuf)
@@ -96,7 +86,7 @@ def transpose_tiles(src: Tensor, by_vector: bool = False, dge_mode: Mode = Mode.
 
 @nki.jit
 def matmul_tiled(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """lhs_t.T @ rhs, both tiles loaded anew for every product.
+    """lhs_t.T @ rhs; every product loads both of its tiles.
 
     lhs_t: HBM (K, M), rhs: HBM (K, N); K and M multiples of 128, N of 512
     """
@@ -107,14 +97,10 @@ def matmul_tiled(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> T
         for n in range(0, columns, MOVING):
             sum_psum = nl.ndarray((P, MOVING), dtype=nl.float32, buffer=nl.psum)
             for k in range(0, depth, P):
-                lhs_sb = nl.ndarray((P, P), dtype=lhs_t.dtype, buffer=nl.sbuf)
-                rhs_sb = nl.ndarray((P, MOVING), dtype=rhs.dtype, buffer=nl.sbuf)
-                nisa.dma_copy(dst=lhs_sb, src=lhs_t[k : k + P, m : m + P], dge_mode=dge_mode)
-                nisa.dma_copy(dst=rhs_sb, src=rhs[k : k + P, n : n + MOVING], dge_mode=dge_mode)
+                lhs_sb = load_tile(lhs_t[k : k + P, m : m + P], dge_mode)
+                rhs_sb = load_tile(rhs[k : k + P, n : n + MOVING], dge_mode)
                 nisa.nc_matmul(dst=sum_psum, stationary=lhs_sb, moving=rhs_sb)
-            sum_sb = nl.ndarray((P, MOVING), dtype=out.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=sum_sb, src=sum_psum)
-            nisa.dma_copy(dst=out[m : m + P, n : n + MOVING], src=sum_sb, dge_mode=dge_mode)
+            store_sum(out[m : m + P, n : n + MOVING], sum_psum, dge_mode)
     return out
 
 
@@ -138,37 +124,14 @@ def matmul_blocked(
     block_m, block_n, block_k = P * tiles_m, MOVING * tiles_n, P * tiles_k
     out = nl.ndarray((rows, columns), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
     for n in range(0, columns, block_n):
-        sums = _zero_sums(rows // P, tiles_n, lhs_t.dtype)
+        sums = [[zero_tile((P, MOVING), lhs_t.dtype) for _ in range(tiles_n)] for _ in range(rows // P)]
         for k in range(0, depth, block_k):
-            rhs_tiles = _load_block(rhs[k : k + block_k, n : n + block_n], dge_mode)
+            rhs_tiles = load_rows(rhs[k : k + block_k, n : n + block_n], dge_mode)
             for m in range(0, rows, block_m):
-                lhs_tiles = _load_block(lhs_t[k : k + block_k, m : m + block_m], dge_mode)
+                lhs_tiles = load_rows(lhs_t[k : k + block_k, m : m + block_m], dge_mode)
                 _add_block(sums[m // P : (m + block_m) // P], lhs_tiles, rhs_tiles)
         _store_sums(out[:, n : n + block_n], sums, dge_mode)
     return out
-
-
-def _zero_sums(tiles_m: int, tiles_n: int, dtype: Any) -> list[list[Tensor]]:
-    """SBUF tiles (128, 512) of zeros, a list of tiles_n for each of tiles_m."""
-    sums = []
-    for _m in range(tiles_m):
-        row = []
-        for _n in range(tiles_n):
-            tile = nl.ndarray((P, MOVING), dtype=dtype, buffer=nl.sbuf)
-            nisa.memset(dst=tile, value=0.0)
-            row.append(tile)
-        sums.append(row)
-    return sums
-
-
-def _load_block(block: Tensor, dge_mode: Mode) -> list[Tensor]:
-    """An SBUF tile for each 128 rows of block, HBM (K, F)."""
-    tiles = []
-    for k in range(0, block.shape[0], P):
-        tile = nl.ndarray((P, block.shape[1]), dtype=block.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=tile, src=block[k : k + P, :], dge_mode=dge_mode)
-        tiles.append(tile)
-    return tiles
 
 
 def _add_block(sums: list[list[Tensor]], lhs_tiles: list[Tensor], rhs_tiles: list[Tensor]) -> None:
@@ -184,7 +147,7 @@ def _add_block(sums: list[list[Tensor]], lhs_tiles: list[Tensor], rhs_tiles: lis
 
 
 def _store_sums(dst: Tensor, sums: list[list[Tensor]], dge_mode: Mode) -> None:
-    """dst, HBM (M, N): the tiles of a row are put side by side first, so that one transfer takes them all."""
+    """dst, HBM (M, N): the tiles of a row are joined first, so that one transfer stores them all."""
     for m in range(len(sums)):
         row_sb = nl.ndarray((P, dst.shape[1]), dtype=dst.dtype, buffer=nl.sbuf)
         for n in range(len(sums[m])):
@@ -194,7 +157,8 @@ def _store_sums(dst: Tensor, sums: list[list[Tensor]], dge_mode: Mode) -> None:
 
 @nki.jit
 def silu(x: Tensor, chunk: int = 512, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """x / (1 + exp(-x)) in tiles of 128 rows and ``chunk`` columns: exp on the scalar engine, the rest on the vector's.
+    """x / (1 + exp(-x)) in tiles of 128 rows and ``chunk`` columns: exp on the scalar engine, the rest on the vector
+    engine.
 
     x: HBM (R, C), multiples of 128 and of chunk
     """
@@ -202,8 +166,7 @@ def silu(x: Tensor, chunk: int = 512, dge_mode: Mode = Mode.unknown) -> Tensor:
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     for r in range(0, rows, P):
         for c in range(0, columns, chunk):
-            x_sb = nl.ndarray((P, chunk), dtype=x.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=x_sb, src=x[r : r + P, c : c + chunk], dge_mode=dge_mode)
+            x_sb = load_tile(x[r : r + P, c : c + chunk], dge_mode)
             exp_sb = nl.ndarray((P, chunk), dtype=nl.float32, buffer=nl.sbuf)
             nisa.activation(dst=exp_sb, op=nl.exp, data=x_sb, scale=-1.0)
             below_sb = nl.ndarray((P, chunk), dtype=nl.float32, buffer=nl.sbuf)
@@ -223,9 +186,8 @@ def exponential(x: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
     x: HBM (P, F), P at most 128
     """
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    x_sb = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    x_sb = load_tile(x, dge_mode)
     y_sb = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=x_sb, src=x, dge_mode=dge_mode)
     nisa.activation(dst=y_sb, op=nl.exp, data=x_sb)
     nisa.dma_copy(dst=out, src=y_sb, dge_mode=dge_mode)
     return out

@@ -1,20 +1,13 @@
-"""Published products, lhs_t.T @ rhs, that tile and block otherwise than those of ``kernels.py``.
+"""Published products, lhs_t.T @ rhs, with other tiles and blocks than those of ``kernels.py``.
 
-lhs_t: HBM (K, M), rhs: HBM (K, N); K and M multiples of 128, N of 512, and of what the kernel takes at once.
+lhs_t: HBM (K, M), rhs: HBM (K, N); K and M multiples of 128, N of 512, and of the kernel's blocks.
 ``dge_mode`` says where the descriptors of the transfers come from.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from trnrt.calibration.tiles import MOVING, Mode, P, Tensor, load_rows, load_tile, store_sum, zero_tile
 from trnrt.nki import nisa, nki, nl
-
-Tensor = Any  # an NkiTensor inside a kernel, an array outside
-Mode = nisa.dge_mode
-
-P = 128  # partitions; also the columns of a stationary tile
-MOVING = 512  # columns of a moving tile
 
 
 @nki.jit
@@ -26,12 +19,12 @@ def matmul_paired(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> 
         for n in range(0, rhs.shape[1], 2 * MOVING):
             sums = [[nl.ndarray((P, MOVING), dtype=nl.float32, buffer=nl.psum) for _ in range(2)]]
             for k in range(0, depth, P):
-                lhs_sb = _load(lhs_t[k : k + P, m : m + P], dge_mode)
+                lhs_sb = load_tile(lhs_t[k : k + P, m : m + P], dge_mode)
                 for part, sum_psum in enumerate(sums[0]):
                     first = n + part * MOVING
-                    rhs_sb = _load(rhs[k : k + P, first : first + MOVING], dge_mode)
+                    rhs_sb = load_tile(rhs[k : k + P, first : first + MOVING], dge_mode)
                     nisa.nc_matmul(dst=sum_psum, stationary=lhs_sb, moving=rhs_sb)
-            _store(out[m : m + P, n : n + 2 * MOVING], sums, dge_mode)
+            _store_sums(out[m : m + P, n : n + 2 * MOVING], sums, dge_mode)
     return out
 
 
@@ -61,16 +54,16 @@ def matmul_grouped(
                 rhs_tiles = []
                 for part in range(0, tiles_n, rhs_load):
                     first = n + part * MOVING
-                    rhs_sb = _load(rhs[k : k + P, first : first + MOVING * rhs_load], dge_mode)
+                    rhs_sb = load_tile(rhs[k : k + P, first : first + MOVING * rhs_load], dge_mode)
                     rhs_tiles += [rhs_sb[:, c : c + MOVING] for c in range(0, MOVING * rhs_load, MOVING)]
                 for part in range(0, tiles_m, lhs_load):
                     first = m + part * P
-                    lhs_sb = _load(lhs_t[k : k + P, first : first + P * lhs_load], dge_mode)
+                    lhs_sb = load_tile(lhs_t[k : k + P, first : first + P * lhs_load], dge_mode)
                     for tile in range(lhs_load):
                         for sum_psum, moving in zip(sums[part + tile], rhs_tiles, strict=True):
                             stationary = lhs_sb[:, tile * P : (tile + 1) * P]
                             nisa.nc_matmul(dst=sum_psum, stationary=stationary, moving=moving)
-            _store(out[m : m + P * tiles_m, n : n + MOVING * tiles_n], sums, dge_mode)
+            _store_sums(out[m : m + P * tiles_m, n : n + MOVING * tiles_n], sums, dge_mode)
     return out
 
 
@@ -85,16 +78,16 @@ def matmul_hoisted(
     rows = lhs_t.shape[1]
     out = nl.ndarray((rows, rhs.shape[1]), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
     for m in range(0, rows, P * tiles_m):
-        lhs_columns = [_load_column(lhs_t, m + tile * P, P, dge_mode) for tile in range(tiles_m)]
+        lhs_columns = [load_rows(lhs_t[:, m + tile * P : m + (tile + 1) * P], dge_mode) for tile in range(tiles_m)]
         for n in range(0, rhs.shape[1], MOVING * tiles_n):
             for first in range(n, n + MOVING * tiles_n, MOVING):
-                rhs_tiles = _load_column(rhs, first, MOVING, dge_mode)
+                rhs_tiles = load_rows(rhs[:, first : first + MOVING], dge_mode)
                 for tile, lhs_tiles in enumerate(lhs_columns):
                     sum_psum = nl.ndarray((P, MOVING), dtype=nl.float32, buffer=nl.psum)
                     for lhs_sb, rhs_sb in zip(lhs_tiles, rhs_tiles, strict=True):
                         nisa.nc_matmul(dst=sum_psum, stationary=lhs_sb, moving=rhs_sb)
                     row = m + tile * P
-                    _store(out[row : row + P, first : first + MOVING], [[sum_psum]], dge_mode)
+                    store_sum(out[row : row + P, first : first + MOVING], sum_psum, dge_mode)
     return out
 
 
@@ -107,15 +100,11 @@ def matmul_tuned(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> T
     depth, rows = lhs_t.shape
     out = nl.ndarray((rows, rhs.shape[1]), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
     for n in range(0, rhs.shape[1], MOVING):
-        sums = []
-        for _m in range(0, rows, P):
-            sum_sb = nl.ndarray((P, MOVING), dtype=lhs_t.dtype, buffer=nl.sbuf)
-            nisa.memset(dst=sum_sb, value=0.0)
-            sums.append(sum_sb)
+        sums = [zero_tile((P, MOVING), lhs_t.dtype) for _ in range(0, rows, P)]
         for first in range(0, depth, 8 * P):
-            rhs_tiles = _load_column(rhs[first : first + 8 * P, :], n, MOVING, dge_mode)
+            rhs_tiles = load_rows(rhs[first : first + 8 * P, n : n + MOVING], dge_mode)
             for m in range(0, rows, 4 * P):
-                lhs_tiles = _load_column(lhs_t[first : first + 8 * P, :], m, 4 * P, dge_mode)
+                lhs_tiles = load_rows(lhs_t[first : first + 8 * P, m : m + 4 * P], dge_mode)
                 for tile in range(4):
                     _add_product(sums[m // P + tile], lhs_tiles, rhs_tiles, tile)
         for m in range(len(sums)):
@@ -134,23 +123,8 @@ def _add_product(sum_sb: Tensor, lhs_tiles: list[Tensor], rhs_tiles: list[Tensor
     nisa.tensor_tensor(dst=sum_sb, data1=sum_sb, data2=part_sb, op=nl.add)
 
 
-def _load(src: Tensor, dge_mode: Mode) -> Tensor:
-    """An SBUF tile of src, HBM (128, F)."""
-    tile = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=tile, src=src, dge_mode=dge_mode)
-    return tile
-
-
-def _load_column(src: Tensor, first: int, width: int, dge_mode: Mode) -> list[Tensor]:
-    """An SBUF tile (128, width) for each 128 rows of src, HBM (K, F), from column ``first`` on."""
-    return [_load(src[k : k + P, first : first + width], dge_mode) for k in range(0, src.shape[0], P)]
-
-
-def _store(dst: Tensor, sums: list[list[Tensor]], dge_mode: Mode) -> None:
+def _store_sums(dst: Tensor, sums: list[list[Tensor]], dge_mode: Mode) -> None:
     """dst, HBM (M, N): the PSUM tiles, each copied and stored on its own."""
     for m, row in enumerate(sums):
         for n, sum_psum in enumerate(row):
-            sum_sb = nl.ndarray((P, MOVING), dtype=dst.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=sum_sb, src=sum_psum)
-            part = dst[m * P : (m + 1) * P, n * MOVING : (n + 1) * MOVING]
-            nisa.dma_copy(dst=part, src=sum_sb, dge_mode=dge_mode)
+            store_sum(dst[m * P : (m + 1) * P, n * MOVING : (n + 1) * MOVING], sum_psum, dge_mode)

@@ -14,15 +14,15 @@ Arguments = tuple[Any, ...]
 
 
 def line(near: int, far: int, whole: int) -> Mapping[Length, float]:
-    """The weights of two lengths for a third one: ``near`` units, and so often what ``far`` takes more than that."""
+    """The weights of two lengths for a third: ``near`` units, plus multiples of the difference between the two."""
     slope = (whole - near) / (far - near)
     return {(near,): 1 - slope, (far,): slope}
 
 
 def plane(near: Length, whole: Length) -> Mapping[Length, float]:
-    """The weights of three small numbers of units, in rows of columns, for large ones.
+    """The weights of three small numbers of units, in rows and columns, for large ones.
 
-    A row takes a time of its own, and so does each of its columns: one column and one row more than ``near`` tell both.
+    Each row takes a fixed time, and each of its columns another: a column and a row more than ``near`` give both.
     """
     rows, columns = near
     column = (whole[0] * whole[1] - rows * columns - (whole[0] - rows) * columns) / rows
@@ -69,7 +69,7 @@ def _blocks(dtype: str, columns: int, depth: int) -> Arguments:
 
 
 def _image(dtype: str, rows: int) -> Arguments:
-    """A convolution with so many rows of output, 222 columns, 256 channels to 256."""
+    """A convolution with ``rows`` rows of output, 222 columns, 256 channels to 256."""
     return Spec((256, rows + 2, 224), dtype), Spec((256, 256, 3, 3), dtype), Spec((256, 1), dtype)
 
 
@@ -77,11 +77,11 @@ def _matrix(rows: int, columns: int, dtype: str = "float32") -> Arguments:
     return (Spec((rows, columns), dtype),)
 
 
-# 8 x 8 blocks from 2 x 2: 6 more columns of blocks, each of a depth of 2; then 6 deeper ones in all 8 columns, while
-# those of 2 columns are timed.
+# 8 x 8 blocks from 2 x 2: 6 more columns of blocks, each of a depth of 2; then 6 deeper ones in all 8 columns, from the
+# times of 2 columns.
 _COLUMNS, _DEPTH = 8 - 2, (8 - 2) * 8 / 2
 BLOCKS: Mapping[Length, float] = {(2, 2): 1 - _COLUMNS - _DEPTH, (3, 2): _COLUMNS, (2, 3): _DEPTH}
-# From 3 x 3, where the clock of 2 x 2 is not yet that of the whole.
+# From 3 x 3, because the clock at 2 x 2 is not yet that of the whole kernel.
 _MORE_DEPTH = (8 - 3) * 8 / 3
 LARGE_BLOCKS: Mapping[Length, float] = {(3, 3): 1 - (8 - 3) - _MORE_DEPTH, (4, 3): 8 - 3, (3, 4): _MORE_DEPTH}
 

@@ -1,4 +1,4 @@
-"""Where a latency goes: the critical path by what its time is spent on, beside what fixed overheads alone cost."""
+"""The parts of a latency: the critical path by the kind of cost, beside the cost of fixed overheads alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trnrt.nki.machine.timing.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class PathPart(Named):
-    """What one of ``PARTS`` takes of the latency, and of the floor's (None where there is none), microseconds.
+    """The time of one of ``PARTS`` in the latency and in the floor's (None without a floor), in microseconds.
 
-    ``fixed``: whether it is the same however large the data.
+    ``fixed``: it does not depend on the size of the data.
     """
 
     part: str
@@ -29,7 +29,7 @@ class PathPart(Named):
 @dataclass(frozen=True, slots=True)
 class Breakdown(Named):
     """The parts of a latency, which add up to it. ``floor_us``: the latency of the program that only loads the inputs
-    and stores the outputs; ``ratio``: how many times that the latency is."""
+    and stores the outputs; ``ratio``: the latency over that."""
 
     parts: tuple[PathPart, ...]
     floor_us: float | None = None

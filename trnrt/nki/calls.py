@@ -38,7 +38,7 @@ _EXAMPLE = "kernel(f32[128,512], bf16[128,512], 4, flag=True)"
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel's name, how many cores it is launched on (None: as it says itself), and what it is called with."""
+    """A kernel's name, its number of cores (None: the kernel's own), and its arguments."""
 
     kernel: str
     cores: int | None
@@ -50,7 +50,7 @@ def parse_call(text: str) -> Call:
     """The call that ``text`` describes.
 
     Raises:
-        OptionError: if it is something else, with the part that can't be read.
+        OptionError: if it is no such call, with the part that can't be read.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
@@ -67,7 +67,7 @@ def parse_call(text: str) -> Call:
 
 
 def describe(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-    """Arguments as ``parse_call`` reads them."""
+    """Arguments as text that ``parse_call`` reads."""
     return ", ".join([*map(_value_text, args), *(f"{name}={_value_text(value)}" for name, value in kwargs.items())])
 
 
@@ -106,7 +106,10 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, (bool, int, float, str))):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-        return -_number(node.operand)
+        number = node.operand.value
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise ValueError(f"{ast.unparse(node)} is not a number")
+        return -number
     if isinstance(node, ast.Tuple):
         return tuple(_value(item) for item in node.elts)
     if isinstance(node, ast.Name):
@@ -115,12 +118,6 @@ def _value(node: ast.expr) -> Any:
         sizes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return Spec([_size(size) for size in sizes], _dtype(node.value))
     raise ValueError(f"{ast.unparse(node)} is neither a tensor nor a constant")
-
-
-def _number(node: ast.Constant) -> Any:
-    if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
-        raise ValueError(f"-{ast.unparse(node)} is not a number")
-    return node.value
 
 
 def _size(node: ast.expr) -> int:

@@ -1,7 +1,7 @@
-"""``check``: what is wrong with a kernel file, found without executing any data.
+"""``check``: find what is wrong with a kernel file, without computing any data.
 
-The file is read for what the NKI compiler refuses; then its script is run, and every kernel call in it is traced for
-its shapes and answered with zeros. Instead of running the script, calls can be given as text (``calls.parse_call``).
+It reads the file for what the NKI compiler refuses. Then it runs the script, traces every kernel call for its shapes
+and returns zeros. Instead of the script's calls, it can trace calls given as text (``calls.parse_call``).
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from trnrt.nki.calls import Call, describe, parse_call
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.program import Program, Source
-from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.unwritten import unwritten_reads
-from trnrt.nki.sim.kernel import Kernel, Simulated, intercept_calls
+from trnrt.nki.sim.kernel import Kernel, Simulated, default_target, intercept_calls
 from trnrt.nki.sim.subset import check_api, check_source, load_api
 from trnrt.nki.sim.subset_source import Finding
 
 UNWRITTEN = "unwritten-memory"
 _WRITE_IT = "Write it first (nisa.memset, a copy), or use the part that is written: a device has any bytes there"
+_CALL_IT = "Make the script run, or name the calls with --call"
 _RULE = re.compile(r"^  rule ([\w-]+): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """A kernel call and what tracing it gave; the numbers are None where it ended in ``error``.
+    """A kernel call and the result of tracing it; the numbers are None if that ended in ``error``.
 
-    ``fits`` is False where the call takes more SBUF or PSUM than the device has, which only ``capacity=False`` lets it.
-    On several cores ``instructions`` are those of all, and the bytes (a partition) those of the core that takes most.
+    ``fits``: False if the call takes more SBUF or PSUM than the device has, which ``capacity=False`` allows. On several
+    cores ``instructions`` counts those of all, and the bytes (a partition) are those of the core that takes most.
     """
 
     kernel: str
@@ -57,10 +58,10 @@ class CheckedCall:
 
 @dataclass
 class Report:
-    """What ``check`` found in a file. Equal calls are listed once. ``notes`` tell what was not looked at, and why.
+    """The findings of ``check`` in a file. Equal calls are listed once. ``notes`` say what was not checked, and why.
 
-    ``failures`` are the findings that kept a call, or the whole script, from being traced, one for each.
-    ``warnings`` are lines that AWS's compiler may refuse: a file can be clean with them.
+    ``failures``: one finding for each call that could not be traced, or for the whole script. ``warnings``: lines that
+    AWS's compiler may refuse; a file can be clean with them.
     """
 
     file: str
@@ -76,8 +77,7 @@ class Report:
         return not self.findings
 
 
-Observer = Callable[[CheckedCall, list[Program]], None]
-# Told of every call that was traced, with the program of each core.
+Observer = Callable[[CheckedCall, list[Program]], None]  # gets every traced call with the program of each core
 
 
 def check(
@@ -88,10 +88,10 @@ def check(
     observer: Observer | None = None,
     capacity: bool = True,
 ) -> Report:
-    """Check a file, and the kernel calls that its script makes; with ``calls`` those calls.
+    """Check a file and the kernel calls of its script; with ``calls`` those calls instead.
 
-    ``observer`` gets each call's programs once; a KernelError that it raises is a finding of the call.
-    Without ``capacity`` a call may take more SBUF and PSUM than there is; a note then says how much.
+    ``observer`` gets each call's programs once; a KernelError that it raises becomes a finding. Without ``capacity`` a
+    call may take more SBUF and PSUM than there is; a note then says how much.
 
     Raises:
         OptionError: if there is no such file, a call can't be read, or the file has no kernel of its name.
@@ -99,7 +99,7 @@ def check(
     asked = [parse_call(text) for text in calls]
     source = _source(script)
     with scripts.environment(script, (), target, capacity=capacity):
-        report = Report(str(script), get_target(target or scripts.target_override() or DEFAULT_TARGET).name)
+        report = Report(str(script), get_target(target or default_target()).name)
         report.findings = static_findings(source, str(script))
         report.failures = [finding for finding in report.findings if finding.rule == "syntax"]
         if report.failures:
@@ -125,13 +125,13 @@ def _source(script: Path) -> str:
 
 
 def static_findings(source: str, name: str, entries: Collection[int] = ()) -> list[Finding]:
-    """What the language and the API of NKI refuse in a file, in its order (``entries``: see ``check_source``)."""
+    """What NKI's language and API refuse in a file, in order of lines (``entries``: see ``check_source``)."""
     found = [*check_source(source, name, entries=entries), *check_api(source, name, load_api())]
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.rule))
 
 
 class _Recorder:
-    """Traces kernel calls for a report, each different one once."""
+    """Traces each different kernel call once, for a report."""
 
     def __init__(self, report: Report, script: Path, observer: Observer | None = None) -> None:
         self.report = report
@@ -142,7 +142,7 @@ class _Recorder:
         self._entries: set[tuple[str, int]] = set()  # file and first line of each kernel that was called
 
     def __call__(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an intercepted call returns: zeros of the kernel's shapes; it raises what tracing raises."""
+        """Trace an intercepted call; return zeros of the kernel's shapes, or raise the error of the trace."""
         arguments = describe(args, kwargs)
         key = kernel.function, arguments, (kernel.target.name, kernel.cores)
         if key not in self._seen:
@@ -150,22 +150,23 @@ class _Recorder:
                 self._seen[key] = self._trace_call(kernel, args, kwargs)
             except KernelError as error:
                 self.report.calls.append(CheckedCall(_name(kernel), arguments, error=str(error)))
-                place = scripts.place_of(error) or self._call_site() or _definition(kernel.function)
-                self._add(_finding(error, place))
+                code = kernel.function.__code__
+                definition = Source(code.co_filename, code.co_firstlineno, code.co_name)
+                self._add(_finding(error, scripts.place_of(error) or self._call_site() or definition))
                 self._seen[key] = error
         found = self._seen[key]
         if isinstance(found, KernelError):
             raise found
-        return _zeros(found)
+        return found.call_result([np.zeros(view.shape, view.dtype.numpy) for view in found.outputs])
 
     def _trace_call(self, kernel: Simulated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-        # A file that the compiler refuses anyway is traced leniently, so that the rest of it is looked at.
+        # Trace a file that the compiler refuses leniently, to check the rest of it.
         strict = not self._lines_refused(kernel.function.__code__)
         checked = Simulated(kernel.kernel, kernel.target, strict=strict, capacity=kernel.capacity)
         programs = checked.trace(*args, **kwargs)
         uses = [program.memory for program in programs if program.memory is not None]
-        self.report.notes += dict.fromkeys(told for program in programs for told in overflow_notes(program))
-        self._look_at(programs)
+        self.report.notes += dict.fromkeys(note for program in programs for note in overflow_notes(program))
+        self._report_doubts(programs)
         call = CheckedCall(
             _name(kernel),
             describe(args, kwargs),
@@ -179,8 +180,8 @@ class _Recorder:
         self.report.calls.append(call)
         return programs[0]
 
-    def _look_at(self, programs: list[Program]) -> None:
-        """Report what a traced kernel reads that nothing wrote, and what the hardware may refuse."""
+    def _report_doubts(self, programs: list[Program]) -> None:
+        """Report reads of unwritten memory, and what the hardware may refuse."""
         for read in unwritten_reads(programs):
             place = read.source
             self._add(Finding(place.file, place.line, 1, UNWRITTEN, str(read), _WRITE_IT), stops=False)
@@ -192,12 +193,14 @@ class _Recorder:
                 self.report.warnings.append(warning)
 
     def _in_report(self, finding: Finding) -> Finding:
-        """A finding with the script's name as the report has it."""
+        """A finding with the script's name as it is in the report."""
         return replace(finding, file=self.report.file if finding.file == self.path else finding.file)
 
     def _lines_refused(self, code: CodeType) -> set[int]:
-        """The lines that the static check refuses in a kernel's file. What a kernel adds to the report is what only its
-        call shows: that a plain function is one, or an imported file."""
+        """The lines that the static check refuses in a kernel's file.
+
+        Add them to the report if only a call shows that they are a kernel's: a plain function, or an imported file.
+        """
         file, entry = code.co_filename, (code.co_filename, code.co_firstlineno)
         if entry in self._entries:
             return self._refused[file]
@@ -209,7 +212,7 @@ class _Recorder:
         return self._refused[file]
 
     def _call_site(self) -> Source | None:
-        """The line of the script that is running."""
+        """The script's line that is running."""
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename != self.path:
             frame = frame.f_back
@@ -217,7 +220,7 @@ class _Recorder:
         return Source(self.path, frame.f_lineno, frame.f_code.co_name) if here else None
 
     def _add(self, finding: Finding, *, stops: bool = True) -> None:
-        """Put a finding of a trace, which ``stops`` it or not, into the report, unless its line is refused already."""
+        """Add a finding of a trace to the report, unless its line is refused already. ``stops``: it ended the trace."""
         refused = finding.line in self._refused.get(finding.file, ())
         finding = self._in_report(finding)
         if stops:
@@ -227,17 +230,12 @@ class _Recorder:
 
 
 def _name(kernel: Simulated) -> str:
-    """A kernel's name as ``parse_call`` reads it, with its cores where they are several."""
+    """A kernel's name as ``parse_call`` reads it, with its cores if there are several."""
     return kernel.function.__name__ if kernel.cores == 1 else f"{kernel.function.__name__}[{kernel.cores}]"
 
 
-def _definition(function: Callable[..., Any]) -> Source:
-    code = function.__code__
-    return Source(code.co_filename, code.co_firstlineno, function.__name__)
-
-
 def _finding(error: KernelError, place: Source) -> Finding:
-    """A KernelError as a finding: its rule, what is wrong, and what the rule says to do."""
+    """A KernelError as a finding: its rule, what is wrong, and what to do."""
     text = str(error)
     rule = _RULE.search(text)
     message = text.split("\n  rule ")[0].split("\n  at ")[0]
@@ -245,14 +243,12 @@ def _finding(error: KernelError, place: Source) -> Finding:
     return Finding(place.file, place.line, 1, rule.group(1) if rule else "kernel", message, instead)
 
 
-def _zeros(program: Program) -> Any:
-    return program.call_result([np.zeros(view.shape, view.dtype.numpy) for view in program.outputs])
-
-
 @contextmanager
 def _tolerate_zeros() -> Iterator[None]:
-    """How a script runs whose kernels return zeros: what it prints goes to stderr, since stdout is for the report,
-    and what it compares with numpy counts as equal, so that it goes on to its next kernel."""
+    """Let a script run whose kernels return zeros: numpy's comparisons succeed, so that it reaches its next kernel.
+
+    It prints to stderr, since stdout is for the report.
+    """
     import numpy.testing
 
     answers: list[tuple[Any, str, bool | None]] = [(np, "allclose", True), (np, "array_equal", True)]
@@ -277,13 +273,13 @@ def _run_script(script: Path, recorder: _Recorder) -> None:
     with intercept_calls(recorder), _tolerate_zeros():
         stopped = _ending_error(lambda: scripts.run_main(script))
     if stopped is not None:
-        _tell(stopped, recorder)
+        _report_stop(stopped, recorder)
     if not report.calls:
         report.notes.append("the script called no kernel; --call traces one")
 
 
 def _ending_error(run: Callable[[], None]) -> BaseException | None:
-    """What ended a run of the user's code, if not its end."""
+    """The error that ended a run of the user's code, or None."""
     try:
         run()
     except (KeyboardInterrupt, BrokenPipeError):
@@ -295,8 +291,8 @@ def _ending_error(run: Callable[[], None]) -> BaseException | None:
     return None
 
 
-def _tell(error: BaseException, recorder: _Recorder) -> None:
-    """A script that stops before its first kernel call can't be checked; afterwards it has seen zeros, and may."""
+def _report_stop(error: BaseException, recorder: _Recorder) -> None:
+    """Report a script that stopped: a failure before its first kernel call. Later it may be due to the zeros."""
     report = recorder.report
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == recorder.path]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == recorder.path else None
@@ -310,11 +306,8 @@ def _tell(error: BaseException, recorder: _Recorder) -> None:
         report.notes.append(f"the script stopped at line {line}, after kernels had returned zeros: {what}")
 
 
-_CALL_IT = "Make the script run, or name the calls with --call"
-
-
 def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> None:
-    """Import the script's module without running its kernels, and trace the calls that were asked for."""
+    """Import the script's module without running its kernels, and trace the given calls."""
     module = ModuleType(script.stem)
     unasked = _Recorder(Report(recorder.report.file, recorder.report.target), script)
     with intercept_calls(unasked), _tolerate_zeros():
@@ -327,7 +320,7 @@ def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> No
 
 
 def _kernel(module: ModuleType, call: Call, stopped: BaseException | None, recorder: _Recorder) -> Simulated | None:
-    """The kernel that a call names; None, with a finding, where the module stopped before it."""
+    """The kernel that a call names; None, with a finding, if the module stopped before its definition."""
     value, target = getattr(module, call.kernel, None), get_target(recorder.report.target)
     if isinstance(value, Kernel) or isfunction(value):
         try:
@@ -335,9 +328,9 @@ def _kernel(module: ModuleType, call: Call, stopped: BaseException | None, recor
         except KernelError as error:
             raise OptionError(str(error)) from None
     if stopped is not None:
-        _tell(stopped, recorder)
+        _report_stop(stopped, recorder)
         return None
-    names = ", ".join(scripts.names_of_kernels(vars(module)))
+    names = ", ".join(name for name, value in vars(module).items() if isinstance(value, Kernel))
     raise OptionError(
         f"{recorder.report.file} has no kernel {call.kernel!r}",
         hint=f"it has {names}" if names else "it has no kernels",

@@ -1,7 +1,7 @@
-"""The errors and the one warning that the simulator raises on purpose, and the base class of all of trnrt's.
+"""The errors and the one warning that the simulator raises on purpose, and the base class of all of trnrt's errors.
 
-This module imports nothing, so that every room may use it. ``trnrt.errors`` re-exports these classes beside its own:
-a caller catches one class.
+This module imports nothing, so that all of trnrt may use it. ``trnrt.errors`` re-exports these classes beside its own,
+so that callers need only one base class.
 
 Exit codes are the CLI's contract: 1 when the answer is no, 2 when the request was wrong.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 class TrnrtError(Exception):
-    """Base class. ``str(error)`` is what a user reads; ``hint`` says what would help."""
+    """Base class. ``str(error)`` is the message for users; ``hint`` says what would help."""
 
     exit_code = 2
 
@@ -26,7 +26,7 @@ class OptionError(TrnrtError):
 class KernelError(TrnrtError, AssertionError):
     """A kernel breaks a rule of the hardware or of NKI; names instruction, operand, limit and source line.
 
-    An AssertionError, too: that is what AWS's simulator raises, and what code written for it catches.
+    It is an AssertionError, too: AWS's simulator raises that, and code for it catches that.
     """
 
     exit_code = 1
@@ -37,4 +37,4 @@ class KernelMemoryError(KernelError):
 
 
 class KernelWarning(UserWarning):
-    """The simulator ran what the hardware may do otherwise, or AWS's compiler may refuse; names the source line."""
+    """The hardware may behave differently, or AWS's compiler may refuse the code; names the source line."""

@@ -1,8 +1,8 @@
 """``install``: the simulator under the names of AWS's package, so that ``import nki`` finds it.
 
-Where AWS's `nki` is missing (the package of that name on PyPI is an empty placeholder and counts as missing), the
-modules of ``_CONTENTS`` are put into ``sys.modules``. They are modules of their own, with the right names, that hold
-the simulator's functions; a name that they lack is refused with what to use instead.
+If AWS's `nki` is missing (the PyPI package of that name is an empty placeholder and counts as missing), the modules of
+``_CONTENTS`` are added to ``sys.modules``. They have AWS's names and hold the simulator's functions. A name that they
+lack raises an error that says what to use instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["aws_nki_installed", "install", "install_briefly", "uninstall"]
 
 SEAM_VARIABLE = "TRNRT_NKI"
 
-# What the simulator leaves out on purpose.
+# Left out of the simulator on purpose.
 _LEFT_OUT = {
     "nki.collectives": "collectives between devices are left out of the simulator",
     "nki.compiler": "the compiler's own functions are left out of the simulator",
@@ -37,7 +37,7 @@ _LEFT_OUT = {
 
 
 class tensor(NkiTensor):  # noqa: N801 - NKI's name
-    """A tensor parameter, for annotations: ``nt.tensor[128, 512]``. Nothing is checked against it."""
+    """A tensor parameter, for annotations: ``nt.tensor[128, 512]``. It checks nothing."""
 
     __slots__ = ()
 
@@ -52,19 +52,16 @@ class mutable_tensor(tensor):  # noqa: N801 - NKI's name
 
 
 def aws_nki_installed() -> bool:
-    """Whether AWS's `nki` is here. The PyPI package of that name is an empty placeholder without these modules."""
+    """Whether AWS's `nki` is installed. The PyPI package of that name is an empty placeholder without these modules."""
     with _hide_ours():
-        try:
-            return find_spec("nki.language") is not None and find_spec("nki.isa") is not None
-        except Exception:  # a placeholder may raise whatever it likes when it is imported to look inside
-            return False
+        return _is_importable("nki.language") and _is_importable("nki.isa")
 
 
 def install() -> bool:
-    """Make ``import nki`` mean the simulator in this process; tell whether it does.
+    """Make ``import nki`` import the simulator in this process; return whether it does.
 
-    Where AWS's package is installed nothing is done and False is returned, unless ``TRNRT_NKI=simulator`` says that
-    the simulator goes first. To install twice changes nothing.
+    If AWS's package is installed, do nothing and return False, unless ``TRNRT_NKI=simulator``. A second call changes
+    nothing.
     """
     if _State.saved is not None:
         return True
@@ -81,7 +78,7 @@ def install() -> bool:
 
 
 def uninstall() -> None:
-    """Undo ``install``: ``import nki`` means again what it did before."""
+    """Undo ``install``: ``import nki`` does what it did before."""
     if _State.saved is not None:
         sys.meta_path.remove(_FINDER)
         for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
@@ -92,7 +89,7 @@ def uninstall() -> None:
 
 @contextmanager
 def install_briefly() -> Iterator[bool]:
-    """The simulator as ``nki`` for a while; False where AWS's package stays in its place."""
+    """Install the simulator as ``nki`` inside the context; yields False if AWS's package stays in its place."""
     before = _State.saved is not None
     try:
         yield install()
@@ -102,13 +99,13 @@ def install_briefly() -> Iterator[bool]:
 
 
 class _State:
-    """What ``install`` took out of ``sys.modules``; None while nothing is installed."""
+    """The modules that ``install`` removed from ``sys.modules``; None if nothing is installed."""
 
     saved: dict[str, ModuleType] | None = None
 
 
 class _Module(ModuleType):
-    """One of our modules under AWS's name; asking it for what it lacks says what is there instead."""
+    """One of our modules under AWS's name; a missing name raises an error that says what to use."""
 
     def __init__(self, name: str, contents: Mapping[str, Any]) -> None:
         super().__init__(name, f"{name}, on trnrt's simulated NeuronCore.")
@@ -125,7 +122,7 @@ class _Module(ModuleType):
 
 
 class _Finder(MetaPathFinder):
-    """Answers imports below our modules: what is not registered does not exist."""
+    """Refuses imports of unregistered modules below ours."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         parent = sys.modules.get(fullname.rpartition(".")[0])
@@ -138,7 +135,7 @@ _FINDER = _Finder()
 
 
 def _refusal(path: str) -> str:
-    """Why the simulator has nothing at ``path``, and what to use."""
+    """Why the simulator lacks ``path``, and what to use instead."""
     left_out = next((why for part, why in _LEFT_OUT.items() if f"{path}.".startswith(f"{part}.")), None)
     if left_out is not None:
         return f"{path}: {left_out}"
@@ -157,7 +154,7 @@ def _register(module: _Module) -> None:
 
 
 def _remove_modules(top: str) -> dict[str, ModuleType]:
-    """The modules called ``top`` or below it, which are taken out of ``sys.modules``."""
+    """Remove the module ``top`` and those below it from ``sys.modules``; return them."""
     names = [name for name in sys.modules if name == top or name.startswith(f"{top}.")]
     return {name: sys.modules.pop(name) for name in names}
 
@@ -165,13 +162,13 @@ def _remove_modules(top: str) -> dict[str, ModuleType]:
 def _is_importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except Exception:
+    except Exception:  # importing a placeholder's package may raise anything
         return False
 
 
 @contextmanager
 def _hide_ours() -> Iterator[None]:
-    """Our own modules and finder out of the way of a search for AWS's."""
+    """Hide our own modules and finder while AWS's are looked for."""
     if _State.saved is None:
         yield
         return
@@ -187,7 +184,7 @@ def _hide_ours() -> Iterator[None]:
 
 
 def _public(module: ModuleType, path: str) -> dict[str, Any]:
-    """What ``module`` has of the API's module ``path``, and whatever else it offers."""
+    """The names of ``module`` that the API's module ``path`` or its ``__all__`` has."""
     names = {*load_api().modules[path].names(), *getattr(module, "__all__", ())}
     return {name: getattr(module, name) for name in sorted(names) if hasattr(module, name)}
 
@@ -196,17 +193,13 @@ def _enumerations() -> dict[str, Any]:
     return {name: value for name, value in _public(isa, "nki.isa").items() if isinstance(value, type)}
 
 
-def _dtypes() -> dict[str, Any]:
-    return {"DType": DType, **DTYPES}
-
-
 _CONTENTS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "nki": lambda: {"jit": jit, "simulate": simulate},
     "nki.language": lambda: _public(language, "nki.language"),
     "nki.isa": lambda: _public(isa, "nki.isa"),
     "nki.isa.constants": _enumerations,
     "nki.typing": lambda: {"tensor": tensor, "mutable_tensor": mutable_tensor},
-    "nki.dtype": _dtypes,
+    "nki.dtype": lambda: {"DType": DType, **DTYPES},
     "nki.tensor": lambda: {"NkiTensor": NkiTensor},
     "neuronxcc": dict,
     "neuronxcc.nki": dict,

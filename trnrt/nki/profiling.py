@@ -1,4 +1,4 @@
-"""``trnrt.nki.profile``: what a kernel would cost on the device, without running it."""
+"""``trnrt.nki.profile``: the predicted cost of a kernel on the device, without running it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,12 @@ __all__ = [
     "profile_programs",
 ]
 
-
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted(Named):
-    """The two figures, microseconds: what a benchmark of many runs would measure, what a profiler would report."""
+    """Two figures in microseconds: the time that a benchmark of many runs would measure, and a profiler's total."""
 
     benchmark: float
     profiler: float
@@ -57,7 +56,7 @@ class Predicted(Named):
 
 @dataclass(frozen=True, slots=True)
 class EngineUse(Named):
-    """How long an engine (or the DMA engines together) had something to do, and that as a share of the total."""
+    """How long an engine (or the DMA engines together) was busy, and that as a share of the total."""
 
     busy_us: float
     share: float
@@ -65,7 +64,7 @@ class EngineUse(Named):
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Where a kernel stands under the roof of its target. ``intensity`` is FLOP a byte of HBM traffic."""
+    """A kernel under the roofline of its target. ``intensity``: FLOP for each byte of HBM traffic."""
 
     intensity: float
     achieved_tflops: float
@@ -74,24 +73,23 @@ class Roofline:
 
     @property
     def attainable_tflops(self) -> float:
-        """What the roof allows at this intensity."""
+        """The roofline at this intensity."""
         return min(self.peak_tflops, self.intensity * self.hbm_gbps / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile(Named):
-    """What a kernel would cost on the device. Microseconds and bytes.
+    """The predicted cost of a kernel on the device, in microseconds and bytes.
 
-    ``benchmark_us`` is what a benchmark of many runs would measure, ``profiler_us`` (``total_time``) what a profiler
-    would report: it includes the program's fixed start and end. Both lie in a range (``benchmark``, ``profiler``), and
-    ``causes`` say what makes it wide (a few more runs of the model, when they are asked for). ``compared`` says whether
-    this target's model was ever compared with a measurement. Over the benchmark's time, ``mfu`` is the share of the
-    tensor engine's peak (of each product's own dtype; transposes are no FLOP), ``mbu`` that of the core's part of the
-    device's HBM bandwidth. ``engines`` are busy for a share of the time between the first and the last instruction.
-    ``cores`` are the timelines of a kernel's physical cores, ``predictions`` theirs. ``breakdown`` is the benchmark's
-    figure by what its time is spent on.
-    ``fits`` is False where tiles take more SBUF or PSUM than the device has (``capacity=False``): the times then
-    leave out the spills that it would need.
+    ``benchmark_us``: the time that a benchmark of many runs would measure. ``profiler_us``: a profiler's total
+    (``total_time``), with the program's fixed start and end. Both are in a range (``benchmark``, ``profiler``);
+    ``causes`` explain its width (computed on first use, by a few more runs of the model). ``compared``: this target's
+    model was compared with measurements. ``mfu``: the share of the tensor engine's peak in the benchmark's time (of
+    each product's own dtype; transposes are no FLOP). ``mbu``: the share of the core's part of the device's HBM
+    bandwidth. ``engines`` are busy for a share of the time between the first and the last instruction. ``cores``: the
+    timelines of the kernel's physical cores, from ``predictions``. ``breakdown``: the parts of ``benchmark_us``.
+    ``fits``: False if tiles take more SBUF or PSUM than the device has (``capacity=False``); the times then leave out
+    the spills.
     """
 
     kernel: str
@@ -133,17 +131,17 @@ class Profile(Named):
 
     @property
     def low_us(self) -> Predicted:
-        """The least that both figures may be."""
+        """The lower ends of both ranges."""
         return Predicted(self.benchmark.least_us, self.profiler.least_us)
 
     @property
     def high_us(self) -> Predicted:
-        """The most that both figures may be."""
+        """The upper ends of both ranges."""
         return Predicted(self.benchmark.most_us, self.profiler.most_us)
 
     @property
     def benchmark(self) -> Range:
-        """The range of ``benchmark_us``: each end is that of the core which then is the slowest."""
+        """The range of ``benchmark_us``: each end is that of the core that is slowest there."""
         return largest_range(prediction.benchmark for prediction in self.predictions)
 
     @property
@@ -153,7 +151,7 @@ class Profile(Named):
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """What makes the range of ``benchmark_us`` wide, the widest first; of several cores, that of the slowest."""
+        """The causes of the range of ``benchmark_us``, the widest first; of the slowest core if there are several."""
         return _slowest(self.predictions).causes
 
     @property
@@ -171,11 +169,10 @@ def profile(
     capacity: bool | None = None,
     **kwargs: Any,
 ) -> Profile:
-    """The predicted cost of ``kernel`` for these arguments (arrays or ``Spec`` for tensors); no data is touched.
+    """The predicted cost of ``kernel`` for these arguments (arrays, or ``Spec`` for tensors), without computing data.
 
-    ``target``, ``strict`` and ``capacity`` are as in ``trace``; ``cores``: physical cores, by default as many as the
-    kernel says (``kernel[2]``). Raises what ``trace`` raises, and KernelError where instructions wait for each other
-    for ever.
+    ``target``, ``strict`` and ``capacity`` are as in ``trace``; ``cores``: physical cores, by default the kernel's own
+    number (``kernel[2]``). Raises what ``trace`` raises, and KernelError if instructions wait for each other for ever.
     """
     simulated = Simulated(kernel, get_target(target or default_target()), strict=strict, cores=cores, capacity=capacity)
     return profile_programs(simulated.trace(*args, **kwargs))
@@ -187,7 +184,7 @@ def predicted_us(program: Program) -> float:
 
 
 def in_order_us(program: Program) -> float:
-    """The same where the compiler reorders nothing: the planner compares this, as no compiler has a part in it."""
+    """The same with instructions in order. The planner compares this, because it depends on no compiler."""
     return benchmark_us(schedule(program))
 
 
@@ -199,10 +196,10 @@ def profile_programs(
     batch: int | None = None,
     floor: Program | None = None,
 ) -> Profile:
-    """The profile of traced programs, one a physical core. ``steps``: None makes one of each line of the kernel.
+    """The profile of traced programs, one a physical core. ``steps``: None makes a step of each line of the kernel.
 
-    ``dtype``: what is reported as such; None takes that of most of the multiplications. ``floor``: what the breakdown
-    is laid beside, the program that only loads the inputs and stores the outputs.
+    ``dtype``: the reported one; None takes that of most of the multiplications. ``floor``: the program to compare the
+    breakdown with, which only loads the inputs and stores the outputs.
     """
     predictions = tuple(predict(program) for program in programs)
     timelines = tuple(prediction.timeline for prediction in predictions)
@@ -213,7 +210,7 @@ def profile_programs(
     read, written = map(sum, zip(*map(_traffic, timelines), strict=True))
     flops = sum((_flops(timeline) for timeline in timelines), Counter[str]())
     ideal_us = sum(count / timing.tensor.peak(name) / 1e6 for name, count in flops.items()) / len(programs)
-    kind = dtype or (max(flops, key=lambda name: (flops[name], name)) if flops else _widest_dtype(program))
+    kind = dtype or _largest(flops) or _widest_dtype(program)
     time_us = prediction.benchmark.us
     return Profile(
         kernel=program.kernel,
@@ -274,7 +271,7 @@ def _notes(timelines: Sequence[Timeline]) -> tuple[str, ...]:
 
 
 def _traffic(timeline: Timeline) -> tuple[int, int]:
-    """Bytes that are read from and written to HBM."""
+    """Bytes read from and written to HBM."""
     read = written = 0
     instructions = timeline.program.instructions
     for transfer in timeline.transfers:
@@ -287,7 +284,7 @@ def _traffic(timeline: Timeline) -> tuple[int, int]:
 
 
 def _flops(timeline: Timeline) -> Counter[str]:
-    """Dtype -> multiplications and additions of matrix products in it."""
+    """Dtype -> the multiplications and additions of matrix products in it."""
     flops: Counter[str] = Counter()
     program = timeline.program
     for index in timeline.instruction:
@@ -298,11 +295,16 @@ def _flops(timeline: Timeline) -> Counter[str]:
 
 
 def _widest_dtype(program: Program) -> str:
-    """What a kernel without matrix products computes in: the dtype of most of its arguments' bytes."""
+    """The dtype of a kernel without matrix products: that of most of its arguments' bytes."""
     bytes_of: Counter[str] = Counter()
     for storage in program.inputs:
         bytes_of[storage.dtype.name] += storage.size * storage.dtype.itemsize
-    return max(bytes_of, key=lambda name: (bytes_of[name], name)) if bytes_of else "float32"
+    return _largest(bytes_of) or "float32"
+
+
+def _largest(amounts: Counter[str]) -> str:
+    """The name with the largest amount, the last in the alphabet of several; "" if there is none."""
+    return max(amounts, key=lambda name: (amounts[name], name), default="")
 
 
 def _engines(timeline: Timeline) -> dict[str, EngineUse]:

@@ -1,4 +1,4 @@
-"""Running a user's script: as ``python script.py`` would, with ``import nki`` meaning the simulator."""
+"""Run a user's script as ``python script.py`` would, with the simulator as ``nki``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import re
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.installing import install_briefly
@@ -30,12 +29,12 @@ _AT = re.compile(r"^  at (.+):(\d+) in (.+)$", re.MULTILINE)
 def environment(
     script: Path, arguments: Sequence[str], target: str | None, *, capacity: bool = True
 ) -> Iterator[list[Program]]:
-    """What a script finds around it: ``nki``, ``sys.argv``, its own folder on the path, the target.
+    """The environment of a script: ``nki``, ``sys.argv``, its own folder on the path, the target.
 
-    Yields the programs that do not fit the device, where they needn't (``capacity=False``).
+    Yields the programs that do not fit the device, if they needn't (``capacity=False``).
 
     Raises:
-        OptionError: if AWS's package is installed, which the script would run on.
+        OptionError: if AWS's package is installed, because the script would run on that.
     """
     argv, path, before = sys.argv, sys.path, os.environ.get(TARGET_VARIABLE)
     with install_briefly() as ours, nullcontext(list[Program]()) if capacity else without_capacity() as overflowed:
@@ -56,18 +55,13 @@ def environment(
                 os.environ.update({} if before is None else {TARGET_VARIABLE: before})
 
 
-def target_override() -> str | None:
-    """The target that the environment asks for."""
-    return os.environ.get(TARGET_VARIABLE) or None
-
-
 def run_main(script: Path) -> None:
-    """Run the script as ``__main__``; whatever it raises comes out, SystemExit too."""
+    """Run the script as ``__main__``; raise what it raises, SystemExit too."""
     runpy.run_path(str(script.resolve()), run_name="__main__")
 
 
 def import_module(script: Path, namespace: ModuleType) -> None:
-    """Run the script as a module of its own name, into ``namespace``: what it defined before it raised is there."""
+    """Run the script as a module of its own name, in ``namespace``; after an error, earlier definitions are there."""
     file = str(script.resolve())
     namespace.__file__ = file
     before = sys.modules.get(namespace.__name__)
@@ -82,14 +76,14 @@ def import_module(script: Path, namespace: ModuleType) -> None:
 
 
 def exit_code(error: SystemExit) -> tuple[int, str]:
-    """The exit code that Python gives a SystemExit, and what it prints."""
+    """The exit code that Python gives a SystemExit, and the text that it prints."""
     if error.code is None:
         return 0, ""
     return (error.code, "") if isinstance(error.code, int) else (1, str(error.code))
 
 
 def script_traceback(error: BaseException) -> str:
-    """The traceback as ``python script.py`` prints it, without the frames of trnrt around the script's."""
+    """The traceback that ``python script.py`` prints, without trnrt's own frames."""
     report = traceback.TracebackException.from_exception(error)
     _strip(report)
     return "".join(report.format()).rstrip()
@@ -104,10 +98,10 @@ def _strip(report: traceback.TracebackException | None) -> None:
 
 
 def place_of(error: BaseException) -> Source | None:
-    """The line of the user's code that an error is about: what its message says, else the innermost outside trnrt."""
-    told = _AT.findall(str(error))
-    if isinstance(error, KernelError) and told:
-        file, line, function = told[-1]
+    """The line of the user's code that an error is about: the one in its message, else the innermost outside trnrt."""
+    named = _AT.findall(str(error))
+    if isinstance(error, KernelError) and named:
+        file, line, function = named[-1]
         return Source(file, int(line), function)
     if isinstance(error, SyntaxError) and error.filename:
         return Source(error.filename, error.lineno or 1, "<module>")
@@ -116,7 +110,7 @@ def place_of(error: BaseException) -> Source | None:
 
 
 def with_code(error: KernelError) -> str:
-    """The error's message, with the line of the kernel that it is about."""
+    """The error's message with the line of the kernel that it is about."""
     message, place = str(error), place_of(error)
     if place is None:
         return message
@@ -124,10 +118,3 @@ def with_code(error: KernelError) -> str:
         message = f"{message}\n  at {place}"
     code = linecache.getline(place.file, place.line).strip()
     return f"{message}\n    {code}" if code else message
-
-
-def names_of_kernels(namespace: Mapping[str, Any]) -> list[str]:
-    """The kernels that a module defines."""
-    from trnrt.nki.sim.kernel import Kernel
-
-    return [name for name, value in namespace.items() if isinstance(value, Kernel)]

@@ -1,4 +1,4 @@
-"""The simulator beside AWS's package in one process: what a machine with a device needs to predict and to compare."""
+"""The simulator beside AWS's package in one process: a machine with a device needs both to predict and compare."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trnrt.nki.sim import isa, language
 _KERNELS = "trnrt.kernels"
 _OURS = {"nki": sim, "nisa": isa, "nl": language}
 _LOCK = RLock()
-# The kernels that were imported for the simulator, while AWS's have their names.
+# The kernels imported for the simulator, while AWS's have their names.
 _set_aside: dict[str, ModuleType] = {}
 
 
 @contextmanager
 def use_simulator() -> Iterator[None]:
-    """What is imported inside, ``trnrt.kernels`` too, gets the simulator from ``trnrt.nki``, whatever is installed.
+    """Modules imported inside, ``trnrt.kernels`` too, get the simulator from ``trnrt.nki``, whatever is installed.
 
-    A function keeps what its module was given, so kernels of both kinds live side by side.
+    A function keeps its module's imports, so kernels of both kinds can exist side by side.
     """
     seam = sys.modules["trnrt.nki"]
     if seam.nki is sim:
@@ -41,7 +41,7 @@ def use_simulator() -> Iterator[None]:
 
 
 def _exchange_kernels(modules: dict[str, ModuleType]) -> dict[str, ModuleType]:
-    """Put ``modules`` in the place of the kernels that are imported, which are returned."""
+    """Replace the imported kernels by ``modules``; return the replaced ones."""
     names = [name for name in sys.modules if name == _KERNELS or name.startswith(f"{_KERNELS}.")]
     taken = {name: sys.modules.pop(name) for name in names}
     sys.modules.update(modules)

@@ -1,7 +1,7 @@
-"""An engine's accumulator registers: one float32 a partition, on which its instructions reduce what they compute.
+"""An engine's accumulator registers: one float32 a partition, into which its instructions reduce their results.
 
-The scalar engine has a set and the vector engine has one; all accumulating instructions of an engine share it. Where
-the reference calls their state unknown (``idle`` on the vector engine) they become NaN.
+The scalar and the vector engine have a set each, shared by all of their accumulating instructions. If the reference
+calls their state unknown (``idle`` on the vector engine), they become NaN.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _REDUCES = (reduce_cmd.reduce, reduce_cmd.reset_reduce, reduce_cmd.load_reduce)
 
 
 def registers(instruction: Instruction, arrays: Arrays) -> Array:
-    """The registers of the partitions that the instruction works on, ``(P, 1)``."""
+    """The registers of the instruction's partitions, ``(P, 1)``."""
     return arrays(instruction["reduce_regs"])
 
 
 def preparation(
     instruction: Instruction, arrays: Arrays, op: Operator | None, init: Any = None
 ) -> Callable[[], None] | None:
-    """What ``reduce_cmd`` does to the registers before the instruction's results come in; None if nothing."""
+    """A call that prepares the registers for the results, as ``reduce_cmd`` says; None if it does nothing."""
     held, command = registers(instruction, arrays), instruction["reduce_cmd"]
     if command in _RESETS and op is not None:
         identity = op.identity
@@ -45,9 +45,9 @@ def preparation(
 def _accumulation(
     instruction: Instruction, arrays: Arrays, op: Operator | None, init: Any
 ) -> Callable[[Array], None] | None:
-    """A call that takes an instruction's results into the registers; None if it leaves them alone.
+    """A call that reduces an instruction's results into the registers; None if it leaves them alone.
 
-    The results of a partition are reduced, and the registers combined with that: the order of float32 sums is the
+    It reduces the results of a partition, then combines them with the register: the order of float32 sums is the
     simulator's own.
     """
     if instruction["reduce_regs"] is None:
@@ -67,7 +67,7 @@ def _accumulation(
 
 
 def _reading(instruction: Instruction, arrays: Arrays, negate: bool) -> Callable[[], None] | None:
-    """A call that copies the registers to ``reduce_res``; None without it."""
+    """A call that copies the registers to ``reduce_res``; None without that."""
     result = instruction["reduce_res"]
     if result is None:
         return None
@@ -78,9 +78,9 @@ def _reading(instruction: Instruction, arrays: Arrays, negate: bool) -> Callable
 def accumulating_writer(
     instruction: Instruction, arrays: Arrays, op: Operator | None, init: Any = None, negate: bool = False
 ) -> Callable[[Array], None]:
-    """A call that stores results in ``dst`` and takes them, before they are rounded, into the registers.
+    """A call that stores results in ``dst`` and reduces them, before rounding, into the registers.
 
-    ``reduce_res`` is written last, by an instruction of its own: one that lies in ``dst`` keeps the reduction.
+    ``reduce_res`` is written last, by an instruction of its own: if it is a part of ``dst``, it keeps the reduction.
     """
     dst = instruction["dst"]
     write = writer(dst, arrays(dst))

@@ -1,7 +1,7 @@
-"""Helpers with which instructions say their meaning on numpy arrays.
+"""Helpers for the meaning of instructions on numpy arrays.
 
-An instruction is bound once: its views become arrays, its meaning a call without arguments. Whatever can be
-decided then (shapes, rounding, whether a copy is needed) is not decided again at replay.
+An instruction is bound once: its views become arrays, its meaning a call without arguments. What can be decided then
+(shapes, rounding, copies) is not decided again at replay.
 """
 
 from __future__ import annotations
@@ -22,13 +22,21 @@ class Arrays(Protocol):
     """The memory that a program is bound to."""
 
     def __call__(self, view: View) -> Array:
-        """The numpy window on what holds the view."""
+        """The numpy window of the view."""
 
     def scratch(self, use: str, shape: tuple[int, ...]) -> Array:
-        """A float32 array that every instruction of this shape and use overwrites: nothing in it lasts."""
+        """A temporary float32 array, shared by all instructions with this shape and use."""
 
     def warn(self, instruction: Instruction, message: str) -> None:
         """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
+
+
+def view_array(view: View, held: Array) -> Array:
+    """The numpy window of a view on the flat array that holds its storage."""
+    size = held.itemsize
+    strides = tuple([stride * size for stride in view.strides])
+    # The constructor checks that the window lies within the array, and is several times faster than as_strided.
+    return np.ndarray(view.shape, held.dtype, held, view.offset * size, strides)
 
 
 def writer(view: View, array: Array) -> Callable[[Array], None]:
@@ -45,7 +53,7 @@ def writer(view: View, array: Array) -> Callable[[Array], None]:
 
 
 def copier(dst: View, src: View, arrays: Arrays) -> Callable[[], None]:
-    """``dst = src`` in the shape of dst: bit for bit where the dtypes are equal, else through float32."""
+    """``dst = src`` in the shape of dst: bit for bit if the dtypes are equal, else through float32."""
     target = arrays(dst)
     take = in_shape(arrays(src), target.shape)
     if dst.dtype == src.dtype or (exact(dst) and src.dtype.is_float):
@@ -59,19 +67,19 @@ def copier(dst: View, src: View, arrays: Arrays) -> Callable[[], None]:
 
 
 def constant(value: float, dtype: DType) -> Array:
-    """A number as a ``(1,)`` array of ``dtype``'s held values; integers do not pass through float32."""
+    """A number as a ``(1,)`` array, as ``dtype`` is held; integers do not pass through float32."""
     wide = np.asarray([value], np.float32 if dtype.is_float else np.float64)
     rounded = rounder(dtype)
     return wide if rounded is None else rounded(wide)
 
 
 def exact(view: View) -> bool:
-    """Whether float32 results can be computed straight into the view's array, with no rounding."""
+    """Whether float32 results can be computed directly into the view's array, without rounding."""
     return rounder(view.dtype) is None
 
 
 def within_range(instruction: Instruction, arrays: Arrays) -> Callable[[Array], Array] | None:
-    """The function of an activation, which warns of inputs outside of its valid range; None for one of two inputs."""
+    """The function of an activation, which warns of inputs outside of its valid range; None if it takes two inputs."""
     op: Operator = instruction["op"]
     function, valid = op.activation, op.valid
     if function is None or valid is None:
@@ -90,7 +98,7 @@ def within_range(instruction: Instruction, arrays: Arrays) -> Callable[[Array], 
 
 
 def in_shape(array: Array, shape: tuple[int, ...]) -> Callable[[], Array]:
-    """A function that gives ``array`` in ``shape``: a view where numpy can make one, else a copy at each call."""
+    """A function that returns ``array`` in ``shape``: a view if numpy can make one, else a copy at each call."""
     reshaped = array.reshape(shape)
     if np.may_share_memory(reshaped, array):
         return lambda: reshaped
@@ -98,7 +106,7 @@ def in_shape(array: Array, shape: tuple[int, ...]) -> Callable[[], Array]:
 
 
 def matrix(view: View, arrays: Arrays, use: str) -> Callable[[], Array]:
-    """A float tile as (partitions, free elements) for BLAS, through scratch where its strides do not allow a view."""
+    """A float tile as (partitions, free elements) for BLAS, copied to scratch if its strides do not allow a view."""
     array = arrays(view)
     rows = array.shape[0]
     flat = array.reshape(rows, -1)
@@ -115,7 +123,7 @@ def matrix(view: View, arrays: Arrays, use: str) -> Callable[[], Array]:
 
 
 def as_float32(array: Array) -> Array:
-    """What an engine computes with: integers are cast to float32 on the way in."""
+    """The array as an engine computes with it: integers are cast to float32."""
     return array if array.dtype == np.float32 else array.astype(np.float32)
 
 

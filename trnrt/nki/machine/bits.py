@@ -1,7 +1,7 @@
 """Bitvec operators: integers as bit patterns, without any conversion of their values.
 
-A pattern is the element's bits with zeros above them; the engine computes on 32 of them, and as many low bits as
-the destination has are kept. A shift by 32 or more leaves none.
+A pattern is the element's bits with zeros above them. The engine computes on 32 bits, and the destination keeps as many
+low bits as it has. A shift by 32 or more gives 0.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ def left_shift(bits: Array, places: Array) -> Array:
 
 
 def right_shift(bits: Array, places: Array) -> Array:
-    """Zeros come in from above: the engine has no arithmetic shift."""
+    """Shift zeros in from above: the engine has no arithmetic shift."""
     return np.where(places < _WIDTH, np.right_shift(bits, places & np.uint32(31)), np.uint32(0))

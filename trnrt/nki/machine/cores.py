@@ -1,8 +1,8 @@
-"""Two physical cores that run one kernel: each has its own program, SBUF and PSUM; shared HBM is one.
+"""Two physical cores that run one kernel: each has its own program, SBUF and PSUM; they share HBM.
 
-Between two meetings (``core_barrier``, ``sendrecv``) core 0 runs first, then core 1: the order is a policy, so that
-a kernel that forgets a barrier fails in the same way every time. The n-th meeting of one core is with the n-th of
-the other; where they do not fit, the cores would wait for ever, and that is an error before anything runs.
+Between two meetings (``core_barrier``, ``sendrecv``) core 0 always runs first, then core 1, so that a kernel that lacks
+a barrier fails in the same way every time. The n-th meeting of one core is with the n-th of the other. If these do not
+fit, the cores would wait for ever: that is an error before anything runs.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.execute import Executor, unwritten
+from trnrt.nki.machine.execute import Executor, unwritten_value
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Storage
 
 
 class CoreGroup:
-    """The programs of all cores, bound to arrays; looks like an Executor."""
+    """The programs of all cores, bound to arrays, with the interface of an Executor."""
 
     def __init__(self, programs: Sequence[Program], *, precise: bool = True) -> None:
         self.program = programs[0]
-        storages = [_in_shared_hbm(program) for program in programs]
+        storages = [[s for s in program.storages if s.buffer is MemoryRegion.shared_hbm] for program in programs]
         _check_shared(storages)
         _check_constants(programs, storages)
-        self._shared = [np.full(s.size, unwritten(s), s.dtype.array_dtype) for s in storages[0]]
+        shared = [np.full(s.size, unwritten_value(s), s.dtype.array_dtype) for s in storages[0]]
         self._cores = [
-            Executor(program, {s.index: held for s, held in zip(own, self._shared, strict=True)}, precise=precise)
+            Executor(program, {s.index: held for s, held in zip(own, shared, strict=True)}, precise=precise)
             for program, own in zip(programs, storages, strict=True)
         ]
         given = {s.index for s in self.program.inputs} | set(self.program.initial)
         self._blank = [
-            (h, unwritten(s)) for h, s in zip(self._shared, storages[0], strict=True) if s.index not in given
+            (h, unwritten_value(s)) for h, s in zip(shared, storages[0], strict=True) if s.index not in given
         ]
         _check_meetings([core.meetings for core in self._cores])
 
@@ -42,15 +42,15 @@ class CoreGroup:
         return sorted({position for core in self._cores for position in core.changes})
 
     def argument(self, position: int) -> Array:
-        """What a tensor argument, which all cores see, holds after a run."""
+        """The value of a tensor argument, which all cores share, after a run."""
         return self._cores[0].argument(position)
 
     def load(self, position: int, array: Array) -> None:
-        """Put ``array`` into the kernel's tensor argument number ``position``, which all cores see."""
+        """Set the kernel's tensor argument number ``position``, which all cores share."""
         self._cores[0].load(position, array)
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array]:
-        """Run all cores; the first one's results (they are in shared HBM)."""
+        """Run all cores; return the first one's results (they are in shared HBM)."""
         for position, array in enumerate(inputs):
             if array is not None:
                 self.load(position, array)
@@ -67,7 +67,7 @@ class CoreGroup:
         return self._cores[0].results()
 
     def _exchange(self, meeting: list[Instruction]) -> None:
-        """Every core receives what the one that it names sent; nothing happens at a barrier but the meeting."""
+        """Each core receives the tile of the core that it names; a barrier moves nothing."""
         if meeting[0].operation.name != "sendrecv":
             return
         sent = [core.window(at["src"]).copy() for core, at in zip(self._cores, meeting, strict=True)]
@@ -75,12 +75,8 @@ class CoreGroup:
             core.window(at["dst"])[...] = sent[at["recv_from_rank"]]
 
 
-def _in_shared_hbm(program: Program) -> list[Storage]:
-    return [storage for storage in program.storages if storage.buffer is MemoryRegion.shared_hbm]
-
-
 def _check_shared(storages: list[list[Storage]]) -> None:
-    """The n-th tensor in shared HBM is the same one on every core, and so has one shape and dtype."""
+    """The n-th tensor in shared HBM is the same on every core: check its shape and dtype."""
     first, *others = storages
     for core, own in enumerate(others, start=1):
         if [(s.shape, s.dtype) for s in own] != [(s.shape, s.dtype) for s in first]:
@@ -93,7 +89,7 @@ def _check_shared(storages: list[list[Storage]]) -> None:
 
 
 def _check_constants(programs: Sequence[Program], storages: list[list[Storage]]) -> None:
-    """Constants are shared, too, and must not differ."""
+    """Check that constants, which are shared, too, do not differ."""
     for same in zip(*storages, strict=True):
         first, *others = [program.initial.get(s.index) for program, s in zip(programs, same, strict=True)]
         for core, other in enumerate(others, start=1):
@@ -106,7 +102,7 @@ def _same_bytes(one: Array | None, other: Array | None) -> bool:
 
 
 def _check_meetings(meetings: list[list[Instruction]]) -> None:
-    """The n-th meeting of each core is of one kind, and in an exchange each receives from one that sends to it."""
+    """Check that the n-th meetings of all cores are of one kind, and that exchanges fit."""
     for number in range(max(len(of_core) for of_core in meetings)):
         present = [of_core[number] if number < len(of_core) else None for of_core in meetings]
         names = [at.operation.name if at is not None else "the end of the kernel" for at in present]

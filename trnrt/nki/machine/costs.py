@@ -1,12 +1,11 @@
-"""What an instruction costs: the cycles for which it keeps its engine's data path busy, in that engine's clock.
+"""The cost of an instruction: the cycles for which it keeps its engine's data path busy, in that engine's clock.
 
-A cost is a function (instruction, target) -> cycles; a declaration's ``cycles`` names one. Left out, as the timing
-model adds them: the latency from start to end, the least interval of two instructions, semaphores, and the loading of
-an activation function's table. DMA and the tensor engine have models of their own.
+A cost is a function (instruction, target) -> cycles; a declaration's ``cycles`` names one. The timing model adds the
+rest: the latency from start to end, the least interval of two instructions, semaphores, and the loading of an
+activation function's table. DMA and the tensor engine have their own models.
 
-``N`` is the number of elements a partition of the widest tile that streams through the engine; operands of one element
-a partition that are broadcast (``columns``) do not count. Sources, the first that says something being the one that
-holds:
+``N`` is the number of elements a partition of the widest tile that streams through the engine, without operands of one
+element a partition that are broadcast (``columns``). The sources, the first one that has a figure is used:
 
 - *measured*: the published figures of trnrt/calibration/measurements.json;
 - *2.26.1*: "Estimated instruction cost" of each function of nki.isa in the Neuron SDK documentation 2.26.1;
@@ -18,11 +17,11 @@ By kinship are: tensor_scalar_cumulative (tensor_scalar_reduce without its resul
 (tensor_copy_predicated), activate2 (activation), the loading and storing of random states (one element a cycle), rng on
 trn1 and trn2 (dropout), nc_n_gather (local_gather of single elements), and of the GpSimd engine tensor_copy,
 memset, tensor_scalar, tensor_tensor, rng, nonzero_with_count, sequence_bounds and tensor_partition_reduce (iota and
-affine_select). What those of the GpSimd engine take may be many times as much: they are programs.
+affine_select). Those of the GpSimd engine may be many times too small, as they are programs.
 
-The rates of copies, tensor_scalar and tensor_tensor fit one picture, which no source states: on trn1 the vector engine
-reads 4 bytes a cycle and partition, so two float32 inputs take two cycles an element and two of 16 bits one; from trn2
-on SBUF gives it 8, PSUM still 4.
+The rates of copies, tensor_scalar and tensor_tensor fit one explanation, which no source gives: on trn1 the vector
+engine reads 4 bytes a cycle and partition, so two float32 inputs take two cycles an element and two of 16 bits one;
+from trn2 on SBUF delivers 8, PSUM still 4.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _FAST_REDUCTIONS = (OPERATORS["add"], OPERATORS["maximum"])
 
 
 def _tiles(instruction: Instruction) -> list[View]:
-    """The tiles that stream through the engine: all operands but those that are broadcast."""
+    """The tiles that stream through the engine: all operands except broadcast ones."""
     columns = instruction.operation.columns
     if not columns:
         return [view for _, view in instruction.operands]
@@ -64,23 +63,15 @@ def _elements(tiles: list[View]) -> int:
     return max([tile.free_size for tile in tiles], default=1)
 
 
-def _step(tile: View) -> int:
-    """Elements from one element of a partition to the next: the innermost stride of a free dimension that has any."""
-    for dim in range(len(tile.shape) - 1, 0, -1):
-        if tile.shape[dim] != 1:
-            return tile.strides[dim]
-    return 1
-
-
 def _stride_cycles(instruction: Instruction, target: Target, tiles: list[View], cycles: float) -> float:
-    """``cycles``, longer where a tile's elements are far apart or where its address is known at run time only.
+    """``cycles``, longer if a tile's elements are far apart or if its address is known only at run time.
 
-    The longer stride counts once, whichever of the tiles have it: the slowest interface sets the pace. Sources:
-    trainium_inferentia2_arch, "Access pattern"; 2.26.1, tensor_copy_dynamic_src, for all instructions that take the
+    A wide stride counts once, however many tiles have it: the slowest interface sets the pace. Sources:
+    trainium_inferentia2_arch, "Access pattern"; 2.26.1, tensor_copy_dynamic_src, for all instructions that read the
     offset from a tile.
     """
     factor = target.timing.wide_stride_factor
-    if factor != 1 and any(abs(_step(tile)) * tile.dtype.itemsize > WIDE_STRIDE for tile in tiles):
+    if factor != 1 and any(abs(tile.step) * tile.dtype.itemsize > WIDE_STRIDE for tile in tiles):
         cycles *= factor
     if instruction.extra and any(tile.dynamic is not None and tile.dynamic.index_tile is not None for tile in tiles):
         return max(cycles, DYNAMIC_CYCLES)
@@ -96,7 +87,7 @@ def _all_of(tiles: list[View], dtypes: frozenset[str]) -> bool:
 
 
 def _contiguous(tiles: list[View]) -> bool:
-    return all(_step(tile) == 1 for tile in tiles)
+    return all(tile.step == 1 for tile in tiles)
 
 
 def no_own_cycles(instruction: Instruction, target: Target) -> float:
@@ -105,7 +96,7 @@ def no_own_cycles(instruction: Instruction, target: Target) -> float:
 
 
 def sequencer_only(instruction: Instruction, target: Target) -> float:
-    """0: an engine's sequencer does it, and the engine's data path stays free."""
+    """0: the engine's sequencer executes it, and the data path stays free."""
     return 0
 
 
@@ -129,7 +120,7 @@ def accumulating(instruction: Instruction, target: Target) -> float:
 
 
 def _result(instruction: Instruction, target: Target, cycles: float) -> float:
-    """What reading the accumulators into ``reduce_res`` adds to ``cycles``."""
+    """The cycles that reading the accumulators into ``reduce_res`` adds."""
     if instruction.args.get("reduce_res") is None:
         return 0
     timing = target.timing.scalar if instruction.engine is Engine.scalar else target.timing.vector
@@ -137,8 +128,8 @@ def _result(instruction: Instruction, target: Target, cycles: float) -> float:
 
 
 def fixed_cycles(instruction: Instruction, target: Target) -> float:
-    """The part of an instruction's cycles that does not grow with its elements: of a kernel of the GpSimd engine its
-    start, of an operand of one element a partition its read, and what reading the accumulators adds."""
+    """The part of an instruction's cycles that does not grow with its elements: the start of a kernel of the GpSimd
+    engine, the read of an operand of one element a partition, and the reading of the accumulators."""
     if instruction.engine is Engine.gpsimd:
         return GPSIMD_START
     cost = instruction.operation.cycles
@@ -232,7 +223,7 @@ def scalar_then_tensor(instruction: Instruction, target: Target) -> float:
 
 
 def selecting(instruction: Instruction, target: Target) -> float:
-    """2N; N where one of values and predicate is in PSUM, and where the values are a number; plus ``reduce_res``.
+    """2N; N if one of values and predicate is in PSUM, or if the values are a number; plus ``reduce_res``.
 
     2.26.1: tensor_copy_predicated, which says nothing of numbers: they leave one input. By kinship: select_reduce.
     """

@@ -21,8 +21,8 @@ Array = NDArray[Any]
 class DType(str):
     """A number format: ``itemsize`` in bytes on the device, ``numpy`` the same format on the host.
 
-    It is its name, as AWS's dtypes are strings: a config that holds one can be copied, pickled, written as JSON or
-    taken apart by ``dataclasses.asdict``. There is one object a name, so that ``is`` tells formats apart.
+    It is a string, as AWS's dtypes are: a config that holds one can be copied, pickled, written as JSON, or passed to
+    ``dataclasses.asdict``. Each name has one object, so formats can be compared with ``is``.
     """
 
     __slots__ = ("is_float", "itemsize", "numpy")
@@ -31,9 +31,9 @@ class DType(str):
     numpy: np.dtype[Any]
     is_float: bool
 
-    def __new__(cls, name: str, itemsize: int, numpy: np.dtype[Any], *, is_float: bool) -> DType:
-        dtype = super().__new__(cls, name)
-        dtype.itemsize, dtype.numpy, dtype.is_float = itemsize, numpy, is_float
+    def __new__(cls, name: str, numpy_dtype: Any) -> DType:
+        dtype, numpy = super().__new__(cls, name), np.dtype(numpy_dtype)
+        dtype.itemsize, dtype.numpy, dtype.is_float = numpy.itemsize, numpy, numpy.kind not in "iub"
         _BY_NAME[name] = dtype
         # numpy looks the name up: `np.zeros(4, nl.tfloat32)`. ml_dtypes registers its own names in the same place.
         np.sctypeDict.setdefault(name, numpy.type)
@@ -50,14 +50,14 @@ class DType(str):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The format on the host, under the name by which libraries other than numpy ask for it."""
+        """The format on the host, under the name that other libraries look for."""
         return self.numpy
 
     def __repr__(self) -> str:
         return str(self)
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        """Copying and unpickling give the one object of this name."""
+        """Copying and unpickling return the one object of this name."""
         return _by_name, (str(self),)
 
 
@@ -68,55 +68,28 @@ def _by_name(name: str) -> DType:
     return _BY_NAME[name]
 
 
-def _float(name: str, numpy_dtype: Any, itemsize: int | None = None) -> DType:
-    dtype = np.dtype(numpy_dtype)
-    return DType(name, itemsize or dtype.itemsize, dtype, is_float=True)
+float32 = DType("float32", np.float32)
+tfloat32 = DType("tfloat32", np.float32)  # the host has no such format: float32 with 10 mantissa bits
+bfloat16 = DType("bfloat16", ml_dtypes.bfloat16)
+float16 = DType("float16", np.float16)
+float8_e4m3 = DType("float8_e4m3", ml_dtypes.float8_e4m3)
+float8_e4m3fn = DType("float8_e4m3fn", ml_dtypes.float8_e4m3fn)
+float8_e5m2 = DType("float8_e5m2", ml_dtypes.float8_e5m2)
+int8 = DType("int8", np.int8)
+int16 = DType("int16", np.int16)
+int32 = DType("int32", np.int32)
+uint8 = DType("uint8", np.uint8)
+uint16 = DType("uint16", np.uint16)
+uint32 = DType("uint32", np.uint32)
+bool_ = DType("bool_", np.bool_)
 
-
-def _integer(name: str, numpy_dtype: Any) -> DType:
-    dtype = np.dtype(numpy_dtype)
-    return DType(name, dtype.itemsize, dtype, is_float=False)
-
-
-float32 = _float("float32", np.float32)
-tfloat32 = _float("tfloat32", np.float32)  # the host has no such format: float32 with 10 mantissa bits
-bfloat16 = _float("bfloat16", ml_dtypes.bfloat16)
-float16 = _float("float16", np.float16)
-float8_e4m3 = _float("float8_e4m3", ml_dtypes.float8_e4m3)
-float8_e4m3fn = _float("float8_e4m3fn", ml_dtypes.float8_e4m3fn)
-float8_e5m2 = _float("float8_e5m2", ml_dtypes.float8_e5m2)
-int8 = _integer("int8", np.int8)
-int16 = _integer("int16", np.int16)
-int32 = _integer("int32", np.int32)
-uint8 = _integer("uint8", np.uint8)
-uint16 = _integer("uint16", np.uint16)
-uint32 = _integer("uint32", np.uint32)
-bool_ = _integer("bool_", np.bool_)
-
-DTYPES: dict[str, DType] = {
-    d.name: d
-    for d in (
-        float32,
-        tfloat32,
-        bfloat16,
-        float16,
-        float8_e4m3,
-        float8_e4m3fn,
-        float8_e5m2,
-        int8,
-        int16,
-        int32,
-        uint8,
-        uint16,
-        uint32,
-        bool_,
-    )
-}
+DTYPES = dict(_BY_NAME)
+"""The formats that engines compute with, by name."""
 _OF_NUMPY = {d.numpy: d for d in reversed(DTYPES.values())}
 
 
 def as_dtype(value: Any) -> DType:
-    """The format that a DType, its name, or a numpy dtype means; TypeError for one the device has not."""
+    """The format of a DType, a name or a numpy dtype; TypeError if the device lacks it."""
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in _BY_NAME:
@@ -128,17 +101,10 @@ def as_dtype(value: Any) -> DType:
 
 
 def _round_tfloat32(values: Array) -> Array:
-    """Round to nearest even at the 10th mantissa bit; NaN and infinity stay what they are."""
+    """Round to nearest even at the 10th mantissa bit; keep NaN and infinity."""
     bits = values.view(np.uint32)
     rounded = (bits + (0x0FFF + ((bits >> 13) & 1))) & np.uint32(0xFFFFE000)
     return np.where(np.isfinite(values), rounded.view(np.float32), values)
-
-
-def _round_through(numpy_dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-    def round_values(values: Array) -> Array:
-        return values.astype(numpy_dtype).astype(np.float32)
-
-    return round_values
 
 
 def _to_integer(numpy_dtype: np.dtype[Any]) -> Callable[[Array], Array]:
@@ -157,7 +123,7 @@ _ROUNDS: ContextVar[bool] = ContextVar("rounds", default=True)
 
 @contextmanager
 def rounding(enabled: bool) -> Iterator[None]:
-    """What is bound in this context rounds floats to their formats, or (to tell rounding from a bug) does not."""
+    """Programs bound in this context round floats to their formats, or don't (to tell rounding errors from bugs)."""
     token = _ROUNDS.set(enabled)
     try:
         yield
@@ -166,7 +132,7 @@ def rounding(enabled: bool) -> Iterator[None]:
 
 
 def rounder(dtype: DType) -> Callable[[Array], Array] | None:
-    """The function that rounds float32 values to ``dtype``'s held values; None where nothing is to be done."""
+    """The function that rounds float32 values to ``dtype``, as held; None if they need no rounding."""
     if dtype is float32 or (dtype.is_float and not _ROUNDS.get()):
         return None
     if dtype is tfloat32:
@@ -174,5 +140,5 @@ def rounder(dtype: DType) -> Callable[[Array], Array] | None:
     if dtype is bool_:
         return lambda values: values != 0
     if dtype.is_float:
-        return _round_through(dtype.numpy)
+        return lambda values: values.astype(dtype.numpy).astype(np.float32)
     return _to_integer(dtype.numpy)

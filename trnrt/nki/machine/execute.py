@@ -1,8 +1,8 @@
 """The executor: a compiled program bound once to numpy arrays, then replayed for each input.
 
-Storages whose lives do not overlap share a host array, as tiles share SBUF. A storage that is not wholly
-written by its first write is filled with NaN first (integers with 4, as AWS's simulator reads them), because
-memory that nothing wrote must not look like a number, and what another tile or an earlier run left must not show.
+Storages whose lives do not overlap share a host array, as tiles share SBUF. A storage that its first write does not
+fill is filled with NaN first (integers with 4, as in AWS's simulator): unwritten memory must not look like a number,
+and must not show values of another tile or an earlier run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.nki.errors import KernelError, KernelWarning
+from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
 from trnrt.nki.machine.elision import elided_loads, source_view
 from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Source, Storage, View
@@ -27,14 +28,14 @@ Action = Callable[[], None]
 _SHARED = MemoryRegion.shared_hbm
 
 
-def unwritten(storage: Storage) -> float:
-    """What memory that nothing wrote reads as."""
+def unwritten_value(storage: Storage) -> float:
+    """The value of memory that nothing wrote."""
     return np.nan if storage.dtype.is_float else 4
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: tracing and binding make many objects, all of which last."""
+    """Pause garbage collection: tracing and binding make many objects, and all of them last."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -44,22 +45,17 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def view_array(view: View, held: Array) -> Array:
-    """The numpy window that a view means on the flat array that holds its storage."""
-    size = held.itemsize
-    strides = tuple([stride * size for stride in view.strides])
-    # The constructor checks that the window lies within the array, and is several times faster than as_strided.
-    return np.ndarray(view.shape, held.dtype, held, view.offset * size, strides)
-
-
 def to_host(array: Array, dtype: DType) -> Array:
-    """A held array as the numpy dtype a caller expects (bfloat16 through ml_dtypes); always a copy."""
+    """A held array in the numpy dtype that a caller expects (bfloat16 through ml_dtypes); always a copy."""
     return array.astype(dtype.numpy if dtype.is_float and array.dtype.kind not in "iub" else array.dtype)
 
 
 def from_host(array: Array, storage: Storage) -> Array:
-    """A caller's array as the storage holds it, flat. Floats of another width are rounded, a single number fits
-    where there is one element; KernelError if the shape or the kind of number is another."""
+    """A caller's array as the storage holds it, flat.
+
+    Floats of another width are rounded; a scalar fits a storage of one element. KernelError for another shape or kind
+    of number.
+    """
     try:
         given, dtype = as_dtype(array.dtype), storage.dtype
     except TypeError as error:
@@ -79,10 +75,10 @@ def warn_at(source: Source, message: str) -> None:
 
 
 class _Memory:
-    """The host arrays of a program's storages, its registers, and the scratch that its instructions share.
+    """The host arrays of a program's storages, its registers, and its instructions' shared scratch.
 
-    ``as_bytes``: storages that are held as the device's bytes (see ``staging``); ``sources``: tiles that are read
-    where they were loaded from (see ``elision``).
+    ``as_bytes``: storages held as the device's bytes (see ``staging``); ``sources``: tiles that are read from the
+    argument that they were loaded from (see ``elision``).
     """
 
     def __init__(self, as_bytes: set[int], sources: dict[int, View]) -> None:
@@ -91,7 +87,7 @@ class _Memory:
         self.sources = sources
         self._registers: dict[int, list[int]] = {}
         self._scratch: dict[tuple[str, tuple[int, ...]], Array] = {}
-        self._warned: set[tuple[str, Any, Source]] = set()
+        self.warned: set[tuple[str, Any, Source]] = set()
 
     def __call__(self, view: View) -> Array:
         if view.storage.index in self.sources:
@@ -102,33 +98,29 @@ class _Memory:
         return view_array(view, view_typed(held, view.dtype) if self.as_bytes else held)
 
     def hold(self, storage: Storage) -> Array:
-        """The flat array that holds a storage, made where there is none."""
+        """The flat array that holds a storage, made on first use."""
         if storage.index not in self.held:
             dtype = storage.dtype.numpy if storage.index in self.as_bytes else storage.dtype.array_dtype
-            array = np.full(storage.size, unwritten(storage), dtype)
+            array = np.full(storage.size, unwritten_value(storage), dtype)
             self.held[storage.index] = array.view(np.uint8) if storage.index in self.as_bytes else array
         return self.held[storage.index]
 
     def convert_input(self, storage: Storage, array: Array) -> Array:
-        """A caller's array as the storage is held."""
+        """A caller's array in the form that holds the storage."""
         held = from_host(array, storage)
         return held.astype(storage.dtype.numpy).view(np.uint8) if storage.index in self.as_bytes else held
 
     def register(self, register: Register) -> list[int]:
-        """The cell of a register; it holds one integer."""
+        """The one integer of a register, in a list."""
         return self._registers.setdefault(register.index, [0])
 
     def warn(self, instruction: Instruction, message: str) -> None:
         """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
         operation, source = instruction.operation.name, instruction.source
         known = operation, instruction.args.get("op"), source
-        if known not in self._warned:
-            self._warned.add(known)
+        if known not in self.warned:
+            self.warned.add(known)
             warn_at(source, f"{operation}: {message}")
-
-    def restart(self) -> None:
-        """A new run begins: what was warned of is warned of again."""
-        self._warned.clear()
 
     def scratch(self, use: str, shape: tuple[int, ...]) -> Array:
         known = self._scratch.get((use, shape))
@@ -140,11 +132,10 @@ class _Memory:
 class Executor:
     """A program with its arrays. ``run`` takes and returns numpy arrays, in the order of the kernel's arguments.
 
-    ``precise=False`` rounds nothing: tiles of any float format hold float32 numbers, and so do results.
-    An argument that was never given reads as memory that nothing wrote. ``shared`` are the arrays of storages that
-    another core holds; ``segments`` is what runs between two of ``meetings``, where cores wait for each other.
-    ``given`` are arguments by position that no run replaces (weights): they are read where they are, if that can be,
-    and must not change.
+    ``precise=False`` rounds nothing: tiles of any float format hold float32 numbers, and so do results. An argument
+    that was never given reads as unwritten memory. ``shared``: the arrays of storages that another core holds.
+    ``segments`` run between ``meetings``, where cores wait for each other. ``given``: arguments by position that no run
+    replaces (weights). They are read in place if possible, and must not change.
     """
 
     def __init__(
@@ -160,12 +151,12 @@ class Executor:
         self.segments: list[list[Action]] = []
         self.meetings: list[Instruction] = []
         as_bytes = byte_storages(program)
-        # What another core may write to is copied when the kernel says so.
+        # Another core may write to its source: copy it when the kernel does.
         self._memory = _Memory(as_bytes, elided_loads(program, as_bytes) if shared is None else {})
         self._memory.held.update(shared or {})
         self._stager = Stager(self._memory.hold, self._memory.register, self._memory.as_bytes)
         self._actions: list[Action] = []
-        copied = self._in_place(given or {})
+        copied = self._hold_given(given or {})
         for storage in program.inputs:
             self._memory.hold(storage)
         for position, array in copied.items():
@@ -178,10 +169,9 @@ class Executor:
             self._memory.hold(view.storage)
         self._outputs = [(self._memory(view), view.dtype) for view in program.outputs]
 
-    def _in_place(self, given: Mapping[int, Array]) -> dict[int, Array]:
-        """Hold arguments as they are; the ones that must be copied: what is held as bytes, or may be written to."""
-        program, copied = self.program, dict[int, Array]()
-        changed = {view.storage.index for instruction in program.instructions for view in instruction.writes()}
+    def _hold_given(self, given: Mapping[int, Array]) -> dict[int, Array]:
+        """Hold arguments in place; return those that must be copied, as they are held as bytes or may be written to."""
+        program, copied, changed = self.program, dict[int, Array](), self.program.writers()
         for position, array in given.items():
             storage = program.inputs[position]
             if storage.index in changed or storage.index in self._memory.as_bytes or storage.index in program.initial:
@@ -191,12 +181,12 @@ class Executor:
         return copied
 
     def load(self, position: int, array: Array) -> None:
-        """Put ``array`` into the kernel's tensor argument number ``position``; it stays until replaced."""
+        """Set the kernel's tensor argument number ``position``; it stays until replaced."""
         storage = self.program.inputs[position]
         np.copyto(self._memory.held[storage.index], self._memory.convert_input(storage, array))
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array]:
-        """Replay the program. ``None`` keeps the argument that was loaded before (weights, usually)."""
+        """Replay the program. ``None`` keeps the argument that was loaded before (usually weights)."""
         for position, array in enumerate(inputs):
             if array is not None:
                 self.load(position, array)
@@ -207,18 +197,18 @@ class Executor:
         return self.results()
 
     def restore(self) -> None:
-        """Begin a run: put back what the program starts with and a run has written over."""
-        self._memory.restart()
+        """Begin a run, with all warnings again: restore initial values that the last run has overwritten."""
+        self._memory.warned.clear()
         for held, given in self._restored:
             np.copyto(held, given)
 
     def run_segment(self, segment: int) -> None:
-        """Run what lies between two meetings."""
+        """Run the instructions between two meetings."""
         for action in self.segments[segment]:
             action()
 
     def results(self) -> list[Array]:
-        """What the kernel returns, as it stands in memory."""
+        """The tensors that the kernel returns, as they are in memory now."""
         return [to_host(array, dtype if self.precise else float32) for array, dtype in self._outputs]
 
     @cached_property
@@ -227,25 +217,19 @@ class Executor:
         return self.program.changes()
 
     def argument(self, position: int) -> Array:
-        """What a tensor argument holds after a run."""
+        """The value of a tensor argument after a run."""
         storage = self.program.inputs[position]
         array = view_typed(self._memory.hold(storage), storage.dtype).reshape(storage.shape)
         return to_host(array, storage.dtype if self.precise else float32)
 
-    def storage_array(self, storage: Storage) -> Array:
-        """The flat array that holds a storage."""
-        return self._memory.hold(storage)
-
     def window(self, view: View) -> Array:
-        """The window that a view means on its storage's array."""
+        """The window of a view on its storage's array."""
         return self._memory(view)
 
     def _initialise(self) -> None:
-        """What storages hold when the program starts; what the program writes is put back at each start."""
+        """Set the initial values of storages; those that the program overwrites are restored at each start."""
         program = self.program
-        if not program.initial:
-            return
-        written = {view.storage.index for instruction in program.instructions for view in instruction.writes()}
+        written = program.writers() if program.initial else {}
         for index, array in program.initial.items():
             storage = program.storages[index]
             held, given = self._memory.hold(storage), self._memory.convert_input(storage, array)
@@ -254,9 +238,9 @@ class Executor:
                 self._restored.append((held, given))
 
     def _bind(self) -> None:
-        """One action an instruction, plus a fill where a storage's first write leaves a part unwritten.
+        """Make one action an instruction, plus a fill if a storage's first write leaves a part unwritten.
 
-        The body of a device loop becomes one action of the code around it.
+        A device loop becomes one action of the code around it.
         """
         program, spans = self.program, self.program.lifetimes()
         beginning, ending = self._begin_and_end(spans)
@@ -289,7 +273,7 @@ class Executor:
     def _begin_and_end(
         self, spans: dict[int, tuple[int, int]]
     ) -> tuple[dict[int, list[Storage]], dict[int, list[Storage]]]:
-        """Which storages' lives begin and end at each instruction; shared HBM and what is returned never end."""
+        """The storages whose lives begin and end at each instruction; shared HBM and results never end."""
         storages, program = self.program.storages, self.program
         kept = {v.storage.index for v in program.outputs} | {s.index for s in storages if s.buffer is _SHARED}
         kept |= set(program.initial)
@@ -308,7 +292,7 @@ class Executor:
     ) -> None:
         """Give a storage an array when its life begins.
 
-        ``overwritten``: the first instruction writes every element, so that nothing can be read before.
+        ``overwritten``: its first instruction writes every element, so nothing can be read before.
         """
         memory = self._memory
         if storage.index not in memory.held:
@@ -317,19 +301,18 @@ class Executor:
                 memory.held[storage.index] = pool.pop()
             array = view_typed(memory.hold(storage), storage.dtype)
             if not overwritten:
-                self._actions.append(partial(array.fill, unwritten(storage)))
+                self._actions.append(partial(array.fill, unwritten_value(storage)))
 
 
 def _overwrites(instruction: Instruction, storage: Storage) -> bool:
     """Whether an instruction writes every element of a storage and reads none."""
-    for view in instruction.reads():
-        if view.storage is storage:
-            return False
+    if any(view.storage is storage for view in instruction.reads()):
+        return False
     return any(view.storage is storage and view.covers_storage() for view in instruction.writes())
 
 
 def _loop(loop: Loop, body: list[Action], register: Callable[[Register], list[int]]) -> Action:
-    """A device loop as one action. Bounds are read once, when it begins; a while loop's condition each time."""
+    """A device loop as one action. Bounds are read once, when it begins; a while loop's condition before each round."""
     if loop.condition is not None:
         condition = register(loop.condition)
 

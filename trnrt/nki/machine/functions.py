@@ -1,8 +1,8 @@
-"""The activation functions of the scalar engine: their numpy meaning on float32, and where it holds.
+"""The activation functions of the scalar engine: their numpy meaning on float32, and their valid inputs.
 
-The engine evaluates fitted polynomials; here stands what they are fitted to. Where the API reference limits the
-input range, the engine's results outside of it are invalid, and not documented: the simulator computes the function
-there, too, and warns. ``sin`` is the exception: what the engine extrapolates is documented, and computed.
+The engine evaluates fitted polynomials; these are the functions that they approximate. Outside of the input range that
+the API reference gives, the engine's results are invalid and not documented: the simulator computes the function and
+warns. ``sin`` is the exception: the engine's extrapolation is documented, and computed.
 """
 
 from __future__ import annotations
@@ -90,52 +90,59 @@ def prelu(x: Array, slope: Array) -> Array:
     return np.where(x > 0, x, slope * x)
 
 
-def _finite(limit: float, function: Function) -> Function:
-    """``function`` where its terms stay finite: beyond ``limit`` it has reached its limits in float32.
+def _saturate(least: float, most: float = np.inf) -> Callable[[Function], Function]:
+    """Clip the inputs of the decorated function to a range outside of which it is constant in float32.
 
-    The inputs are clipped to it from below, because infinity times 0 would be NaN; NaN stays NaN.
+    Otherwise its terms overflow, and infinity times 0 would be NaN. NaN stays NaN.
     """
-    least = np.float32(-limit)
-    return lambda x: function(np.maximum(x, least))
+    low, high = np.float32(least), np.float32(most)
 
+    def decorate(function: Function) -> Function:
+        if high == np.inf:
+            return lambda x: function(np.maximum(x, low))
+        return lambda x: function(np.clip(x, low, high))
 
-def _finite_derivative(limit: float, function: Function) -> Function:
-    """The same for a derivative, which is constant at both ends."""
-    most = np.float32(limit)
-    return lambda x: function(np.clip(x, -most, most))
+    return decorate
 
 
 def _normal_cdf(x: Array) -> Array:
     return _HALF * (_ONE + erf(x * _SQRT_HALF))
 
 
-def _gelu(x: Array) -> Array:
+@_saturate(-20)
+def gelu(x: Array) -> Array:
     return x * _normal_cdf(x)
 
 
-def _gelu_dx(x: Array) -> Array:
+@_saturate(-20, 20)
+def gelu_dx(x: Array) -> Array:
     return _normal_cdf(x) + x * _INVERSE_SQRT_2PI * np.exp(-_HALF * x * x)
 
 
-def _gelu_tanh(x: Array) -> Array:
+@_saturate(-20)
+def gelu_apprx_tanh(x: Array) -> Array:
     value: Array = _HALF * x * (_ONE + np.tanh(_SQRT_2_OVER_PI * (x + _TANH_CUBIC * x * x * x)))
     return value
 
 
-def _gelu_sigmoid(x: Array) -> Array:
+@_saturate(-70)
+def gelu_apprx_sigmoid(x: Array) -> Array:
     return x * sigmoid(_SIGMOID_SLOPE * x)
 
 
-def _gelu_sigmoid_dx(x: Array) -> Array:
+@_saturate(-70, 70)
+def gelu_apprx_sigmoid_dx(x: Array) -> Array:
     gate = sigmoid(_SIGMOID_SLOPE * x)
     return gate + _SIGMOID_SLOPE * x * gate * (_ONE - gate)
 
 
-def _silu(x: Array) -> Array:
+@_saturate(-110)
+def silu(x: Array) -> Array:
     return x * sigmoid(x)
 
 
-def _silu_dx(x: Array) -> Array:
+@_saturate(-110, 110)
+def silu_dx(x: Array) -> Array:
     gate = sigmoid(x)
     return gate + x * gate * (_ONE - gate)
 
@@ -144,18 +151,9 @@ def softplus(x: Array) -> Array:
     return np.maximum(x, np.float32(0)) + np.log1p(np.exp(-np.abs(x)))
 
 
-def _mish(x: Array) -> Array:
+@_saturate(-110)
+def mish(x: Array) -> Array:
     return x * np.tanh(softplus(x))
-
-
-gelu = _finite(20, _gelu)
-gelu_dx = _finite_derivative(20, _gelu_dx)
-gelu_apprx_tanh = _finite(20, _gelu_tanh)
-gelu_apprx_sigmoid = _finite(70, _gelu_sigmoid)
-gelu_apprx_sigmoid_dx = _finite_derivative(70, _gelu_sigmoid_dx)
-silu = _finite(110, _silu)
-silu_dx = _finite_derivative(110, _silu_dx)
-mish = _finite(110, _mish)
 
 
 def rsqrt(x: Array) -> Array:
@@ -163,7 +161,7 @@ def rsqrt(x: Array) -> Array:
 
 
 def sin(x: Array) -> Array:
-    """The sine within [-pi, pi]; beyond, the engine follows the cubic of its last piece, about pi: 27.65 at 9."""
+    """The sine within [-pi, pi]; beyond it, the engine extrapolates the cubic of its last piece: 27.65 at 9."""
     end = np.float32(pi)
     beyond = x - np.copysign(end, x)
     extended = beyond * (beyond * beyond * np.float32(1 / 6) - _ONE)
@@ -172,9 +170,9 @@ def sin(x: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The inputs for which a function of the scalar engine is valid, both ends included; of |x| with ``magnitude``.
+    """The valid inputs of a function of the scalar engine, both ends included; of |x| with ``magnitude``.
 
-    ``beyond`` says what the results outside of it are, here and on the device.
+    ``beyond`` describes the results outside of it, here and on the device.
     """
 
     least: float
@@ -187,7 +185,7 @@ class Range:
         return self.shown
 
     def outliers(self, x: Array) -> Array | None:
-        """The inputs that are outside; None if there are none. NaN counts as inside: its result is NaN as well."""
+        """The inputs outside of the range; None if there are none. NaN counts as inside: its result is NaN, too."""
         size = np.abs(x) if self.magnitude else x
         least, most = np.float32(self.least), np.float32(self.most)
         if size.min() >= least and size.max() <= most:

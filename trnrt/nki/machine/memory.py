@@ -1,14 +1,14 @@
-"""Where tiles live: each SBUF and PSUM storage gets an address for the span of the program that touches it.
+"""Memory allocation: each SBUF and PSUM storage gets an address for as long as instructions touch it.
 
 Policy (AWS's compiler is free here; this is ours, in one place):
 - a tile lives from the first to the last instruction that touches it, in program order;
 - it takes its bytes in all 128 partitions, unless the kernel gave it an address;
-- in SBUF the tiles of one allocation rotate over several places (``rotation.py``) where there is room, and the kernel
+- in SBUF the tiles of one allocation rotate over several places (``rotation.py``) if there is room and the kernel
   gives no addresses itself;
-- else tiles are placed in the order of their first use, at the lowest address that is free for their whole life;
+- otherwise tiles are placed in the order of their first use, at the lowest address that is free for their whole life;
 - in PSUM the search starts at the bank after the last one given, so that consecutive tiles use different banks;
   a tile of at most one bank lies in one, a larger one starts at one;
-- where that leaves gaps too small for a tile, the memory is packed anew, largest tiles first.
+- if that leaves gaps that are too small for a tile, the memory is packed again, largest tiles first.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import numpy as np
 
 from trnrt.nki.errors import KernelMemoryError
 from trnrt.nki.machine.program import MemoryRegion, MemoryUse, Program, Storage
-from trnrt.nki.machine.rotation import ALIGNMENT, rotate
+from trnrt.nki.machine.rotation import ALIGNMENT, most_at_once, rotate
 from trnrt.nki.machine.rules.allocation import capacity
-from trnrt.nki.machine.targets import Target
 
 _LISTED = 20
 _UNLIMITED = 1 << 40
@@ -42,8 +41,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A memory's size and how tiles are aligned in it; ``bank`` is None where there are none,
-    ``places`` how many times what they need the tiles of a loop may take."""
+    """A memory's size and alignment. ``bank``: bytes of a bank, None without banks. ``places``: see ``Timing``."""
 
     region: MemoryRegion
     capacity: int
@@ -60,7 +58,7 @@ class _Layout:
 
 @dataclass(slots=True)
 class _Space:
-    """One memory while the program is walked, in the order of first uses."""
+    """The state of one memory while tiles are placed in the order of their first uses."""
 
     layout: _Layout
     spans: dict[int, Span]
@@ -74,7 +72,7 @@ class _Space:
     peak: int = 0
 
     def expire(self, position: int) -> None:
-        """Free what no instruction from ``position`` on touches."""
+        """Free tiles that no instruction from ``position`` on touches."""
         while self.placed and self.placed[0][0] < position:
             _, start, end, tile = heappop(self.placed)
             self.held -= tile.partition_bytes
@@ -82,14 +80,14 @@ class _Space:
         self.alive_pinned = [tile for tile in self.alive_pinned if self.spans[tile.index][1] >= position]
 
     def pin(self, tile: Storage) -> None:
-        """Take a tile at the address that the kernel gave it."""
+        """Place a tile at the address that the kernel gave it."""
         _check_overlap(tile, self.alive_pinned)
         self.alive_pinned.append(tile)
         self.next_pinned += 1
         self._note_peak()
 
     def place(self, tile: Storage, *, keep: bool = False) -> bool:
-        """Give a tile an address (with ``keep``: the one it has); False where no gap holds it."""
+        """Give a tile an address (``keep``: the one that it has); return False if no gap is large enough."""
         size = _aligned_bytes(tile)
         start = tile.address[1] if keep and tile.address is not None else self._find(tile, size)
         if start is None:
@@ -150,17 +148,18 @@ class _Space:
 
 
 def allocate(program: Program, *, limited: bool = True) -> MemoryUse:
-    """Give every on-chip storage of the program an address; without ``limited``, as far past a memory's end as need be.
+    """Give every on-chip storage of the program an address; without ``limited``, also past a memory's end.
 
-    Raises KernelMemoryError where tiles do not fit or two live tiles share bytes; the error lists the tiles
-    alive at that point, largest first, with their sizes and source lines.
+    Raises KernelMemoryError if tiles do not fit or two live tiles share bytes; the error lists the tiles alive at that
+    point, largest first, with their sizes and source lines.
     """
     spans = program.lifetimes()
     peaks, overflowed = {}, list[MemoryRegion]()
     for region in (MemoryRegion.sbuf, MemoryRegion.psum):
         tiles = [s for s in program.storages if s.buffer is region and s.index in spans]
         tiles.sort(key=lambda tile: (spans[tile.index], tile.index))
-        layout = _layout(region, program.target)
+        bank = program.target.psum_bank_bytes if region is MemoryRegion.psum else None
+        layout = _Layout(region, capacity(region, program.target), bank, program.target.timing.places)
         try:
             peaks[region] = _place_tiles(tiles, spans, layout)
         except KernelMemoryError:
@@ -172,54 +171,30 @@ def allocate(program: Program, *, limited: bool = True) -> MemoryUse:
 
 
 def overflow_notes(program: Program) -> list[str]:
-    """What an unlimited program needs more than its target has, a sentence for each memory."""
+    """A sentence for each memory that is too small for an unlimited program."""
     use = program.memory
     if use is None:
         return []
-    peaks = {MemoryRegion.sbuf: use.sbuf_peak_bytes, MemoryRegion.psum: use.psum_peak_bytes}
     return [
-        f"{program.kernel} does not fit {program.target.name}: its tiles need {peaks[region]:,} bytes a partition of "
-        f"{region.value.upper()} at once, and {capacity(region, program.target):,} are usable; what is predicted or "
-        "computed here leaves out the spills to HBM that the device would need"
+        f"{program.kernel} does not fit {program.target.name}: its tiles need {use.peak_bytes(region):,} bytes a "
+        f"partition of {region.value.upper()} at once, and {capacity(region, program.target):,} are usable; what is "
+        "predicted or computed here leaves out the spills to HBM that the device would need"
         for region in use.overflowed
     ]
 
 
 def _place_tiles(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> int:
-    """Give the tiles of one memory their addresses; the peak bytes a partition."""
-    rotated = layout.bank is None and _try_rotation(tiles, spans, layout)
-    return _most_held(tiles, spans) if rotated else _walk(tiles, spans, layout)
-
-
-def _try_rotation(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
-    """Whether the tiles have addresses that rotate: not where a kernel gives some itself, or there is no room."""
-    return not any(tile.pinned for tile in tiles) and rotate(tiles, spans, layout.capacity, layout.places)
-
-
-def _most_held(tiles: list[Storage], spans: dict[int, Span]) -> int:
-    """The most bytes a partition that tiles hold at once."""
-    alive: list[Span] = []  # heap: last use, bytes
-    held = most = 0
-    for tile in tiles:
-        first, last = spans[tile.index]
-        while alive and alive[0][0] < first:
-            held -= heappop(alive)[1]
-        size = tile.partition_bytes
-        heappush(alive, (last, size))
-        held += size
-        most = max(most, held)
-    return most
-
-
-def _layout(region: MemoryRegion, target: Target) -> _Layout:
-    bank = target.psum_bank_bytes if region is MemoryRegion.psum else None
-    return _Layout(region, capacity(region, target), bank, target.timing.places)
+    """Give the tiles of one memory their addresses; return the peak bytes a partition."""
+    rotates = layout.bank is None and not any(tile.pinned for tile in tiles)
+    if rotates and rotate(tiles, spans, layout.capacity, layout.places):
+        return most_at_once(tiles, spans, lambda tile: tile.partition_bytes)
+    return _walk(tiles, spans, layout)
 
 
 def _walk(tiles: list[Storage], spans: dict[int, Span], layout: _Layout, *, packed: bool = False) -> int:
-    """Place ``tiles``, which come in the order of their first use; the peak bytes a partition.
+    """Place ``tiles``, which come in the order of their first use; return the peak bytes a partition.
 
-    ``packed``: they have been placed, and only the fixed addresses are to be checked against each other.
+    ``packed``: they have addresses already; only check the fixed ones against each other.
     """
     space = _Space(layout, spans, [tile for tile in tiles if tile.pinned], [(0, layout.capacity)])
     for tile in tiles:
@@ -234,7 +209,7 @@ def _walk(tiles: list[Storage], spans: dict[int, Span], layout: _Layout, *, pack
 
 
 def _pack(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> bool:
-    """Place all tiles anew, largest first, each at the lowest address that is free for its whole life."""
+    """Place all tiles again, largest first, each at the lowest address that is free for its whole life."""
     order = sorted(tiles, key=lambda tile: (not tile.pinned, -tile.partition_bytes, spans[tile.index]))
     taken = np.zeros((len(tiles), 4), np.int64)  # first use, last use, start, end
     for count, tile in enumerate(order):
@@ -274,11 +249,8 @@ def _union(tiles: list[Storage]) -> list[Span]:
 def _check_overlap(tile: Storage, alive: list[Storage]) -> None:
     """Two live tiles whose addresses the kernel gave must not share bytes."""
     for other in alive:
-        assert tile.address is not None and other.address is not None
-        (partition, start), (other_partition, other_start) = tile.address, other.address
-        shared = max(start, other_start), min(start + tile.partition_bytes, other_start + other.partition_bytes)
-        beside = partition >= other_partition + other.shape[0] or other_partition >= partition + tile.shape[0]
-        if shared[0] < shared[1] and not beside:
+        shared = tile.overlap(other)
+        if shared is not None:
             raise KernelMemoryError(
                 f"two live tiles share {tile.buffer.value.upper()} bytes {shared[0]} to {shared[1]} of a partition:\n"
                 f"  {other} at address {other.address}\n  {tile} at address {tile.address}\n"

@@ -11,7 +11,7 @@ class _Mode(Enum):
 
 
 class reduce_cmd(_Mode):  # noqa: N801 - NKI's name
-    """What an instruction does with its engine's accumulator registers."""
+    """How an instruction uses its engine's accumulator registers."""
 
     idle = 0
     reset = 1
@@ -21,7 +21,7 @@ class reduce_cmd(_Mode):  # noqa: N801 - NKI's name
 
 
 class dge_mode(_Mode):  # noqa: N801 - NKI's name
-    """Who makes a DMA's descriptors: the compiler's choice, the GpSimd engine, a hardware block, the host."""
+    """The maker of a DMA's descriptors: the compiler's choice, the GpSimd engine, a hardware block, the host."""
 
     unknown = 0
     swdge = 1
@@ -30,7 +30,7 @@ class dge_mode(_Mode):  # noqa: N801 - NKI's name
 
 
 class oob_mode(_Mode):  # noqa: N801 - NKI's name
-    """What an index out of bounds does at run time."""
+    """The effect of an index out of bounds at run time."""
 
     error = 0
     skip = 1
@@ -61,7 +61,7 @@ class nc_version(IntEnum):  # noqa: N801 - NKI's name
 def add_generation(number: int) -> None:
     """Make ``nc_version(number)`` and its name valid, for a target of a generation that NKI's own list lacks.
 
-    The list itself, which iteration gives, stays NKI's.
+    Iteration still gives NKI's own list.
     """
     known, name = nc_version._value2member_map_, f"gen{number}"
     if number not in known:
@@ -72,7 +72,7 @@ def add_generation(number: int) -> None:
 
 
 def as_dge_mode(mode: object) -> object:
-    """The mode that its number means, anything else as it is: nki-library 0.6 still passes 3 for ``none``."""
+    """The mode of a number, anything else unchanged: nki-library 0.6 still passes 3 for ``none``."""
     if type(mode) is not int:
         return mode
     return next((member for member in dge_mode if member.value == mode), mode)

@@ -22,8 +22,8 @@ class Operator:
 
     ``binary`` is its meaning on two float32 arrays (vector-engine ALU), ``unary`` on one; with ``bitvec`` on the
     unsigned 32-bit patterns of integers instead. ``activation`` is the scalar engine's function, ``parametric`` one
-    of (x, parameter); None where that use does not exist. ``valid``: the inputs for which the scalar engine computes
-    it, where the reference limits them.
+    of (x, parameter); None if there is no such use. ``valid``: the inputs for which the scalar engine computes it, if
+    the reference limits them.
     ``reduces``: it is legal as a reduction; ``comparison``: its result is 1.0 or 0.0; ``identity``: what accumulator
     registers are reset to; ``since``: the first NeuronCore generation whose ALU has it.
     """
@@ -40,18 +40,15 @@ class Operator:
     since: int = 2
     valid: functions.Range | None = None
 
-    def __post_init__(self) -> None:
-        _BY_NAME.setdefault(self.name, self)
-
     def __repr__(self) -> str:
         return f"nl.{self.name}"
 
     def __reduce__(self) -> tuple[Callable[[str], Operator], tuple[str]]:
-        """Copying and unpickling give the one object of this name: rules and meanings look it up."""
+        """Copying and unpickling return the one object of this name: rules and meanings look it up."""
         return _by_name, (self.name,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """``nl.add(x, y)``: what a call means is said by the language (see ``on_call``)."""
+        """``nl.add(x, y)``: the language defines what a call does (see ``on_call``)."""
         return _CALLED[-1](self, *args, **kwargs)
 
     @property
@@ -65,11 +62,9 @@ class Operator:
 # A kernel's config may hold operators; `dataclasses.asdict` of it must not take them apart.
 del Operator.__dataclass_fields__
 
-_BY_NAME: dict[str, Operator] = {}
-
 
 def _by_name(name: str) -> Operator:
-    return _BY_NAME[name]
+    return OPERATORS[name]
 
 
 _CALLED: list[Callable[..., Any]] = []
@@ -81,7 +76,7 @@ def on_call(function: Callable[..., Any]) -> None:
 
 
 def _abs_max(a: Array, b: Array) -> Array:
-    """The one of greater magnitude, with its sign; ``b`` if they are equal."""
+    """The one of greater magnitude, with its sign; ``b`` if both are equal."""
     return np.where(np.abs(a) > np.abs(b), a, b)
 
 
@@ -89,16 +84,15 @@ def _abs_min(a: Array, b: Array) -> Array:
     return np.where(np.abs(a) < np.abs(b), a, b)
 
 
-_BITVEC: tuple[Operator, ...] = (
+_OPERATORS = (
+    # Bit patterns.
     Operator("invert", unary=np.invert, bitvec=True),
     Operator("bitwise_and", binary=np.bitwise_and, bitvec=True, reduces=True),
     Operator("bitwise_or", binary=np.bitwise_or, bitvec=True, reduces=True),
     Operator("bitwise_xor", binary=np.bitwise_xor, bitvec=True, reduces=True),
     Operator("left_shift", binary=bits.left_shift, bitvec=True),
     Operator("right_shift", binary=bits.right_shift, bitvec=True),
-)
-
-_ARITHMETIC: tuple[Operator, ...] = (
+    # Arithmetic and comparisons.
     Operator("add", binary=np.add, reduces=True, identity=0.0),
     Operator("subtract", binary=np.subtract, reduces=True, identity=0.0),
     Operator("multiply", binary=np.multiply, reduces=True, identity=1.0),
@@ -116,18 +110,14 @@ _ARITHMETIC: tuple[Operator, ...] = (
     Operator("power", binary=np.power),
     Operator("abs_max", binary=_abs_max, identity=0.0, since=4),
     Operator("abs_min", binary=_abs_min, identity=np.inf, since=4),
-)
-
-_UNARY: tuple[Operator, ...] = (
+    # Of one input, on the vector engine and mostly on the scalar engine too.
     Operator("abs", unary=np.abs, activation=np.abs),
     Operator("square", unary=np.square, activation=np.square, since=4),
     Operator("relu", unary=functions.relu, activation=functions.relu, since=4),
     Operator("rsqrt", unary=functions.rsqrt, activation=functions.rsqrt, valid=functions.RSQRT_RANGE),
     Operator("reciprocal", unary=np.reciprocal, activation=np.reciprocal, valid=functions.RECIPROCAL_RANGE),
     Operator("bypass", unary=np.positive),
-)
-
-_ACTIVATIONS: tuple[Operator, ...] = (
+    # Of the scalar engine alone.
     Operator("copy", activation=np.positive),
     Operator("sigmoid", activation=functions.sigmoid),
     Operator("prelu", parametric=functions.prelu),
@@ -149,14 +139,11 @@ _ACTIVATIONS: tuple[Operator, ...] = (
     Operator("arctan", activation=np.arctan, valid=functions.ARCTAN_RANGE),
     Operator("sqrt", activation=np.sqrt, valid=functions.SQRT_RANGE),
     Operator("sign", activation=np.sign),
+    # Of tensor_partition_reduce alone.
+    Operator("average"),
 )
-
-# Only tensor_partition_reduce takes it.
-AVERAGE = Operator("average")
-
-OPERATORS: dict[str, Operator] = {
-    operator.name: operator for operator in (*_BITVEC, *_ARITHMETIC, *_UNARY, *_ACTIVATIONS, AVERAGE)
-}
+OPERATORS = {operator.name: operator for operator in _OPERATORS}
+AVERAGE = OPERATORS["average"]
 
 
 def binary_function(operator: Operator, reverse: bool = False) -> Callable[[Any, Any], Array]:
@@ -175,11 +162,10 @@ def binary_function(operator: Operator, reverse: bool = False) -> Callable[[Any,
 def reduction(operator: Operator) -> Callable[[Array], Array]:
     """The operator over the last axis, from the first element on; comparisons give 1.0 or 0.0."""
     binary = operator.binary
-    if operator.comparison and isinstance(binary, np.ufunc):
-        logical = binary
-        return lambda values: logical.reduce(values, axis=-1).astype(np.float32)
     if isinstance(binary, np.ufunc):
         ufunc = binary
+        if operator.comparison:
+            return lambda values: ufunc.reduce(values, axis=-1).astype(np.float32)
         return lambda values: ufunc.reduce(values, axis=-1)
     assert binary in (_abs_max, _abs_min)
     find = np.argmax if binary is _abs_max else np.argmin

@@ -1,4 +1,4 @@
-"""The numbers of the timing model, read from a target's data file, which gives each one's source."""
+"""The numbers of the timing model. They come from a target's data file, which gives the source of each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class EngineTiming:
     """A compute engine's pipeline.
 
     An instruction of ``c`` cycles ends ``latency_ns`` plus its cycles after its start; the next one that does not
-    depend on it may start after ``max(c, interval_cycles)``. ``signal_ns`` from an end to the semaphore that tells of
-    it, ``wait_ns`` from the semaphore to the start of what waited.
+    depend on it may start after ``max(c, interval_cycles)``. ``signal_ns``: from an end to its semaphore. ``wait_ns``:
+    from the semaphore to the start of the instruction that waited; ``second_wait_ns`` for each further semaphore.
     """
 
     clock_ghz: float
@@ -28,16 +28,16 @@ class EngineTiming:
 
 @dataclass(frozen=True, slots=True)
 class TensorTiming:
-    """The tensor engine: weights are loaded (``load``), then columns stream through (``multiply``).
+    """The tensor engine: it loads weights, then streams columns through them.
 
-    ``latency_ns`` is from a multiplication's start to its first column in PSUM; ``gap_ns`` what separates two passes at
-    full clock; ``load_latency_ns`` a weight load that nothing hides, ``load_interval_cycles`` what it keeps the engine
-    from starting the next one at least. Float32 weights whose columns are more than ``hidden_stride_bytes`` apart are
-    loaded after the product before, not during it, 128 columns in ``strided_load_ns``.
+    ``latency_ns``: from a multiplication's start to its first column in PSUM. ``gap_ns``: between two passes at full
+    clock. ``load_latency_ns``: a weight load that no product hides; ``load_interval_cycles``: the least time between
+    two loads. Float32 weights whose columns are more than ``hidden_stride_bytes`` apart are loaded after the previous
+    product, not during it, 128 columns in ``strided_load_ns``.
 
-    ``ramp_window_ns``: the clock's rate is looked at once in each such window; it is halved while the last window was
-    busy for less than ``ramp_share`` (0: it never is), and every instruction then takes ``slow_latency_ns`` more. The
-    windows have a grid of their own: the first product comes when ``ramp_offset`` of one is over.
+    The clock's rate changes at the edges of windows of ``ramp_window_ns``. It is halved after a window that was busy
+    for less than ``ramp_share`` (0: never), and every instruction then takes ``slow_latency_ns`` more. The first
+    product starts when ``ramp_offset`` of a window is over.
     """
 
     clock_ghz: float
@@ -65,19 +65,18 @@ class TensorTiming:
 
 @dataclass(frozen=True, slots=True)
 class DmaTiming:
-    """The DMA engines and who starts them. ``*_hardware``, ``*_software`` and ``*_static`` are where descriptors come
-    from: ``trigger`` keeps the issuing engine from issuing anything else, ``start`` is from the trigger to the first
-    data; ``load_start_ns`` is what that takes longer for a load whose descriptors the device makes.
+    """The DMA engines, and how transfers start. ``*_hardware``, ``*_software`` and ``*_static`` say where descriptors
+    come from: ``trigger`` blocks the issuing engine, ``start`` is from the trigger to the first data. A load whose
+    descriptors the device makes takes ``load_start_ns`` longer to start.
 
-    With software descriptors ``prepare_software_ns`` go by before the trigger, and gpsimd is occupied for
-    ``trigger_software_ns`` where all SBUF partitions take part, and ``row_software_ns`` less for each that does not.
-    The last of the engines that carry a transfer begins ``load_skew_ns`` or ``store_skew_ns`` after the first,
-    ``static_skew_ns`` with static descriptors.
+    Software descriptors take ``prepare_software_ns`` before the trigger. They occupy gpsimd for ``trigger_software_ns``
+    with all SBUF partitions, and ``row_software_ns`` less for each partition that takes no part. The last engine of a
+    transfer begins ``load_skew_ns`` or ``store_skew_ns`` after the first, ``static_skew_ns`` with static descriptors.
 
-    A packet of contiguous bytes takes ``packet_ns`` plus its bytes over ``engine_gbps``; all engines together move no
-    more than ``total_gbps``. ``read_ns``: what a transfer out of HBM takes longer, whatever its size.
-    ``completion_ns``: from the last packet to the semaphore. ``hbm_gbps`` is a core's part of the device's bandwidth,
-    ``hbm_stack_gbps`` what one of the HBM stacks has.
+    A packet of contiguous bytes takes ``packet_ns`` plus its bytes over ``engine_gbps``; all engines together move at
+    most ``total_gbps``. ``read_ns``: the extra time of a transfer out of HBM, whatever its size. ``completion_ns``:
+    from the last packet to the semaphore. ``hbm_gbps``: a core's part of the device's bandwidth; ``hbm_stack_gbps``:
+    the bandwidth of one HBM stack.
     """
 
     engines: int
@@ -107,9 +106,9 @@ class DmaTiming:
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """Numbers that may be others: ``least`` and ``most`` are (name, value) pairs, those with which a kernel takes the
-    least and the most time. ``cause`` says in a few words what they are of, ``source`` where the interval comes from,
-    ``pin`` what to write in a kernel so that it doesn't matter, "" where nothing does.
+    """Uncertain numbers: ``least`` and ``most`` are (name, value) pairs with which a kernel takes the least and the
+    most time. ``cause`` names them in a few words, ``source`` says where the interval comes from, ``pin`` what to
+    write in a kernel so that they don't matter ("": nothing helps).
     """
 
     cause: str
@@ -121,11 +120,11 @@ class Uncertain:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A target's timing. ``compared``: whether its predictions were compared with measurements.
+    """A target's timing. ``compared``: its predictions were compared with measurements.
 
-    ``order``: how the compiler is taken to issue the headline's instructions, "program" or "free" (list scheduling);
-    ``places``: how many times the places that they need the tiles of a loop take turns on.
-    ``head_ns`` and ``tail_ns``: what a profiler's total has before the first and after the last instruction;
+    ``order``: the order in which the compiler is assumed to issue the headline's instructions, "program" or "free"
+    (list scheduling). ``places``: the tiles of a loop rotate over this many times the places that they need.
+    ``head_ns`` and ``tail_ns``: a profiler's total has them before the first and after the last instruction;
     ``benchmark_ns``: how much of them a benchmark of many runs still sees.
     """
 
@@ -150,7 +149,7 @@ class Timing:
     uncertain: tuple[Uncertain, ...]
 
     def move_to(self, end: End, causes: Collection[str] | None = None) -> Timing:
-        """The same with its uncertain numbers at one end of their intervals: those of ``causes``, or all."""
+        """The timing with the uncertain numbers of ``causes`` (None: all) at one end of their intervals."""
         timing = self
         for one in self.uncertain:
             if causes is None or one.cause in causes:
@@ -159,15 +158,7 @@ class Timing:
         return timing
 
 
-def value_of(timing: Timing, name: str) -> Any:
-    """A number of the model by its name ("dma.packet_ns")."""
-    found: Any = timing
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
 def with_value(timing: Any, name: str, value: float | str) -> Any:
-    """``timing`` (or a part of it) with another number in the place that ``name`` says."""
+    """``timing`` (or a part of it) with another value at ``name`` ("dma.packet_ns")."""
     head, _, rest = name.partition(".")
     return replace(timing, **{head: with_value(getattr(timing, head), rest, value) if rest else value})

@@ -1,7 +1,7 @@
 """The program: storages, views on them, and the flat stream of instructions that tracing a kernel gives.
 
-Everything else of the machine is a function over these: the allocator gives storages their addresses,
-the executor binds views to arrays, the reports read names and source lines.
+The rest of the machine is functions over these: the allocator gives storages their addresses, the executor binds views
+to arrays, the reports read names and source lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trnrt.nki.machine.targets import Target
 
 
 class MemoryRegion(Enum):
-    """Where a tensor lives. ``registers`` are an engine's own; kernels reach them through instructions only."""
+    """Where a tensor lives. ``registers`` belong to an engine; kernels reach them only through instructions."""
 
     sbuf = "sbuf"
     psum = "psum"
@@ -70,11 +70,11 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """A piece of memory that one ``nl.ndarray`` call (or one kernel argument) stands for.
+    """The memory of one ``nl.ndarray`` call, or of one kernel argument.
 
-    ``shape`` and ``size`` count elements. ``address`` is ``(partition, byte)`` within SBUF or PSUM: given
-    by the kernel (``pinned``) or chosen by the allocator; None in HBM. ``line`` is the line of the ``@nki.jit``
-    function that led to the allocation.
+    ``shape`` and ``size`` count elements. ``address`` is ``(partition, byte)`` within SBUF or PSUM, given by the kernel
+    (``pinned``) or chosen by the allocator; None in HBM. ``line`` is the line of the ``@nki.jit`` function that led to
+    the allocation.
     """
 
     index: int
@@ -101,6 +101,24 @@ class Storage:
     def partition_bytes(self) -> int:
         return self.partition_elements * self.dtype.itemsize
 
+    def coordinates(self, offset: int) -> list[int]:
+        """The index in each dimension of the element at ``offset``."""
+        found = []
+        for stride in self.strides:
+            index, offset = divmod(offset, stride)
+            found.append(index)
+        return found
+
+    def overlap(self, other: Storage) -> tuple[int, int] | None:
+        """The bytes of a partition, first and end, that two tiles with addresses share; None if they share none."""
+        if self.buffer is not other.buffer or self.address is None or other.address is None:
+            return None
+        (partition, start), (other_partition, other_start) = self.address, other.address
+        first = max(start, other_start)
+        end = min(start + self.partition_bytes, other_start + other.partition_bytes)
+        beside = partition >= other_partition + other.shape[0] or other_partition >= partition + self.shape[0]
+        return None if beside or first >= end else (first, end)
+
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
         return f"{self.name or 'tile'} [{shape}] {self.dtype} ({self.source})"
@@ -108,10 +126,7 @@ class Storage:
 
 @dataclass(slots=True, eq=False)
 class Register:
-    """A scalar register of an engine: 32 bits that exist at run time only.
-
-    ``frozen``: a loop's counter, which the loop alone writes.
-    """
+    """A scalar register of an engine: 32 bits at run time. ``frozen``: a loop's counter, which only the loop writes."""
 
     index: int
     frozen: bool = False
@@ -119,11 +134,11 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """A part of an address that is known at run time only.
+    """The part of an address that is known only at run time.
 
-    ``scalar`` (a register, or a tile of one element) shifts the whole view by its value times ``stride`` elements;
-    ``vector`` (a tile of one index a partition) gives each index of the view's first dimension a start of its own.
-    ``limit`` is how many indices there are: the size of the dimension that they select from.
+    ``scalar`` (a register, or a tile of one element) shifts the whole view by its value times ``stride`` elements.
+    ``vector`` (a tile of one index a partition) gives each index of the view's first dimension its own start. Indices
+    are below ``limit``, the size of the dimension that they select from.
     """
 
     scalar: Register | View | None
@@ -133,7 +148,7 @@ class Dynamic:
 
     @property
     def index_tile(self) -> View | None:
-        """The tile that holds the index; None where a register does."""
+        """The tile that holds the index; None if a register holds it."""
         if self.vector is not None:
             return self.vector
         return self.scalar if isinstance(self.scalar, View) else None
@@ -143,10 +158,9 @@ class Dynamic:
 class View:
     """A strided window on a storage. Element ``(i0, i1, ...)`` is ``offset + sum(strides[k] * ik)``, in elements.
 
-    On-chip views keep the partition dimension first; its stride is a multiple of ``partition_elements``. ``cast`` is
-    the dtype as which the storage's bits are read, where that is another one: strides and offset then count its
-    elements. ``dynamic`` is what the run adds to the address. ``bounded``: whether it is known to stay within the
-    storage; one that is not is refused where an instruction uses it.
+    On-chip views keep the partition dimension first; its stride is a multiple of ``partition_elements``. ``cast``: read
+    the storage's bits as another dtype; strides and offset then count its elements. ``dynamic``: what the run adds to
+    the address. ``bounded``: it is known to stay within the storage; instructions refuse a view that is not.
     """
 
     storage: Storage
@@ -186,7 +200,7 @@ class View:
 
     @property
     def free_size(self) -> int:
-        """Elements a partition that the view touches."""
+        """Elements that the view touches in each partition."""
         return prod(self.shape[1:])
 
     @property
@@ -195,8 +209,31 @@ class View:
         elements = self.partition_elements
         return self.offset // elements if elements else 0
 
+    @property
+    def first_partition(self) -> int:
+        """First partition of SBUF or PSUM that the view touches, as far as its storage has an address."""
+        return self.start_partition + (self.storage.address[0] if self.storage.address else 0)
+
+    @property
+    def step(self) -> int:
+        """Elements from one element of a partition to the next: the stride of the innermost free dimension, or 1."""
+        for dim in range(len(self.shape) - 1, 0, -1):
+            if self.shape[dim] != 1:
+                return self.strides[dim]
+        return 1
+
+    @property
+    def contiguous_elements(self) -> int:
+        """The number of elements that are contiguous in memory, on chip in a partition, from the first one on."""
+        count, dims = 1, list(zip(self.shape, self.strides, strict=True))
+        for size, stride in reversed(dims[1:] if self.storage.on_chip else dims):
+            if size != 1 and stride != count:
+                break
+            count *= size
+        return count
+
     def covers_storage(self) -> bool:
-        """Whether writing the view writes every element of its storage: its dimensions are the storage's, reordered."""
+        """Whether the view has every element of its storage, in any order of dimensions."""
         if self.cast is not None or self.dynamic is not None:
             return False
         if self.shape == self.storage.shape and self.strides == self.storage.strides:
@@ -223,10 +260,9 @@ Check = Callable[[Any, Target], "str | None"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that the hardware (or its compiler) refuses; or, without ``refuses``, may refuse.
+    """Something that the hardware (or its compiler) refuses or, without ``refuses``, may refuse.
 
-    ``check`` returns what is wrong with an instruction (or an allocation), with the value it found and the limit,
-    or None.
+    ``check`` says what is wrong with an instruction (or an allocation), with the value and the limit; or returns None.
     """
 
     name: str
@@ -237,11 +273,10 @@ class Rule:
 
 
 class Reduction(NamedTuple):
-    """What an instruction takes that reduces its results into its engine's accumulator registers.
+    """How an instruction reduces its results into its engine's accumulator registers.
 
-    ``operators`` are the names that ``operator`` (an argument) may have; ``commands`` the values of ``reduce_cmd``.
-    ``loads`` is the argument that ``load_reduce`` loads, ``unused`` what it may be with another command (empty:
-    anything).
+    ``commands``: the legal values of ``reduce_cmd``. ``operators``: the legal names of the argument ``operator``.
+    ``loads``: the argument that ``load_reduce`` loads; ``unused``: its legal values with another command (empty: any).
     """
 
     commands: tuple[Enum, ...]
@@ -253,18 +288,17 @@ class Reduction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What is declared of an instruction, but for its name and signature. A facet that is left out is an error.
+    """The declaration of an instruction, without its name and signature. A missing facet is an error.
 
-    ``engines`` are the engines that can run it, the first one being what an unnamed engine means (the
-    model's policy for what AWS's compiler is free to choose). ``rules`` are what is refused, ``meaning`` is what it
-    does to arrays, ``cycles`` how long it keeps its engine's data path busy. ``spreads`` tells which elements of its
-    results depend on which it reads; None: masks or indices choose, and results count as good.
+    ``engines`` can run it; the first is the default (AWS's compiler is free to choose; this is the model's policy).
+    ``rules`` are checked, ``meaning`` works on arrays, ``cycles`` keep its engine's data path busy. ``spreads`` says
+    which elements of its results depend on which inputs; None: masks or indices choose, and results count as written.
 
-    Operands: ``writes`` and ``reads`` name the arguments that are tensors; those of ``numbers`` may be a number
-    instead, those of ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast. Those
-    of ``partly`` are read where a mask chooses them, if at all; those of ``indexed`` at the indices of another operand.
-    ``registers`` names the argument that holds the engine's own registers, read and written, ``reduces`` what is
-    reduced into them. ``meets``: two cores wait here for each other.
+    Operands: ``writes`` and ``reads`` name the tensor arguments; those of ``numbers`` may be a number instead, those of
+    ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast. Those of ``partly`` are
+    read only where a mask selects them, those of ``indexed`` at the indices of another operand. ``registers`` names the
+    argument that holds the engine's own registers, read and written; ``reduces`` says how results are reduced into
+    them. ``meets``: two cores wait for each other here.
     """
 
     engines: tuple[Engine, ...]
@@ -299,9 +333,9 @@ class Operation(Declaration):
 class Instruction:
     """One issued instruction. ``line`` is the line of the ``@nki.jit`` function that led to it: the step.
 
-    ``operands`` are the tensors it touches with the names of their arguments, destinations first; ``extra`` what it
-    touches besides: run-time indices, and the engine's own registers (read and written). ``after`` are instructions
-    that the kernel wants done before, whatever memory they touch. ``in_order``: it stands in a ``nl.no_reorder`` block.
+    ``operands`` are its tensors with the names of their arguments, destinations first. ``extra``: what else it touches,
+    run-time indices and the engine's own registers (read and written). ``after``: instructions that the kernel wants
+    done first, whatever memory they touch. ``in_order``: it is in a ``nl.no_reorder`` block.
     """
 
     operation: Operation
@@ -324,22 +358,22 @@ class Instruction:
         return self.args[arg]
 
     def depends_on(self, *producers: Instruction) -> Instruction:
-        """Run after each of ``producers``: a semaphore wait on the device, in addition to what memory demands."""
+        """Run after each of ``producers``: a semaphore wait on the device, besides those that memory needs."""
         self.after += producers
         return self
 
     def writes(self) -> list[View]:
-        """What it writes, registers included."""
+        """The views that it writes, registers included."""
         written = self.operation.writes
         return [view for arg, view in self.operands if arg in written] + self._registers()
 
     def reads(self) -> list[View]:
-        """What it reads, registers and run-time indices included."""
+        """The views that it reads, registers and run-time indices included."""
         read = self.operation.reads
         return [view for arg, view in self.operands if arg in read] + list(self.extra)
 
     def touches(self) -> list[View]:
-        """What it reads or writes, each view once."""
+        """The views that it reads or writes, each once."""
         touched = [view for _, view in self.operands]
         return touched + list(self.extra) if self.extra else touched
 
@@ -354,10 +388,10 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """A loop that runs on the device. Its body stands in the program once, between ``loop_begin`` and ``loop_end``.
+    """A loop that runs on the device. The program has its body once, between ``loop_begin`` and ``loop_end``.
 
-    A counted loop runs ``counter`` from ``start`` to ``stop`` (exclusive) by ``step``; a while loop has no counter and
-    runs as long as ``condition`` is not zero.
+    A counted loop runs ``counter`` from ``start`` to ``stop`` (exclusive) by ``step``. A while loop has no counter and
+    runs while ``condition`` is not zero.
     """
 
     counter: Register | None
@@ -369,7 +403,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A line of a kernel that the hardware may refuse, with the rule that says so."""
+    """A line of a kernel that the hardware may refuse, and the rule that it may break."""
 
     source: Source
     rule: Rule
@@ -381,15 +415,17 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Peak bytes a partition that tiles hold at once, and which memories can't hold them (of an unlimited program)."""
+    """The most bytes of a partition that tiles hold at once, and the memories that are too small for them."""
 
     sbuf_peak_bytes: int
     psum_peak_bytes: int
     overflowed: tuple[MemoryRegion, ...] = ()
 
+    def peak_bytes(self, region: MemoryRegion) -> int:
+        return self.sbuf_peak_bytes if region is MemoryRegion.sbuf else self.psum_peak_bytes
+
     @property
     def fits(self) -> bool:
-        """Whether every tile has a place on the device."""
         return not self.overflowed
 
 
@@ -397,10 +433,9 @@ class MemoryUse:
 class Program:
     """What a kernel does for given shapes on a given target, before any data.
 
-    ``inputs`` are the storages of the tensor arguments in order; ``outputs`` the returned views; ``returns``
-    says how they were returned (a single tensor, or a tuple). ``memory`` is what its tiles take, once placed.
-    ``initial`` is what storages hold when the program starts, by their index: constants, and the states of engines.
-    ``doubts`` are what may be refused, once for each line and rule.
+    ``inputs`` are the storages of the tensor arguments in order, ``outputs`` the returned views; ``returns_tuple``: the
+    kernel returned a tuple. ``memory``: what its tiles take, once placed. ``initial``: what storages hold at the start,
+    by their index (constants, and the states of engines). ``doubts``: what may be refused, once for each line and rule.
     """
 
     kernel: str
@@ -415,13 +450,21 @@ class Program:
     initial: dict[int, Array] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
 
+    def writers(self) -> dict[int, list[int]]:
+        """Storage index -> the positions of the instructions that write to it, once for each view that they write."""
+        found: dict[int, list[int]] = {}
+        for position, instruction in enumerate(self.instructions):
+            for view in instruction.writes():
+                found.setdefault(view.storage.index, []).append(position)
+        return found
+
     def changes(self) -> list[int]:
         """The tensor arguments, by their position, that the program writes to."""
-        written = {view.storage.index for instruction in self.instructions for view in instruction.writes()}
+        written = self.writers()
         return [position for position, storage in enumerate(self.inputs) if storage.index in written]
 
     def call_result(self, outputs: Sequence[Array]) -> Any:
-        """What a call of the kernel returns: a tuple, the one tensor, or None where it returns none."""
+        """What a call of the kernel returns: a tuple, the one tensor, or None."""
         if self.returns_tuple:
             return tuple(outputs)
         return outputs[0] if outputs else None
@@ -429,16 +472,14 @@ class Program:
     def lifetimes(self) -> dict[int, tuple[int, int]]:
         """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out.
 
-        What a device loop touches lives through the whole loop: its body is run again.
+        What a device loop touches lives through the whole loop, because its body runs again.
         """
         first_use: dict[int, int] = {}
         last_use: dict[int, int] = {}
         for position, instruction in enumerate(self.instructions):
             for view in instruction.touches():
-                index = view.storage.index
-                if index not in last_use:
-                    first_use[index] = position
-                last_use[index] = position
+                first_use.setdefault(view.storage.index, position)
+                last_use[view.storage.index] = position
         spans = {index: (first, last_use[index]) for index, first in first_use.items()}
         for begin, end in self.loops():
             for index, (first, last) in spans.items():
@@ -447,7 +488,7 @@ class Program:
         return spans
 
     def loops(self) -> list[tuple[int, int]]:
-        """(begin, end) of every device loop as indices of its first and last instruction, inner loops first."""
+        """The indices of the first and the last instruction of every device loop, inner loops first."""
         found, open_loops = [], []
         for position, instruction in enumerate(self.instructions):
             if instruction.operation.name == "loop_begin":

@@ -1,7 +1,7 @@
 """A target's data file: from TOML to the dataclasses that describe a target, every key checked.
 
-The dataclasses are the schema: a field's name is its key, its type what the key takes. ``_LIMITS`` has the values that
-a number may take where that is less than any number from 0 on.
+The dataclasses are the schema: a field's name is its key, its type that of the value. ``_LIMITS`` has the range of
+numbers that may not be just any number from 0 on.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
 class TableReader:
-    """Reads the tables of one file; ``file`` is how errors call it."""
+    """Reads the tables of one file; ``file`` is its name in errors."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -59,7 +59,7 @@ class TableReader:
         return OptionError(f"{self.file}: {what}", hint=hint)
 
     def table(self, cls: Any, table: Any, key: str = "") -> Any:
-        """The dataclass ``cls`` from the table at ``key``; OptionError for a key that is missing, unknown or wrong."""
+        """The dataclass ``cls`` from the table at ``key``; OptionError for a missing, unknown or wrong key."""
         if not isinstance(table, dict):
             raise self._wrong(key, table, "a table")
         within = f"{key}." if key else ""
@@ -78,7 +78,7 @@ class TableReader:
         return cls(**values)
 
     def named_value(self, cls: Any, name: str, value: Any, key: str) -> None:
-        """Check a value for the field of ``cls``, or of its parts, that ``name`` is ("dma.packet_ns")."""
+        """Check a value for the field ``name`` of ``cls`` or of its parts ("dma.packet_ns")."""
         head, _, rest = name.partition(".")
         kind = _types(cls).get(head)
         if kind is None or is_dataclass(kind) != bool(rest):
@@ -89,7 +89,7 @@ class TableReader:
             self.value(kind, value, f"{key}.{name}")
 
     def value(self, kind: Any, value: Any, key: str) -> Any:
-        """What stands at ``key``, if it is of this type."""
+        """The value at ``key``, if it is of this type."""
         if is_dataclass(kind):
             return self.table(kind, value, key)
         if get_origin(kind) is Literal:
@@ -109,20 +109,17 @@ class TableReader:
         return self._number(value, key, whole=kind is int)
 
     def _sequence(self, kind: Any, value: Any, key: str) -> tuple[Any, ...]:
-        """A list; or a table, of pairs where ``kind`` is one, else of tables that have their key as their name."""
+        """A list; or a table of pairs if ``kind`` is one; or a table of tables, whose keys are their names."""
         if get_origin(kind) is tuple and isinstance(value, dict):
             return tuple((name, self.value(get_args(kind)[1], one, f"{key}.{name}")) for name, one in value.items())
         if is_dataclass(kind) and isinstance(value, dict):
-            named = {name: self._named(name, one, key) for name, one in value.items()}
-            return tuple(self.table(kind, one, f'{key}."{name}"') for name, one in named.items())
+            for name, one in value.items():
+                if not isinstance(one, dict):
+                    raise self._wrong(f"{key}.{name}", one, "a table")
+            return tuple(self.table(kind, {"name": n, **one}, f'{key}."{n}"') for n, one in value.items())
         if not isinstance(value, list) or get_origin(kind) is tuple:
             raise self._wrong(key, value, "a table" if get_origin(kind) is tuple else "a list")
         return tuple(self.value(kind, one, f"{key}[{k}]") for k, one in enumerate(value))
-
-    def _named(self, name: str, table: Any, key: str) -> dict[str, Any]:
-        if not isinstance(table, dict):
-            raise self._wrong(f"{key}.{name}", table, "a table")
-        return {"name": name, **table}
 
     def _number(self, value: Any, key: str, *, whole: bool) -> float:
         least, most, why = limits(key)
@@ -139,7 +136,7 @@ class TableReader:
 
 
 def limits(key: str) -> tuple[float, float, str]:
-    """The least and the most that a number may be, and why."""
+    """The least and the largest value of a number, and the reason."""
     name = key.rpartition(".")[2]
     if key.startswith("timing.tensor.peak_tflops."):
         name = "peak_tflops"
@@ -147,7 +144,7 @@ def limits(key: str) -> tuple[float, float, str]:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with what ``changes`` says instead: tables key by key, all else whole."""
+    """``base`` with ``changes``: tables key by key, anything else whole."""
     merged = dict(base)
     for name, value in changes.items():
         both = isinstance(value, dict) and isinstance(base.get(name), dict) and name != "instances"

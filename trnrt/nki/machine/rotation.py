@@ -1,17 +1,19 @@
-"""Addresses that rotate: how many places in SBUF the tiles of one allocation in a loop take turns on.
+"""Addresses that rotate: the tiles that a loop allocates on one line take turns on several places in SBUF.
 
-Policy (AWS's compiler is free here; this is ours, in one place): the tiles of one shape that one line of a kernel
-allocates are a pool (a line of a function that several lines of the kernel call: one for each of these). A pool has
-``timing.places`` times as many places as it holds tiles at once, and a new tile takes the place that has been free for
-longest. So a loop may load its next tiles while the last ones are in use, that many iterations at most at a time. A
-pool keeps its places from its first tile to its last. Where memory is too small for every pool to have addresses of its
-own, pools that do not live at the same time share them, each at the lowest address that is free for its whole life:
-they take their places in the order of their first tiles, or, where the gaps of that are too small, in another order.
-Where it is too small even so, every pool gets its second places before any gets its third, small ones first. Where it
-can't hold every pool even once, large tiles are placed each by itself: a loop's tensors then keep no place for its next
-iteration while another line's are there. Where the whole kernel is a loop that leaves nothing in memory, each of
-its iterations has pools of its own if more of their tiles then have second places: the first tiles of an iteration wait
-for the last ones of the one before.
+Policy (AWS's compiler is free here; this is ours, in one place):
+- the tiles of one shape that one line of a kernel allocates are a pool (if several lines of the kernel call the
+  function with that line, one pool for each of them);
+- a pool has ``timing.places`` times as many places as it holds tiles at once, and a new tile takes the place that has
+  been free for longest: so a loop may load its next tiles, up to that many iterations ahead, while others are in use;
+- a pool keeps its places from its first tile to its last;
+- if memory is too small for every pool to have its own addresses, pools that do not live at the same time share them,
+  each at the lowest address that is free for its whole life: in the order of their first tiles or, if that leaves gaps
+  that are too small, in another order;
+- if it is still too small, every pool gets its second places before any gets its third, small ones first;
+- if it can't hold every pool even once, large tiles are placed one by one: a loop's tensors then keep no place for its
+  next iteration while another line's are there;
+- if the whole kernel is a loop that leaves nothing in memory, each of its iterations has its own pools if more of their
+  tiles then have second places: the first tiles of an iteration wait for the last ones of the previous one.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 
 from trnrt.nki.machine.program import Storage
 
-# Layouts of the memory that are looked at: for one pool after the other, and for halves of all.
+# How many layouts of the memory are tried: for one pool after the other, and for halves of all.
 _MOST_TRIES, _MOST_HALVINGS = 500, 300
 _LARGE = 4 * 1024  # bytes
 ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
@@ -35,7 +37,7 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class _Pool:
-    """The tiles of one allocation, by first use. ``held``: at most so many of them are alive at once."""
+    """The tiles of one allocation, by first use. ``held``: the most of them that are alive at once."""
 
     tiles: list[Storage]
     size: int
@@ -44,7 +46,6 @@ class _Pool:
     held: int
     places: int = 0
     start: int = 0
-    turns: list[int] = field(default_factory=list)  # of each tile, its place
 
     @property
     def bytes(self) -> int:
@@ -55,10 +56,10 @@ _Fitting = Callable[[Sequence[_Pool], int, Sequence[int]], bool]
 
 
 def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, depth: int) -> bool:
-    """Give each tile its address; False where the memory can't hold every pool even once.
+    """Give each tile its address; return False if the memory can't hold every pool even once.
 
-    ``tiles`` come in the order of their first use and have no fixed address; ``spans`` is the first and the last
-    instruction that touch each; ``depth`` how many times the places that it needs a pool gets at most.
+    ``tiles`` come in the order of their first use and have no fixed address; ``spans`` has the first and the last
+    instruction that touch each; a pool gets at most ``depth`` times the places that it needs.
     """
     pools = _place_pools(tiles, spans, capacity, depth)
     if _depth(pools) < 2 * len(tiles) and len(rounds := _rounds(tiles, spans)) > 1:
@@ -72,7 +73,7 @@ def rotate(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, dept
 
 
 def _place_pools(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int, depth: int) -> list[_Pool]:
-    """The pools of these tiles with their places, none where the memory can't hold each even once."""
+    """The pools of these tiles with their places; none if the memory can't hold each even once."""
     pools = _pools(tiles, spans)
     fits = _way_to_fit(pools, capacity)
     if fits is None:
@@ -82,16 +83,18 @@ def _place_pools(tiles: Sequence[Storage], spans: dict[int, Span], capacity: int
         return []
     places = [pool.held for pool in pools]
     if not fits(pools, capacity, [pool.held * depth for pool in pools]):
-        one_by_one = _divide_places(pools, capacity, list(places), depth, _MOST_TRIES) if fits is _fits else None
-        places = one_by_one or _Divided(pools, capacity, places, depth, fits).places
+        one_by_one = _divide_places(pools, capacity, places, depth) if fits is _fits else None
+        places = one_by_one or _divide_by_halves(pools, capacity, places, depth, fits)
         fits(pools, capacity, places)
     _spread(pools, capacity)
     return pools
 
 
 def _rounds(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[list[Storage]]:
-    """The tiles of each time that the kernel begins anew, with the allocation of its first tile and nothing in memory:
-    of each iteration of a loop over all that it does."""
+    """The tiles of each iteration of a loop over the whole kernel.
+
+    An iteration begins with the allocation of the kernel's first tile, while nothing is in memory.
+    """
     rounds: list[list[Storage]] = [[]]
     line, end = tiles[0].line, -1
     for tile in tiles:
@@ -104,16 +107,16 @@ def _rounds(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[list[Stora
 
 
 def _depth(pools: Sequence[_Pool]) -> float:
-    """The places that a tile can take, over those that its pool needs, summed up for all tiles.
+    """The places that a tile can take, over those that its pool needs, summed over all tiles.
 
-    Second places count, further ones do not: with them a loop loads ahead, and where they are there already, as in the
-    blocked product of trn1, the published time is nearer to that of pools for the whole kernel (docs/timing.md).
+    Second places count, because with them a loop loads ahead. Further ones do not: the published time of trn1's blocked
+    product, which has second places already, is nearer to that of pools for the whole kernel (docs/timing.md).
     """
     return sum(len(pool.tiles) * min(pool.places / pool.held, 2) for pool in pools)
 
 
 def _way_to_fit(pools: Sequence[_Pool], capacity: int) -> _Fitting | None:
-    """How pools that have no more places than they need find room; None where they find none."""
+    """The way in which pools with as many places as they need find room; None if there is none."""
     places = [pool.held for pool in pools]
     if _fits(pools, capacity, places):
         return _fits
@@ -123,12 +126,12 @@ def _way_to_fit(pools: Sequence[_Pool], capacity: int) -> _Fitting | None:
 
 
 def _part_pools(pools: Sequence[_Pool], spans: dict[int, Span]) -> list[_Pool]:
-    """The pools, but of large tiles each by itself: it keeps no place for the next."""
-    parted: list[_Pool] = []
+    """The pools with a pool for each large tile: it keeps no place for the next."""
+    parts: list[_Pool] = []
     for pool in pools:
-        alone = [[tile] for tile in pool.tiles] if pool.size >= _LARGE else [pool.tiles]
-        parted += [_pool(tiles, spans) for tiles in alone]
-    return sorted(parted, key=lambda pool: pool.first)
+        groups = [[tile] for tile in pool.tiles] if pool.size >= _LARGE else [pool.tiles]
+        parts += [_pool(tiles, spans) for tiles in groups]
+    return sorted(parts, key=lambda pool: pool.first)
 
 
 def _pools(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[_Pool]:
@@ -141,28 +144,29 @@ def _pools(tiles: Sequence[Storage], spans: dict[int, Span]) -> list[_Pool]:
 def _pool(members: list[Storage], spans: dict[int, Span]) -> _Pool:
     size = -(-members[0].partition_bytes // ALIGNMENT) * ALIGNMENT
     last = max(spans[tile.index][1] for tile in members)
-    return _Pool(members, size, spans[members[0].index][0], last, _most_alive(members, spans))
+    return _Pool(members, size, spans[members[0].index][0], last, most_at_once(members, spans, lambda tile: 1))
 
 
-def _most_alive(tiles: Sequence[Storage], spans: dict[int, Span]) -> int:
-    """How many of the tiles are alive at once, at most."""
-    alive: list[int] = []
-    most = 0
+def most_at_once(tiles: Sequence[Storage], spans: dict[int, Span], weigh: Callable[[Storage], int]) -> int:
+    """The largest total weight of tiles that live at the same time; they come in the order of their first use."""
+    alive: list[Span] = []  # heap: last use, weight
+    total = most = 0
     for tile in tiles:
         first, last = spans[tile.index]
-        while alive and alive[0] < first:
-            heappop(alive)
-        heappush(alive, last)
-        most = max(most, len(alive))
+        while alive and alive[0][0] < first:
+            total -= heappop(alive)[1]
+        heappush(alive, (last, weigh(tile)))
+        total += weigh(tile)
+        most = max(most, total)
     return most
 
 
 def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
-    """Put each pool at the lowest address that is free for its whole life; False where one finds none.
+    """Put each pool at the lowest address that is free for its whole life; return False if one finds none.
 
     ``pools`` come in the order of their first tiles.
     """
-    # (start, end, last) of the pools that live now, by address: hundreds of layouts are tried, so plain numbers.
+    # (start, end, last) of the pools that live now, by address. Plain numbers, because hundreds of layouts are tried.
     alive: list[tuple[int, int, int]] = []
     for pool, count in zip(pools, places, strict=True):
         pool.places = min(count, len(pool.tiles))
@@ -179,8 +183,8 @@ def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
     return True
 
 
-# What pools take their places by, where the gaps are too small in the order of their first tiles: the largest first,
-# those that end last, those that take most space and time, those that live longest.
+# Other orders in which pools take their places, tried if the order of their first tiles leaves gaps that are too small:
+# the largest first, those that end last, those that take most space and time, those that live longest.
 _ORDERS: tuple[Callable[[_Pool], int], ...] = (
     lambda pool: -pool.bytes,
     lambda pool: -pool.last,
@@ -190,7 +194,7 @@ _ORDERS: tuple[Callable[[_Pool], int], ...] = (
 
 
 def _neighbours(pools: Sequence[_Pool]) -> list[list[int]]:
-    """Of each pool, the others that live at the same time, by their numbers; they come by first use."""
+    """For each pool, the numbers of the others that live at the same time; pools come by first use."""
     beside: list[list[int]] = [[] for _ in pools]
     alive: list[int] = []
     for number, pool in enumerate(pools):
@@ -227,7 +231,7 @@ def _fits_in_order(
 
 
 def _spread(pools: Sequence[_Pool], capacity: int) -> None:
-    """Give each pool addresses of its own, where there is room: a tile then waits for none of another pool."""
+    """Give each pool its own addresses if there is room: a tile then waits for no tile of another pool."""
     if sum(pool.bytes for pool in pools) <= capacity:
         start = 0
         for pool in pools:
@@ -235,12 +239,17 @@ def _spread(pools: Sequence[_Pool], capacity: int) -> None:
             start += pool.bytes
 
 
-def _divide_places(pools: Sequence[_Pool], capacity: int, places: list[int], most: int, tries: int) -> list[int] | None:
-    """The places of each pool where not all can have as many as they want, one after the other, small ones first.
+def _small_first(pools: Sequence[_Pool]) -> list[int]:
+    return sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
 
-    None where that takes more than so many tries.
+
+def _divide_places(pools: Sequence[_Pool], capacity: int, places: list[int], most: int) -> list[int] | None:
+    """The places of each pool if not all can have as many as they want: one pool after the other, small ones first.
+
+    None if that takes more than ``_MOST_TRIES``.
     """
-    small_first = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
+    tries, places = _MOST_TRIES, list(places)
+    small_first = _small_first(pools)
     for depth in range(2, most + 1):
         for number in small_first:
             fits, wanted = places[number], min(pools[number].held * depth, len(pools[number].tiles))
@@ -257,36 +266,30 @@ def _divide_places(pools: Sequence[_Pool], capacity: int, places: list[int], mos
     return places
 
 
-class _Divided:
-    """The same for many pools: all are given more, or, where that does not fit, one half of them and then the other.
+def _divide_by_halves(pools: Sequence[_Pool], capacity: int, places: list[int], most: int, fits: _Fitting) -> list[int]:
+    """The same for many pools: all get more or, if that does not fit, first one half of them and then the other.
 
-    The small ones come first.
+    Small ones come first.
     """
-
-    def __init__(self, pools: Sequence[_Pool], capacity: int, places: list[int], most: int, fits: _Fitting) -> None:
-        self.places = places
-        self._pools, self._capacity, self._fits, self._tries = pools, capacity, fits, _MOST_HALVINGS
-        growing = sorted(range(len(pools)), key=lambda number: pools[number].size * pools[number].held)
-        for depth in range(2, most + 1):
-            growing = self._deepen([n for n in growing if places[n] < len(pools[n].tiles)], depth)
-
-    def _deepen(self, numbers: list[int], depth: int) -> list[int]:
-        """Give these pools ``depth`` times what they hold; those that got it."""
-        if not numbers or not self._tries:
-            return []
-        self._tries -= 1
-        before = [self.places[number] for number in numbers]
-        for number in numbers:
-            pool = self._pools[number]
-            self.places[number] = min(pool.held * depth, len(pool.tiles))
-        if self._fits(self._pools, self._capacity, self.places):
-            return numbers
-        for number, count in zip(numbers, before, strict=True):
-            self.places[number] = count
-        if len(numbers) == 1:
-            return []
-        middle = len(numbers) // 2
-        return self._deepen(numbers[:middle], depth) + self._deepen(numbers[middle:], depth)
+    tries, growing = _MOST_HALVINGS, _small_first(pools)
+    for depth in range(2, most + 1):
+        groups = [[number for number in growing if places[number] < len(pools[number].tiles)]]
+        growing = []
+        while groups and tries:
+            numbers = groups.pop()
+            if not numbers:
+                continue
+            tries -= 1
+            tried = list(places)
+            for number in numbers:
+                tried[number] = min(pools[number].held * depth, len(pools[number].tiles))
+            if fits(pools, capacity, tried):
+                places = tried
+                growing += numbers
+            elif len(numbers) > 1:
+                middle = len(numbers) // 2
+                groups += [numbers[middle:], numbers[:middle]]
+    return places
 
 
 def _turns(pool: _Pool, spans: dict[int, Span]) -> list[int]:

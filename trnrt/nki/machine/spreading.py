@@ -1,7 +1,7 @@
-"""How numbers that mean nothing spread: which elements of an instruction's results depend on which of its inputs.
+"""How unwritten values spread: which elements of an instruction's results depend on which of its inputs.
 
-Elements are marked with small integers: 0 means nothing is wrong with it. A result gets the largest mark of what it
-depends on. A declaration's ``spreads`` names one of these functions, or one of its own.
+Elements have small integers as marks; 0 is a good element. A result gets the largest mark of the elements that it
+depends on. A declaration's ``spreads`` is one of these functions, or one of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trnrt.nki.machine.program import Instruction, Marks
 
 
 def elements(instruction: Instruction, marks: Marks) -> dict[str, Array]:
-    """Each element of dst from the same elements of the inputs; columns and numbers meet every element of their row."""
+    """Each element of dst from the same elements of the inputs; columns and numbers affect every element of a row."""
     dst = instruction["dst"]
     rows, size = (dst.partitions, dst.free_size) if dst.storage.on_chip else (1, dst.size)
     total = np.zeros((rows, size), np.int32)
@@ -23,7 +23,7 @@ def elements(instruction: Instruction, marks: Marks) -> dict[str, Array]:
 
 
 def running(instruction: Instruction, marks: Marks) -> dict[str, Array]:
-    """Each element of dst from those up to it in its row."""
+    """Each element of dst from the elements up to it in its row."""
     found = elements(instruction, marks)
     dst = found["dst"]
     return found | {"dst": np.maximum.accumulate(dst.reshape(dst.shape[0], -1), axis=1).reshape(dst.shape)}
@@ -40,6 +40,6 @@ def rows(instruction: Instruction, marks: Marks) -> dict[str, Array]:
 
 
 def _reduce_marks(instruction: Instruction, total: Array) -> dict[str, Array]:
-    """What an instruction reduces its rows to."""
+    """The marks of the reduction of each row."""
     result = instruction.args.get("reduce_res")
     return {} if result is None else {"reduce_res": total.max(axis=1).reshape(result.shape)}

@@ -1,20 +1,19 @@
 """Operands that are no plain window on a held array: run-time addresses, and bits that are read as another dtype.
 
-Such an operand is *staged*: before the instruction runs, its elements are brought into an array of its own, in
-the held form that every instruction computes with; after it, what was written goes back. The instruction itself is
-bound to the staged array and knows nothing of it.
+Such an operand is *staged*: before the instruction runs, its elements are copied to an array of its own, in the form
+that every instruction computes with; afterwards, written elements are copied back. The instruction itself is bound to
+the staged array, and needs no code for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from trnrt.nki.errors import KernelError
+from trnrt.nki.machine.binding import Arrays, view_array
 from trnrt.nki.machine.dtypes import Array, DType
 from trnrt.nki.machine.modes import oob_mode
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Register, Source, Storage, View
@@ -23,11 +22,9 @@ Action = Callable[[], None]
 
 
 def byte_storages(program: Program) -> set[int]:
-    """Storages that are read as more than one dtype: they are held as the bytes that they are on the device."""
-    cast = [view for instruction in program.instructions for _, view in instruction.operands if view.cast is not None]
-    cast += [view for instruction in program.instructions for view in instruction.extra if view.cast is not None]
-    cast += [view for view in program.outputs if view.cast is not None]
-    return {view.storage.index for view in cast if view.cast != view.storage.dtype}
+    """Storages that are read as more than one dtype: they are held as the device's bytes."""
+    views = [view for instruction in program.instructions for view in instruction.touches()] + program.outputs
+    return {view.storage.index for view in views if view.cast is not None and view.cast != view.storage.dtype}
 
 
 def view_typed(held: Array, dtype: DType) -> Array:
@@ -37,9 +34,10 @@ def view_typed(held: Array, dtype: DType) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedOperand:
-    """One operand with the array that stands in for it while its instruction runs.
+    """One operand, and the array that replaces it while its instruction runs.
 
-    ``flat`` are all elements of its storage, ``index`` gives the run-time index (None where the address is fixed).
+    ``flat`` has all elements of its storage. ``index`` reads the run-time index; None for a fixed address. ``skips``:
+    leave rows alone whose index is out of bounds.
     """
 
     view: View
@@ -49,13 +47,13 @@ class StagedOperand:
     skips: bool
 
     def load(self) -> Array | None:
-        """Bring the elements in; which rows are out of bounds, where any are."""
+        """Copy the elements in; return which rows are out of bounds, or None."""
         places, outside = self._places()
         np.copyto(self.staged, self.flat[places], casting="unsafe")
         return outside
 
     def store(self) -> None:
-        """Bring what was written back, but for rows that are out of bounds."""
+        """Copy written elements back, except for rows that are out of bounds."""
         places, outside = self._places()
         values = self.staged.astype(self.flat.dtype, copy=False)
         if outside is None:
@@ -64,7 +62,7 @@ class StagedOperand:
             self.flat[places[~outside]] = values[~outside]
 
     def _places(self) -> tuple[Array, Array | None]:
-        """The element of the storage that each element of the view is, and the rows that are out of bounds."""
+        """The storage's element for each element of the view, and the rows that are out of bounds."""
         places = element_places(self.view)
         if self.index is None:
             return places, None
@@ -78,23 +76,18 @@ class StagedOperand:
             outside = np.broadcast_to(outside.reshape(()) | (places < 0).any() | (places >= self.flat.size).any(), 1)
         if not outside.any():
             return places, None
-        self._check_bounds(index, outside)
-        spread = np.broadcast_to(outside.reshape(-1), (places.shape[0],))
-        return np.where(spread.reshape(-1, *(1,) * (places.ndim - 1)), 0, places), spread
-
-    def _check_bounds(self, index: Array, outside: Array) -> None:
-        dynamic = self.view.dynamic
-        assert dynamic is not None
         if not self.skips:
             wrong = index.reshape(-1)[outside.reshape(-1)] if index.size == outside.size else index.reshape(-1)
             raise KernelError(
                 f"run-time index {int(wrong[0])} is out of bounds: {self.view.storage} has {dynamic.limit} there; "
                 "oob_mode=nisa.oob_mode.skip leaves such elements alone"
             )
+        spread = np.broadcast_to(outside.reshape(-1), (places.shape[0],))
+        return np.where(spread.reshape(-1, *(1,) * (places.ndim - 1)), 0, places), spread
 
 
 def element_places(view: View) -> Array:
-    """The element that each element of a view is, but for what the run adds."""
+    """The storage's element for each element of a view, without what the run adds."""
     places = np.full((1,) * len(view.shape), view.offset, np.int64)
     for axis, (size, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         if axis == 0 and view.dynamic is not None and view.dynamic.vector is not None:
@@ -117,12 +110,12 @@ class Stager:
 
     def wants(self, instruction: Instruction) -> bool:
         """Whether an operand of the instruction has to be staged."""
-        return any(view.dynamic is not None or view.storage.index in self._as_bytes for _, view in instruction.operands)
+        return any(self._is_staged(view) for _, view in instruction.operands)
 
-    def bind(self, instruction: Instruction, arrays: Any) -> Action:
+    def bind(self, instruction: Instruction, arrays: Arrays) -> Action:
         """The instruction on staged operands: load, run, store."""
         operands: list[StagedOperand] = []
-        stores: list[StagedOperand] = []  # by argument: what is written may be given as a source, too
+        stores: list[StagedOperand] = []  # by argument: a view may be source and destination
         args = dict(instruction.args)
         for arg, view in instruction.operands:
             if self._is_staged(view):
@@ -148,17 +141,14 @@ class Stager:
         return action
 
     def _destination(
-        self, instruction: Instruction, operands: list[StagedOperand], arrays: Any, substituted: Instruction
+        self, instruction: Instruction, operands: list[StagedOperand], arrays: Arrays, substituted: Instruction
     ) -> Array | None:
-        """The destination of a gather that may skip rows: what it holds there has to stay."""
+        """The destination of a gather that may skip rows: it keeps its values there."""
         if not instruction.operation.writes:
             return None
         dst = instruction.operation.writes[0]
         gathers = any(operand.skips and operand.view is not instruction.args[dst] for operand in operands)
-        if not gathers:
-            return None
-        array: Array = arrays(substituted.args[dst])
-        return array
+        return arrays(substituted.args[dst]) if gathers else None
 
     def _is_staged(self, view: View) -> bool:
         return view.dynamic is not None or view.storage.index in self._as_bytes
@@ -175,7 +165,7 @@ class Stager:
         return type(view)(storage, view.shape, strides, 0), operand
 
     def _index(self, view: View) -> Callable[[], Array] | None:
-        """What reads the run-time index of a view."""
+        """The function that reads the run-time index of a view."""
         dynamic = view.dynamic
         if dynamic is None:
             return None
@@ -184,8 +174,5 @@ class Stager:
             return lambda: np.asarray(cell[0], np.int64)
         tile = dynamic.index_tile
         assert tile is not None
-        elements = view_typed(self._held(tile.storage), tile.dtype)
-        window = as_strided(
-            elements[tile.offset :], tile.shape, tuple(stride * elements.itemsize for stride in tile.strides)
-        )
+        window = view_array(tile, view_typed(self._held(tile.storage), tile.dtype))
         return lambda: window.astype(np.int64)

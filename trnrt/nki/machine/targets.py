@@ -1,7 +1,7 @@
-"""The targets: what trnrt knows of each kind of NeuronCore and of the machines that have it, one data file each.
+"""The targets: the data of each kind of NeuronCore and of the machines that have it, one file each.
 
-A target is a file of this folder (``trn1.toml`` ...), or a user's own, which is given in the place of a name. All rooms
-read what they need to know of a target from here; none decides by its name.
+A target is a file of this folder (``trn1.toml`` ...), or a user's own file in the place of a name. All of trnrt reads a
+target's properties from here, and never decides by its name.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LARGEST_FILE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The chip, and what AWS's software makes of it. ``cores``: physical NeuronCores of a chip.
+    """The chip, and how AWS's software uses it. ``cores``: physical NeuronCores of a chip.
 
-    ``families``: what the names of its EC2 instance types begin with. ``most_lnc``: physical cores that one logical
-    core can have; ``default_lnc``: what the runtime takes unasked, 0 where that is not documented.
-    ``nki_for`` and ``nki_against``: pages of the SDK that contradict each other on whether NKI is for it.
+    ``families``: the first letters of its EC2 instance types. ``most_lnc``: the most physical cores of a logical core;
+    ``default_lnc``: the runtime's default, 0 if that is not documented. ``nki_for`` and ``nki_against``: pages of the
+    SDK that contradict each other on whether NKI supports it.
     """
 
     families: tuple[str, ...]
@@ -48,7 +48,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way between the host and a NeuronCore: GB/s, and microseconds that a transfer takes beside its bytes."""
+    """The link between the host and a NeuronCore: GB/s, and the fixed microseconds of a transfer."""
 
     gbps: float
     gbps_source: str
@@ -58,7 +58,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """An EC2 instance type: its chips, virtual CPUs and host memory, and where that is said."""
+    """An EC2 instance type: its chips, virtual CPUs and host memory, and the source of these figures."""
 
     name: str
     chips: int
@@ -71,7 +71,7 @@ class InstanceType:
 class Target:
     """The parameters of one NeuronCore generation. Sizes are bytes of one partition.
 
-    ``aliases``: other names that AWS's NEURON_PLATFORM_TARGET_OVERRIDE takes for it.
+    ``aliases``: other names for it in AWS's NEURON_PLATFORM_TARGET_OVERRIDE.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TargetFile:
-    """A user's own target, and the file that it was read from."""
+    """A user's own target and its file."""
 
     target: Target
     path: Path
@@ -119,24 +119,24 @@ class TargetFile:
 
 
 _given: dict[str, TargetFile] = {}
-"""The users' own targets by name, as soon as their files are read: plans, profiles and reports name a target only."""
+"""The users' own targets by name, once their files are read: plans, profiles and reports only have the name."""
 
 
 @cache
 def target_names() -> tuple[str, ...]:
-    """Every target that is part of trnrt."""
+    """The names of the targets that are part of trnrt."""
     return tuple(sorted(path.stem for path in _FOLDER.glob(f"*{_SUFFIX}")))
 
 
 def known_targets() -> list[Target]:
-    """Those that are part of trnrt, then those whose files were read by this process."""
+    """The targets that are part of trnrt, then those whose files this process has read."""
     return [*map(_own_target, target_names()), *(given.target for given in _given.values())]
 
 
 def get_target(name: str | os.PathLike[str]) -> Target:
-    """The target of this name, of this alias, or in this file; OptionError if there is none, or the file is wrong.
+    """The target of this name, alias or file; OptionError if there is none, or the file is wrong.
 
-    What ends in ``.toml``, or has a folder, is a file.
+    A name that ends in ``.toml``, or has a folder, is a file.
     """
     text = os.fspath(name)
     if text.endswith(_SUFFIX) or os.sep in text:
@@ -147,30 +147,29 @@ def get_target(name: str | os.PathLike[str]) -> Target:
         return _given[text].target
     found = next((target for target in known_targets() if text in target.aliases), None)
     if found is None:
-        names = ", ".join(dict.fromkeys((*target_names(), *_given)))
-        raise OptionError(f"unknown target {text!r}", hint=f"targets are {names}, or a file such as ./trn4{_SUFFIX}")
+        raise OptionError(f"unknown target {text!r}", hint=_target_hint())
     return found
 
 
 def file_of(name: str) -> TargetFile | None:
-    """The file that a target of this name was read from; None for one that is part of trnrt."""
+    """The file of a user's own target; None for one that is part of trnrt."""
     return _given.get(name)
 
 
 def portable_name(name: str | os.PathLike[str]) -> str:
-    """What another process of this machine says for the same target: its name, or its file's whole path."""
+    """The name by which another process of this machine finds the target: its own, or its file's absolute path."""
     given = _given.get(get_target(name).name)
     return os.fspath(name) if given is None else str(given.path)
 
 
 def cache_name(name: str) -> str:
-    """The target's name, with a digest of what its file says where that is not part of trnrt's own code."""
+    """The target's name, with a digest of its data if it is a user's own."""
     given = _given.get(name)
     return name if given is None else f"{name}@{hashlib.sha256(repr(given.target).encode()).hexdigest()[:16]}"
 
 
 def place_of(name: str) -> str:
-    """Where a person finds the target's file."""
+    """The path of the target's file, for people."""
     given = _given.get(name)
     return f"trnrt/nki/machine/{name}{_SUFFIX}" if given is None else given.path.name
 
@@ -181,7 +180,7 @@ def _own_target(name: str) -> Target:
 
 
 def _read_given(path: Path) -> Target:
-    """A user's file. A name means one target as long as a process lasts: another one of the same name is an error."""
+    """The target of a user's file. A name has one target in a process: another one of the same name is an error."""
     target, content = _load(path.absolute(), *_stamp(path), str(path))
     name, before = target.name, _given.get(target.name)
     if name in target_names() or before is not None:
@@ -196,25 +195,22 @@ def _read_given(path: Path) -> Target:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """What changes when the file does; OptionError where there is no such file."""
+    """Time and size of the file, which change when it does; OptionError if there is no such file."""
     try:
         found = path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise OptionError(f"can't read the target in {str(path)!r}: {reason}", hint=_KINDS.format(_names())) from None
+        raise OptionError(f"can't read the target in {str(path)!r}: {reason}", hint=_target_hint()) from None
     return found.st_mtime_ns, found.st_size
 
 
-_KINDS = "a target is one of {}, or a file such as ./trn4.toml"
-
-
-def _names() -> str:
-    return ", ".join(target_names())
+def _target_hint() -> str:
+    return f"targets are {', '.join((*target_names(), *_given))}, or a file such as ./trn4{_SUFFIX}"
 
 
 @cache
 def _load(path: Path, changed: int, size: int, shown: str) -> tuple[Target, bytes]:
-    """The target in a file and the file's bytes; read again when it has changed."""
+    """The target in a file, and the file's bytes; read again after a change."""
     if size > _LARGEST_FILE or not path.is_file():
         raise OptionError(f"{shown} is no file of a target", hint=f"it is a TOML file of at most {_LARGEST_FILE} bytes")
     try:
@@ -225,7 +221,7 @@ def _load(path: Path, changed: int, size: int, shown: str) -> tuple[Target, byte
 
 
 def _parse(file: str, content: bytes) -> Target:
-    """The target that a file describes; OptionError names the key that is wrong."""
+    """The target that a file describes; OptionError names a wrong key."""
     reader = TableReader(file)
     try:
         data: dict[str, Any] = tomllib.loads(content.decode("utf-8"))
@@ -239,9 +235,9 @@ def _parse(file: str, content: bytes) -> Target:
 
 
 def _like(reader: TableReader, like: object, changes: dict[str, Any]) -> dict[str, Any]:
-    """What the file of another target says, with these changes. No measurement was compared with the result."""
+    """The data of another target with these changes. No measurement was compared with the result."""
     if like not in target_names():
-        raise reader.refuse(f"like = {like!r}", f"it is one of {_names()}")
+        raise reader.refuse(f"like = {like!r}", f"it is one of {', '.join(target_names())}")
     if "name" not in changes:
         raise reader.refuse("name is missing", f'it is not {like} any more: name = "..."')
     base = tomllib.loads((_FOLDER / f"{like}{_SUFFIX}").read_text(encoding="utf-8"))
@@ -250,7 +246,7 @@ def _like(reader: TableReader, like: object, changes: dict[str, Any]) -> dict[st
 
 
 def _check_values(reader: TableReader, target: Target) -> None:
-    """What a key's type and limits can't say: how it goes with others."""
+    """Check values that depend on other values."""
     _check_dtypes(reader, "matmul_dtypes", target.matmul_dtypes)
     _check_dtypes(reader, "psum_matmul_dtypes", target.psum_matmul_dtypes)
     if target.sbuf_reserved_bytes >= target.sbuf_bytes:

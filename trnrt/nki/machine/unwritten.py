@@ -1,15 +1,15 @@
-"""Find reads of unwritten memory, as far as they are certain from the program alone, without data.
+"""Find reads of unwritten memory that are certain from the program alone, without data.
 
 On the device such memory holds arbitrary bytes, and AWS's compiler may refuse the read (its error NCC_IBIR182). Two
 kinds are reported:
 
-- an operand or an index that is wholly unwritten;
-- a result, or an argument that the kernel writes, that is unwritten or was computed from unwritten memory. Unwritten
-  rows and columns that are computed along with others, and never returned, do no harm.
+- an operand or an index without a single written element;
+- a result, or an argument that the kernel writes, that is unwritten or was computed from unwritten memory. It does no
+  harm to compute unwritten rows and columns along with others, if they are never returned.
 
-An element is unwritten if no instruction can have written it before. These may have written it: a write at a run-time
-index into its tensor, a masked write that spans it, an earlier round of a device loop whose body writes it, and the
-other core if both share it. What a mask or an index selects counts as written.
+An element counts as unwritten if no earlier instruction can have written it. These may have: a write at a run-time
+index into its tensor, a masked write that spans it, an earlier iteration of a device loop that writes it, and the other
+core if both share it. Elements that a mask or an index selects count as written.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.modes import oob_mode
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Source, Storage, View
@@ -28,11 +29,11 @@ _SHARED = MemoryRegion.shared_hbm
 
 @dataclass(frozen=True)
 class UnwrittenRead:
-    """Elements of a storage that are read, or returned, and that nothing wrote.
+    """Elements of a storage that are read, or returned, but were never written.
 
-    ``reader`` is the instruction and its argument, or what the kernel does with it. ``count`` of the ``read``
-    elements were never written; ``bounds`` are their (first, last) in each dimension: partition and column on chip.
-    ``beneath`` is another tile of the same address, whose bytes are there. ``reaches`` is what was computed from it.
+    ``reader``: the instruction and its argument, or what the kernel does with it. ``count`` of the ``read`` elements
+    were never written; ``bounds`` are their (first, last) in each dimension: partition and column on chip. ``beneath``:
+    another tile of the same address, whose bytes are there. ``reaches``: what was computed from them.
     """
 
     source: Source
@@ -59,7 +60,7 @@ class UnwrittenRead:
 
 
 def unwritten_reads(programs: Sequence[Program]) -> list[UnwrittenRead]:
-    """What a kernel reads and returns that nothing wrote, once for each line and tile; ``programs`` are its cores'."""
+    """The unwritten memory that a kernel reads or returns, once for each line and tile; ``programs``: of its cores."""
     found: dict[tuple[Source, Source, str], UnwrittenRead] = {}
     for number, program in enumerate(programs):
         others = [other for core, other in enumerate(programs) if core != number]
@@ -69,7 +70,7 @@ def unwritten_reads(programs: Sequence[Program]) -> list[UnwrittenRead]:
 
 
 def _reads_of(program: Program, others: Sequence[Program], *, returns: bool) -> Iterator[UnwrittenRead]:
-    """The unwritten reads of one core; with ``returns`` also what it returns."""
+    """The unwritten reads of one core; with ``returns`` also its results."""
     known = _Known(program)
     for other in others:
         known.share(other)
@@ -95,7 +96,7 @@ def _reads_of(program: Program, others: Sequence[Program], *, returns: bool) -> 
 
 
 def _dying(program: Program) -> dict[int, list[int]]:
-    """Position -> the storages that no later instruction touches, but for results."""
+    """Position -> the storages that no later instruction touches, except for results."""
     kept = {view.storage.index for view in program.outputs} | {storage.index for storage in program.inputs}
     dying: dict[int, list[int]] = {}
     for index, (_, last) in program.lifetimes().items():
@@ -105,29 +106,31 @@ def _dying(program: Program) -> dict[int, list[int]]:
 
 
 def _never_runs(begin: Instruction) -> bool:
-    """Whether a device loop has constant bounds between which there is nothing."""
+    """Whether a device loop has constant bounds and no iterations."""
     loop = begin["loop"]
     constant = isinstance(loop.start, int) and isinstance(loop.stop, int)
     return loop.condition is None and constant and not range(loop.start, loop.stop, loop.step)
 
 
 class _Known:
-    """What is known of each storage: which elements may have been written, and which were computed from unwritten
-    ones: these are marked with the number of the read that brought it in."""
+    """For each storage, the elements that may have been written, and those that were computed from unwritten ones.
+
+    The latter are marked with the number of the read that brought them in.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._whole = {storage.index for storage in program.inputs} | set(program.initial)
         self._whole |= {s.index for s in program.storages if s.buffer is MemoryRegion.registers}
-        self._parts: dict[int, Array] = {}  # element by element, whether it may have been written
-        self._left: dict[int, int] = {}  # how many may not
-        self._begun: set[int] = set()  # storages that something wrote to
+        self._parts: dict[int, Array] = {}  # for each element, whether it may have been written
+        self._left: dict[int, int] = {}  # the number of elements that were not
+        self._begun: set[int] = set()  # storages with a write
         self._foreign: set[int] = set()  # storages that another core writes to
         self._marks: dict[int, Array] = {}
         self._origins: list[UnwrittenRead] = []
 
     def share(self, other: Program) -> None:
-        """What another core writes to the HBM that both share may be there at any time."""
+        """Count as written what another core writes to the HBM that both share: it may do so at any time."""
         mine = [storage for storage in self._program.storages if storage.buffer is _SHARED]
         theirs = [storage.index for storage in other.storages if storage.buffer is _SHARED]
         same = dict(zip(theirs, mine, strict=False))
@@ -139,12 +142,12 @@ class _Known:
                     self._write(View(storage, view.shape, view.strides, view.offset, view.cast, view.dynamic))
 
     def write(self, instruction: Instruction) -> None:
-        """Take an instruction's writes in; their results count as good."""
+        """Note an instruction's writes; their results count as written."""
         for view in instruction.writes():
             self._write(view)
 
     def spread(self, instruction: Instruction) -> None:
-        """Take an instruction's writes in, and mark what it computes from unwritten memory."""
+        """Note an instruction's writes, and mark what it computes from unwritten memory."""
         spread, found = instruction.operation.spreads, {}
         for arg, view in instruction.operands if spread else ():
             marks = self._operand_marks(instruction, arg, view) if arg in instruction.operation.reads else None
@@ -159,7 +162,7 @@ class _Known:
             self._mark(instruction[arg], marks)
 
     def missing(self, instruction: Instruction) -> Iterator[UnwrittenRead]:
-        """The operands of an instruction of which nothing was written, and indices that were not."""
+        """The operands of an instruction without a written element, and unwritten indices."""
         operation = instruction.operation
         skips = instruction.args.get("oob_mode") is oob_mode.skip
         for arg, view in instruction.operands:
@@ -176,29 +179,29 @@ class _Known:
                 yield self._report(instruction.source, f"{operation.name} reads an index,", view, places)
 
     def results(self) -> Iterator[UnwrittenRead]:
-        """What the kernel returns, or leaves in its arguments, that nothing wrote or that was computed from that."""
+        """Unwritten elements of results and arguments, and those that were computed from unwritten ones."""
         whole = [View(storage, storage.shape, storage.strides, 0) for storage in self._program.inputs]
-        told: set[int] = set()
+        reported: set[int] = set()
         for view in [*self._program.outputs, *whole]:
             places = self._unwritten(view)
             if places is not None:
                 yield self._report(view.storage.source, "the kernel returns", view, places)
             marks = self._marks.get(view.storage.index)
-            seen = None if marks is None else self._window(view, marks)
+            seen = None if marks is None else _window(view, marks)
             if seen is not None:
                 reaches = f"{int(np.count_nonzero(seen))} of {view.size} elements of {view.storage.name or 'a tensor'}"
-                for number in sorted(set(np.unique(seen).tolist()) - {0} - told):
-                    told.add(number)
+                for number in sorted(set(np.unique(seen).tolist()) - {0} - reported):
+                    reported.add(number)
                     yield replace(self._origins[number - 1], reaches=f"{reaches} that the caller gets")
 
     def forget(self, indices: Iterable[int]) -> None:
-        """Release what is known of storages that no later instruction touches."""
+        """Drop the data of storages that no later instruction touches."""
         for index in indices:
             self._parts.pop(index, None)
             self._marks.pop(index, None)
 
     def _report(self, source: Source, reader: str, view: View, places: Array) -> UnwrittenRead:
-        """``places`` of the view's storage are unwritten."""
+        """The read of a view, where ``places`` of its storage are unwritten."""
         storage = view.storage
         shape = (storage.shape[0], storage.partition_elements) if storage.on_chip else storage.shape
         bounds = tuple((int(c.min()), int(c.max())) for c in np.unravel_index(places, shape))
@@ -206,20 +209,20 @@ class _Known:
         return UnwrittenRead(source, reader, storage, places.size, read, bounds, self._overlapped_tile(storage))
 
     def _overlapped_tile(self, storage: Storage) -> Storage | None:
-        """Another tile that was written at the addresses that a kernel gave to both."""
+        """Another written tile that shares bytes with this one, at addresses that the kernel gave to both."""
         for other in self._program.storages if storage.pinned else ():
-            if other is not storage and other.pinned and other.index in self._begun and _overlap(storage, other):
+            if other is not storage and other.pinned and other.index in self._begun and storage.overlap(other):
                 return other
         return None
 
     def _unwritten(self, view: View) -> Array | None:
-        """Which elements of its storage that a view spans nothing wrote; None if there are none."""
+        """The unwritten elements of its storage that a view spans; None if there are none."""
         index = view.storage.index
         if index in self._whole:
             return None
         if index not in self._parts:
             return _places(view)
-        window = self._window(view, self._parts[index])
+        window = _window(view, self._parts[index])
         if window is not None and window.all():
             return None
         places = _places(view)
@@ -227,9 +230,9 @@ class _Known:
         return missing if missing.size else None
 
     def _operand_marks(self, instruction: Instruction, arg: str, view: View) -> Array | None:
-        """The marks of what an operand reads; None if nothing is wrong with it.
+        """The marks of the elements that an operand reads; None if there are none.
 
-        What nothing wrote is marked as read here, but for an operand that is reported anyway.
+        Unwritten elements get a mark of this read, unless all are unwritten: then the operand is reported.
         """
         index = view.storage.index
         if index in self._foreign or (index in self._whole and index not in self._marks):
@@ -237,9 +240,9 @@ class _Known:
         marks, parts = self._marks.get(index), self._parts.get(index)
         found = np.zeros(view.shape, np.int32)
         if marks is not None:
-            window = self._window(view, marks)
+            window = _window(view, marks)
             found = found if window is None else window.copy()
-        written = None if parts is None else self._window(view, parts)
+        written = None if parts is None else _window(view, parts)
         if written is not None and not written.all() and written.any():
             places = self._unwritten(view)
             assert places is not None
@@ -249,19 +252,19 @@ class _Known:
         return found if found.any() else None
 
     def _kept_marks(self, instruction: Instruction) -> Array | None:
-        """The marks of a product's destination that stay, because it is added to."""
+        """The marks that stay in a product's destination because the product is added to it."""
         accumulates = instruction.args.get("accumulates", False)
         marks = self._marks.get(instruction["dst"].storage.index) if accumulates is not False else None
-        window = None if marks is None else self._window(instruction["dst"], marks)
+        window = None if marks is None else _window(instruction["dst"], marks)
         return None if window is None else np.where(accumulates, window, 0)
 
     def _mark(self, view: View, marks: Array) -> None:
-        """Set the marks of what was just written."""
+        """Set the marks of elements that were just written."""
         index = view.storage.index
         if index in self._foreign or view.cast is not None or view.dynamic is not None or not marks.any():
             return
         held = self._marks.setdefault(index, np.zeros(view.storage.size, np.int32))
-        window = self._window(view, held)
+        window = _window(view, held)
         assert window is not None
         window[...] = marks
 
@@ -269,17 +272,17 @@ class _Known:
         index = view.storage.index
         self._begun.add(index)
         if index in self._marks:
-            self._clear(view)
+            self._clear_marks(view)
         if index in self._whole:
             return
         if view.dynamic is not None or view.covers_storage():
-            self._fill(index)
+            self._note_whole(index)
             return
         if index not in self._parts:
             self._parts[index] = np.zeros(view.storage.size, bool)
             self._left[index] = view.storage.size
         parts = self._parts[index]
-        window = self._window(view, parts)
+        window = _window(view, parts)
         if window is None or 0 in view.strides:
             places = _places(view)
             fresh = places.size - int(np.count_nonzero(parts[places]))
@@ -289,30 +292,29 @@ class _Known:
             window[...] = True
         self._left[index] -= fresh
         if self._left[index] <= 0:
-            self._fill(index)
+            self._note_whole(index)
 
-    def _clear(self, view: View) -> None:
-        """What is written is no longer what it was."""
-        window = self._window(view, self._marks[view.storage.index])
+    def _clear_marks(self, view: View) -> None:
+        window = _window(view, self._marks[view.storage.index])
         if window is None:
             del self._marks[view.storage.index]
         else:
             window[...] = 0
 
-    def _fill(self, index: int) -> None:
+    def _note_whole(self, index: int) -> None:
         self._whole.add(index)
         self._parts.pop(index, None)
 
-    def _window(self, view: View, of: Array) -> Array | None:
-        """The view's window on an array of its storage; None where its elements are not the storage's."""
-        if view.cast is not None or view.dynamic is not None or not view.bounded:
-            return None
-        size = of.itemsize
-        return np.ndarray(view.shape, of.dtype, of, view.offset * size, tuple(step * size for step in view.strides))
+
+def _window(view: View, held: Array) -> Array | None:
+    """The view's window on an array of its storage; None if its elements are not the storage's."""
+    if view.cast is not None or view.dynamic is not None or not view.bounded:
+        return None
+    return view_array(view, held)
 
 
 def _places(view: View) -> Array:
-    """The elements of its storage that a view touches, each once."""
+    """The elements of its storage that a view may touch, each once."""
     if view.dynamic is not None:  # at run-time indices: all of it
         return np.arange(view.storage.size, dtype=np.int64)
     places = np.full((1,), view.offset, np.int64)
@@ -325,12 +327,3 @@ def _places(view: View) -> Array:
         places = np.concatenate([np.minimum(first + step, last) for step in range(-(-here // there) + 1)])
     places = np.unique(places)
     return places[(places >= 0) & (places < view.storage.size)]
-
-
-def _overlap(one: Storage, other: Storage) -> bool:
-    """Whether two tiles with addresses share bytes."""
-    if one.buffer is not other.buffer or one.address is None or other.address is None:
-        return False
-    (partition, start), (other_partition, other_start) = one.address, other.address
-    beside = partition >= other_partition + other.shape[0] or other_partition >= partition + one.shape[0]
-    return not beside and start < other_start + other.partition_bytes and other_start < start + one.partition_bytes

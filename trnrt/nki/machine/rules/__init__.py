@@ -1,14 +1,14 @@
-"""What the hardware refuses, one row a rule.
+"""The hardware's rules, as a table.
 
-A rule looks at one instruction (or one allocation) and answers with what is wrong: the operand, the value, the
-limit; or None. Declarations name the rules that bind an instruction; tests walk ``RULES`` and break each one.
+A rule checks one instruction (or one allocation) and returns what is wrong: the operand, the value and the limit; or
+None. Declarations name the rules of an instruction; tests walk ``RULES`` and break each one.
 
-Here are the rules that several families of instructions obey; those of one family alone stand in its file, in
+These are the rules of several families of instructions; those of a single family are in its file, in
 ``sim/instructions``.
 
 ``allocation``    where a tile may be
-``access``        what an engine may touch, and in which pattern
+``access``        where an engine or a DMA may read and write, and in which pattern
 ``operands``      the operands of vector, scalar and gpsimd instructions
 ``operators``     the operators that an instruction takes
-``accumulating``  what is reduced into an engine's accumulator registers
+``accumulating``  reductions into an engine's accumulator registers
 """

@@ -1,4 +1,4 @@
-"""What an engine, or a DMA, may touch, and in which pattern."""
+"""Where an engine or a DMA may read and write, and in which pattern."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 
-# How many partitions an access may span from each partition it may start at.
+# Legal start partition -> how many partitions an access from there may span.
 _SPAN_FROM_START = {0: 128, 32: 32, 64: 64, 96: 32}
 _MAX_DIMENSIONS = 5
 _MAX_COUNT = 0xFFFF
@@ -37,8 +37,7 @@ def partition_stride(instruction: Instruction, target: Target) -> str | None:
 )
 def start_partition(instruction: Instruction, target: Target) -> str | None:
     for arg, view in instruction.operands:
-        address = view.storage.address
-        start = view.start_partition + (address[0] if address else 0)
+        start = view.first_partition
         if start == 0:
             continue
         span = _SPAN_FROM_START.get(start)

@@ -1,4 +1,4 @@
-"""Rules of the instructions that reduce into their engine's accumulator registers; they read what `Reduction` says."""
+"""Rules of the instructions that reduce into their engine's accumulator registers, as their `Reduction` says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tile may be: rules over one `nl.ndarray`, whose address is None unless the kernel gave one."""
+"""Where a tile may be: rules for one `nl.ndarray`. Its address is None unless the kernel gave one."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def psum_address(tile: Storage, target: Target) -> str | None:
     return f"address {tile.address}: byte {tile.address[1]} is not a multiple of {target.psum_bank_bytes}"
 
 
-# What is not asked of a program that may take more memory than there is.
+# Not checked for a program that may take more memory than there is.
 OF_CAPACITY = (tile_bytes,)
 ALLOCATION = (tile_dimensions, tile_partitions, tile_bytes, tile_address, psum_address)

@@ -8,7 +8,7 @@ from trnrt.nki.machine.rules.access import ENGINE_ACCESS
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 
-# Two inputs of one instruction of which PSUM can deliver one.
+# Pairs of inputs of an instruction; PSUM can deliver only one of them.
 _PSUM_PAIRS = (
     ("data1", "data2"),
     ("data", "operand1"),
@@ -91,14 +91,13 @@ def other_start_partition(instruction: Instruction, target: Target) -> str | Non
 
 
 def unequal_starts(instruction: Instruction) -> str | None:
-    """Which two inputs in SBUF start at different partitions."""
+    """Two inputs in SBUF that start at different partitions, as text; None if all are equal."""
     operation = instruction.operation
     first: tuple[str, int] | None = None
     for arg, view in instruction.operands:
         if arg in operation.writes or view.storage.buffer is not MemoryRegion.sbuf:
             continue
-        address = view.storage.address
-        start = view.start_partition + (address[0] if address else 0)
+        start = view.first_partition
         if first is None:
             first = arg, start
         elif start != first[1]:

@@ -1,4 +1,4 @@
-"""Which operators an instruction takes, and what they ask of its tiles: bitvec operators want integers."""
+"""The operators of an instruction, and what they require of its tiles: bitvec operators need integers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_bitvec(op: object) -> bool:
 
 
 def operators_of(instruction: Instruction) -> list[tuple[str, object]]:
-    """The operators that an instruction takes, by argument."""
+    """The operators of an instruction, by argument."""
     return [(arg, instruction.args[arg]) for arg in _ARGUMENTS if arg in instruction.args]
 
 
@@ -41,7 +41,7 @@ def arithmetic_operator(instruction: Instruction, target: Target) -> str | None:
 def operator_generation(instruction: Instruction, target: Target) -> str | None:
     for arg, op in operators_of(instruction):
         if isinstance(op, Operator) and op.since > target.generation:
-            return f"{arg}={op!r}; the vector engine of {target.name} has it not: it takes a NeuronCore-v{op.since}"
+            return f"{arg}={op!r}; the vector engine of {target.name} lacks it: it needs a NeuronCore-v{op.since}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The table of what the hardware refuses: one row a rule, registered by the decorator that declares it."""
+"""The table of the hardware's rules, each registered by its decorator."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(name: str, says: str, source: str, *, refuses: bool = True) -> Callable[[Check], Rule]:
-    """Register the decorated check as a row of the table; a second claim on a name is a programming error.
+    """Register the decorated check as a rule; registering a name twice is a programming error.
 
-    ``refuses=False``: a broken row is warned of, and the instruction goes on.
+    ``refuses=False``: breaking the rule is only a warning.
     """
 
     def register(check: Check) -> Rule:

@@ -1,13 +1,13 @@
 """The DMA engines: queues of transfers, served in turn, chunk by chunk.
 
-Each queue is in order. An engine that is free takes the next chunk of the queue whose turn it is; a large transfer is
-many chunks, so that a small one of another queue does not wait for all of it. All engines share one road to memory.
+Each queue is in order. A free engine takes the next chunk of the queue whose turn it is. A large transfer is many
+chunks, so that a small one of another queue does not wait for all of it. All engines share one road to memory.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.machine.timing.transfers import Load, Movement
@@ -19,7 +19,7 @@ _CHUNK = 2_000_000  # picoseconds of one engine's time: about 48 KiB
 class _Waiting:
     """A transfer in its queue. ``loads`` and ``road`` (the shared road's time) are those of one chunk.
 
-    ``even``: what each of all engines has to do, -1 where they have not all the same.
+    ``even``: the load of each engine, -1 if they differ.
     """
 
     issue: int
@@ -34,30 +34,25 @@ class _Waiting:
     end: int = 0
 
 
-@dataclass(slots=True)
 class DmaEngines:
-    """The state of the DMA engines. Times are picoseconds; ``next_event`` is when the next chunk can start, if any."""
+    """The state of the DMA engines. Times are picoseconds; ``next_event``: when the next chunk can start, if any."""
 
-    target: Target
-    free: list[int] = field(init=False)
-    road: int = 0
-    queues: dict[str, deque[_Waiting]] = field(default_factory=dict)
-    turn: list[deque[_Waiting]] = field(default_factory=list)  # the queues, the one served last at the end
-    next_event: int | None = None
-    busy: int = 0
-    covered: int = 0
-
-    def __post_init__(self) -> None:
-        self.free = [0] * self.target.timing.dma.engines
+    def __init__(self, target: Target) -> None:
+        self.total_gbps = target.timing.dma.total_gbps
+        self.free = [0] * target.timing.dma.engines
+        self.road = self.busy = self.covered = 0
+        self.queues: dict[str, deque[_Waiting]] = {}
+        self.turn: list[deque[_Waiting]] = []  # the queues, the one served last at the end
+        self.next_event: int | None = None
 
     def submit(self, issue: int, name: str, movement: Movement, ready: int, skew: int) -> None:
-        """Put a transfer into a queue; its data can flow from ``ready`` on."""
+        """Append a transfer to a queue; its data can flow from ``ready`` on."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = deque()
             self.turn.append(queue)
         loads, even, longest = movement.loads, movement.even, movement.longest
-        road = round(movement.payload * 1000 / self.target.timing.dma.total_gbps)
+        road = round(movement.payload * 1000 / self.total_gbps)
         chunks = 1 + max(longest, road) // _CHUNK
         if chunks > 1:
             loads = tuple(Load(load.engine, load.picoseconds // chunks) for load in loads)
@@ -70,7 +65,7 @@ class DmaEngines:
                 self.next_event = possible
 
     def serve(self, now: int) -> list[tuple[int, int, int]]:
-        """Start what can start at ``now``; the transfers whose last chunk did: (issue, first data, last data)."""
+        """Start the chunks that can start at ``now``; return finished transfers: (issue, first data, last data)."""
         finished: list[tuple[int, int, int]] = []
         while True:
             upcoming = None
@@ -118,7 +113,7 @@ class DmaEngines:
                     end = begin
         self.road = max(self.road, now) + waiting.road
         if self.road > end:
-            # The road is full: the engines stand still with their data until there is room on it.
+            # The road is full: the engines wait with their data until there is room.
             late = self.road - end
             for load in waiting.loads:
                 free[load.engine] += late

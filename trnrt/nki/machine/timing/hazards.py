@@ -1,9 +1,9 @@
-"""What each instruction has to wait for: the ones before it that touch the same memory.
+"""Hazards: each instruction waits for earlier ones that touch the same memory.
 
-A read waits for the last writes of what it reads; a write for them and for the reads since. A tile waits for the
-last users of the bytes that it was given (the allocator reuses addresses). Where a lane issues its instructions in the
-order of the program, the last of several of one lane is enough (``Waits.last``). Where it need not, all count
-(``Waits.ends`` and ``Waits.starts``), but for those that others of them wait for.
+A read waits for the last writes of its elements; a write waits for those and for the reads since. A tile waits for the
+last users of its bytes (the allocator reuses addresses). If a lane issues its instructions in the order of the program,
+it is enough to wait for the last of each lane (``Waits.last``). Otherwise all count (``Waits.ends`` and
+``Waits.starts``), except for those that others of them wait for.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trnrt.nki.machine.timing.regions import EVERYTHING, Region, region_of
 
 MOST_PARTITIONS = 128
 WINDOW = 64
-"""An instruction is issued less than this many places of its stream ahead of the oldest one that was not. Nothing that
-is published says how far the compiler looks. From 64 on no calibration kernel changes but matmul-best-trn1, which
-96 would make 8 % shorter, away from its measurement. The bound also limits what is kept here: of the users of a part
-in one lane the last 64 are enough, as an earlier one was issued before the last one was."""
+"""A stream issues instructions less than this many places ahead of the oldest one that it has not issued. It is not
+published how far the compiler looks. From 64 on no calibration kernel changes except matmul-best-trn1, which 96 would
+make 8 % shorter, away from its measurement. The bound also limits what is kept here: the last 64 users of a part in one
+lane are enough, as an earlier one was issued before the last one."""
 _REGISTERS = frozenset({"register_move", "register_load", "register_store"})
 
 
@@ -31,9 +31,10 @@ Run = tuple[int, ...]  # issues of one lane in the order of the program, ``WINDO
 
 
 class Waits:
-    """What ``issue`` waits for: ``last`` are the last issues of each lane, which is enough where lanes are in order.
+    """The issues that ``issue`` waits for: ``last`` has the last one of each lane, which is enough if lanes are in
+    order.
 
-    Under any order within the window: all of ``ends`` must have ended, and all of ``starts``, which are of the issue's
+    Under any order within the window, all of ``ends`` must have ended, and all of ``starts``, which are in the issue's
     own lane, must have been issued.
     """
 
@@ -54,10 +55,10 @@ class Waits:
 
 @dataclass(slots=True)
 class _Uses:
-    """Which parts of a storage were touched, and by which issues; found by where they lie.
+    """The parts of a storage that were touched, and the issues that touched them; found by their position.
 
-    ``whole`` is lane -> issues of those that touched all of it, ``latest`` of those that touched a part. The parts of
-    one size lie in a grid of cells of about that size, each in the cell of its corner.
+    ``whole``: lane -> issues that touched all of it; ``latest``: lane -> issues that touched a part. The parts of one
+    size are in a grid of cells of about that size, each in the cell of its corner.
     """
 
     whole: dict[int, Run] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class _Uses:
         """The parts that may overlap ``region``, which is not the whole."""
         found: list[tuple[tuple[Region, int], Run]] = []
         for levels, cells in self.grids.items():
-            # Corners are two or more along each dimension: few cells are looked through without them.
+            # A region has two or more corners along each dimension: it is faster to look through few cells directly.
             corners = region.corners(levels) if len(cells) >= 2 ** len(levels) else None
             if corners is None or prod(map(len, corners)) > len(cells):
                 for uses in cells.values():
@@ -106,10 +107,9 @@ class _Uses:
 class _Accesses:
     """The accesses to one storage that a later one may have to wait for.
 
-    ``before`` are the last users of the bytes that the storage was given, before it lived there, by their lanes;
-    ``last`` those of each lane that touched the storage since all of it was last written, ``writer`` the last one that
-    wrote to it. ``regions`` are those of views, which it shares with the storages that are like it; ``found`` the
-    waits of the parts that were read since the last write.
+    ``before``: the last users of its bytes, by lane, before the storage lived there. ``last``: the issues of each lane
+    that touched it since all of it was last written; ``writer``: the last one that wrote to it. ``regions``: those of
+    views, shared with similar storages. ``found``: the waits of parts that were read since the last write.
     """
 
     before: dict[int, Run] = field(default_factory=dict)
@@ -122,12 +122,12 @@ class _Accesses:
 
 
 class Hazards:
-    """Finds, issue by issue in program order, what each one has to wait for."""
+    """Finds, issue by issue in program order, the issues that each one waits for."""
 
     def __init__(self, program: Program) -> None:
-        self._written = _written_storages(program)
+        self._written = program.writers().keys()
         self._accesses: dict[int, _Accesses] = {}
-        # The tiles that a loop allocates are alike, and so are the views on them.
+        # The tiles that a loop allocates have the same regions.
         self._regions: dict[tuple[object, ...], dict[tuple[object, ...], Region]] = {}
         self._heirs = _heirs(program)
         self._lanes: list[int] = []
@@ -136,15 +136,14 @@ class Hazards:
         self._uses_registers = any(i.operation.name in _REGISTERS for i in program.instructions)
 
     def producer(self, view: View) -> int:
-        """The lane of the last issue that wrote to the view's storage; -1 where none did."""
+        """The lane of the last issue that wrote to the view's storage; -1 if none did."""
         accesses = self._accesses.get(view.storage.index)
         return -1 if accesses is None or accesses.writer < 0 else self._lanes[accesses.writer]
 
     def issue(self, instruction: Instruction, lane: int, *, one_by_one: bool = True) -> Waits:
-        """What the next issue has to wait for.
+        """The waits of the next issue.
 
-        ``one_by_one``: the lane reads in the order of issue, so that an issue need not wait for the ends of its own
-        lane's reads.
+        ``one_by_one``: the lane reads in the order of issue, so an issue need not wait until its own lane's reads end.
         """
         number = len(self._lanes)
         waits = Waits(number)
@@ -160,7 +159,7 @@ class Hazards:
         targets = [view for name, view in operands if name in written]
         if instruction.operation.registers is not None:
             targets += [view for view in instruction.extra if view.buffer is MemoryRegion.registers]
-        # First all waits: an instruction that writes one tile twice does not wait for itself.
+        # Find all waits first: an instruction that writes one tile twice does not wait for itself.
         parts = [self._overwrite(view, lane if one_by_one else -1, waits) for view in targets]
         for accesses, region in parts:
             accesses.writes.add(region, lane, number)
@@ -173,7 +172,7 @@ class Hazards:
         return waits
 
     def _use_registers(self, instruction: Instruction, number: int, lane: int, waits: Waits) -> None:
-        """Wait for the scalar registers that are read, and for the users of one that is overwritten."""
+        """Wait for the scalar registers that it reads, and for the users of one that it overwrites."""
         if instruction.operation.name in _REGISTERS:
             used = [instruction.args["src"]]
         else:
@@ -185,7 +184,7 @@ class Hazards:
                 waits.add(self._lanes[issue], (issue,))
         written = instruction.args.get("dst")
         if isinstance(written, Register):
-            # In program order its users are taken to be early enough: ``last`` has none of these.
+            # In program order its users are assumed to be early enough: they are not in ``last``.
             users = self._register_users.pop(written.index, {})
             for user, run in users.items():
                 (waits.starts if user == lane else waits.ends).append(run)
@@ -219,9 +218,9 @@ class Hazards:
         _append(accesses.last, lane, number)
 
     def _overwrite(self, view: View, reader: int, waits: Waits) -> tuple[_Accesses, Region]:
-        """Wait for the uses of what is overwritten, for the reads of lane ``reader`` only until they were issued.
+        """Wait for the uses of the overwritten part; for the reads of lane ``reader`` only until they were issued.
 
-        Forget those that it covers. What is overwritten.
+        Forget the uses that it covers. Return the storage's accesses and the part.
         """
         accesses = self._get_accesses(view.storage)
         region = _region(accesses, view)
@@ -239,7 +238,7 @@ class Hazards:
         return accesses, region
 
     def _overwrite_parts(self, uses: _Uses, region: Region, own: int, waits: Waits) -> None:
-        """Wait for the uses of parts that ``region`` overlaps; forget those it covers."""
+        """Wait for the uses of parts that ``region`` overlaps; forget those that it covers."""
         gone = []
         for key, run in uses.near(region):
             other, user = key
@@ -260,12 +259,12 @@ class Hazards:
         return found
 
     def _inherited_runs(self, storage: Storage) -> dict[int, Run]:
-        """The last issues of each lane that touched what lived at this storage's bytes before."""
+        """The last issues of each lane that touched the storages that had this storage's bytes before."""
         found: dict[int, Run] = {}
         for index in self._heirs.get(storage.index, ()):
             earlier = self._accesses.get(index)
             if earlier is not None:
-                # What wrote to it has waited for those before.
+                # Its writers have waited for the users before it.
                 for users in (earlier.last,) if earlier.writer >= 0 else (earlier.last, earlier.before):
                     for lane, run in users.items():
                         found[lane] = _merge(found[lane], run) if lane in found else run
@@ -307,21 +306,8 @@ def _region(accesses: _Accesses, view: View) -> Region:
     return region
 
 
-def _written_storages(program: Program) -> set[int]:
-    """The storages that some instruction writes; the others can be read at any time."""
-    written = set()
-    for instruction in program.instructions:
-        names = instruction.operation.writes
-        for name, view in instruction.operands:
-            if name in names:
-                written.add(view.storage.index)
-        for view in instruction.extra:  # the engine's own registers; indices cost a look-up, no more
-            written.add(view.storage.index)
-    return written
-
-
 def _heirs(program: Program) -> dict[int, list[int]]:
-    """Storage -> the storages that lived at some of its bytes just before it."""
+    """Storage -> the storages that had some of its bytes just before it."""
     spans = program.lifetimes()
     heirs: dict[int, list[int]] = {}
     for region in ON_CHIP:
@@ -342,14 +328,14 @@ def _heirs(program: Program) -> dict[int, list[int]]:
 
 
 def _partitions(tile: Storage) -> tuple[int, int]:
-    """The first partition of a tile and the one after its last; one without a fixed address has all to itself."""
+    """The first partition of a tile and the one after its last; without a fixed address it has all of them."""
     if not tile.pinned or tile.address is None:
         return 0, MOST_PARTITIONS
     return tile.address[0], tile.address[0] + tile.shape[0]
 
 
 def _take(owners: list[tuple[int, int, int]], start: int, end: int, tile: int) -> list[int]:
-    """Give the bytes from ``start`` to ``end`` to a tile; the tiles that had some of them."""
+    """Give the bytes from ``start`` to ``end`` to a tile; return the tiles that had some of them."""
     first = bisect_right(owners, (start, start, -1)) - 1
     if first < 0 or owners[first][1] <= start:
         first += 1

@@ -1,8 +1,9 @@
-"""What the event loop has to know of each issue before it starts: which stream issues it, and what it waits for."""
+"""The inputs of the event loop: the stream that issues each instruction, and the issues that it waits for."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -25,9 +26,9 @@ ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 class Stream:
     """Instructions that are issued in order: an engine's, or the triggers of an engine's DMA queue.
 
-    ``number`` orders streams whose heads may start at the same time; ``lane`` is the engine's place in the timeline's
-    lanes; ``wait`` is from a semaphore to a start, ``second_wait`` for each further one that it waits for, ``signal``
-    from an end to the semaphore, picoseconds; ``moves``: whether its instructions are DMA transfers.
+    ``number`` orders streams whose heads may start at the same time. ``lane``: the engine's place in the timeline's
+    lanes. Picoseconds: ``wait`` from a semaphore to a start, ``second_wait`` for each further semaphore, ``signal``
+    from an end to its semaphore. ``moves``: its instructions are DMA transfers.
     """
 
     number: int
@@ -44,12 +45,12 @@ class Stream:
 
 
 class Facts(NamedTuple):
-    """What all issues of one instruction have in common. ``ports``: the memories it takes turns on; ``function``: what
-    the scalar engine needs a table for, "" where it needs none.
+    """The common properties of all issues of one instruction.
 
-    ``order``: issues of one order begin and end in the order of the program. An engine's has the number of its lane;
-    loads and stores have one each, even where they share a queue. ``cycles`` are those of an instruction's data path,
-    ``work`` is the tensor engine's.
+    ``ports``: the memories that its engine shares with another. ``function``: the function that needs a table of the
+    scalar engine, or "". ``order``: issues of one order begin and end in the order of the program. An engine's order is
+    the number of its lane; loads and stores have one each, even if they share a queue. ``cycles``: of the instruction's
+    data path; ``work``: of the tensor engine.
     """
 
     instruction: Instruction
@@ -64,94 +65,84 @@ class Facts(NamedTuple):
 
 
 class Issues:
-    """All issues of a program, sorted into streams, with what each waits for."""
+    """All issues of a program, sorted into streams, with the issues that each waits for."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.target = program, program.target
+        self.program = program
         self.notes: list[str] = []
         self.order = issue_order(program, self.notes)
+        self._reset(program.target)
+        self._collect(lambda index: self._facts(program.instructions[index]))
+        self.waits = self._find_waits()
+
+    def _reset(self, target: Target) -> None:
+        self.target = target
         self.lanes = list(ENGINES)
         self.streams: list[Stream] = []
         self.facts: list[Facts] = []
-        self.waits: list[Waits] = []
         self._by_name: dict[str, Stream] = {}
         self._known: dict[int, Facts] = {}
-        self._shared, self._starts = _shared_ports(self.target), Starts(self.target)
-        self._same_work = True
-        self._sort()
+        self._shared, self._starts = _shared_ports(target), Starts(target)
+
+    def _collect(self, facts_of: Callable[[int], Facts]) -> None:
+        """Sort all issues into streams, with the facts of each instruction."""
+        for number, index in enumerate(self.order):
+            facts = self._known.get(index)
+            if facts is None:
+                facts = self._known[index] = facts_of(index)
+            self.facts.append(facts)
+            facts.stream.issues.append(number)
 
     def rewind(self) -> None:
-        """Have the streams ready for another run."""
+        """Reset the streams for another run."""
         for stream in self.streams:
             stream.position = stream.free = 0
 
     def retime(self, timing: Timing) -> Issues:
-        """The same issues with other numbers of the target, ready for a run; what waits for what stays as it is."""
+        """The same issues with other timing, ready for a run; each waits for the same issues."""
         other = copy(self)
-        other.target = replace(self.target, timing=timing)
-        other.lanes, other.streams, other.facts = list(ENGINES), [], []
-        other._by_name, other._known, other._starts = {}, {}, Starts(other.target)
-        other._same_work = _decides_work(timing) == _decides_work(self.target.timing)
-        for number, index in enumerate(self.order):
-            facts = other._known.get(index)
-            if facts is None:
-                facts = other._known[index] = other._retime(self._known[index])
-            other.facts.append(facts)
-            facts.stream.issues.append(number)
+        other._reset(replace(self.target, timing=timing))
+        same_work = _work_numbers(timing) == _work_numbers(self.target.timing)
+
+        def retime_facts(index: int) -> Facts:
+            facts = self._known[index]
+            if facts.start is not None or not same_work:
+                return other._facts(facts.instruction)
+            engine = facts.stream.engine
+            return facts._replace(stream=other._stream(engine, engine, triggers=False))
+
+        other._collect(retime_facts)
         return other
 
-    def _retime(self, facts: Facts) -> Facts:
-        """The facts of an instruction that other numbers may change."""
-        if facts.start is not None:
-            return self._of_transfer(facts.instruction)
-        if not self._same_work:
-            return self._facts(facts.instruction)
-        return facts._replace(stream=self._stream(facts.stream.engine, facts.stream.engine, triggers=False))
-
-    def _sort(self) -> None:
+    def _find_waits(self) -> list[Waits]:
+        """The waits of each issue: for memory, and for the instructions that the kernel names."""
         hazards = Hazards(self.program)
-        instructions = self.program.instructions
-        asked: list[tuple[int, Instruction]] = []
-        for number, index in enumerate(self.order):
-            facts = self._known.get(index)
-            if facts is None:
-                facts = self._known[index] = self._facts(instructions[index])
-            self.facts.append(facts)
-            facts.stream.issues.append(number)
-            self.waits.append(hazards.issue(facts.instruction, facts.order, one_by_one=facts.start is None))
-            if facts.instruction.after:
-                asked.append((number, facts.instruction))
-        if asked:
-            self._wait_as_asked(asked)
-
-    def _wait_as_asked(self, asked: list[tuple[int, Instruction]]) -> None:
-        """Waits that the kernel wants besides those that memory demands."""
-        wanted = {id(producer) for _, instruction in asked for producer in instruction.after}
+        waits = [hazards.issue(one.instruction, one.order, one_by_one=one.start is None) for one in self.facts]
+        edges = [(number, one.instruction) for number, one in enumerate(self.facts) if one.instruction.after]
+        producers = {id(producer) for _, instruction in edges for producer in instruction.after}
         places: dict[int, list[int]] = {}
-        for number, facts in enumerate(self.facts):
-            if id(facts.instruction) in wanted:
+        for number, facts in enumerate(self.facts if edges else ()):
+            if id(facts.instruction) in producers:
                 places.setdefault(id(facts.instruction), []).append(number)
-        for number, instruction in asked:
+        for number, instruction in edges:
             for producer in instruction.after:
                 found = places.get(id(producer))
                 if found is not None:
-                    # The last one before it; in a device loop each iteration's. One that only comes later never does.
+                    # In a device loop, the one of the same iteration. Waiting for one that comes later is a deadlock.
                     earlier = found[max(0, bisect_left(found, number) - 1)]
-                    self.waits[number].add(self.facts[earlier].order, (earlier,))
+                    waits[number].add(self.facts[earlier].order, (earlier,))
+        return waits
 
     def _facts(self, instruction: Instruction) -> Facts:
-        if not _moves(instruction):
+        if not _is_transfer(instruction):
             engine = "sync" if instruction.engine is Engine.dma else instruction.engine.name
             stream = self._stream(engine, engine, triggers=False)
-            ports = tuple(port for port in self._shared.get(stream.engine, ()) if _uses(instruction, port))
-            product = stream.engine == "tensor" and instruction.operation.name in PRODUCTS
+            ports = tuple(port for port in self._shared.get(engine, ()) if _uses_port(instruction, port))
+            product = engine == "tensor" and instruction.operation.name in PRODUCTS
             work = work_of(instruction, self.target) if product else None
             cycles = 0 if product else instruction.operation.cycles(instruction, self.target)
             function = function_of(instruction)
             return Facts(instruction, stream, stream.lane, None, ports, stream.lane, function, cycles, work)
-        return self._of_transfer(instruction)
-
-    def _of_transfer(self, instruction: Instruction) -> Facts:
         start = self._starts.get(instruction)
         stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
         if start.queue not in self.lanes:
@@ -162,18 +153,16 @@ class Issues:
     def _stream(self, name: str, engine: str, *, triggers: bool) -> Stream:
         if name not in self._by_name:
             timing = getattr(self.target.timing, engine)
-            wait, second, signal = (
-                round(ns * 1000) for ns in (timing.wait_ns, timing.second_wait_ns, timing.signal_ns)
-            )
-            stream = Stream(
-                len(self.streams), ENGINES.index(engine), engine, triggers, wait, second, signal, moves=engine != name
-            )
+            times = timing.wait_ns, timing.second_wait_ns, timing.signal_ns
+            wait, second, signal = (round(ns * 1000) for ns in times)
+            number, lane = len(self.streams), ENGINES.index(engine)
+            stream = Stream(number, lane, engine, triggers, wait, second, signal, moves=engine != name)
             self.streams.append(stream)
             self._by_name[name] = stream
         return self._by_name[name]
 
 
-def _decides_work(timing: Timing) -> tuple[object, ...]:
+def _work_numbers(timing: Timing) -> tuple[object, ...]:
     """The numbers that an instruction's cycles and the tensor engine's work depend on."""
     tensor = timing.tensor
     loading = tensor.load_latency_ns, tensor.load_interval_cycles, tensor.interval_cycles, tensor.hidden_stride_bytes
@@ -182,21 +171,21 @@ def _decides_work(timing: Timing) -> tuple[object, ...]:
 
 
 def function_of(instruction: Instruction) -> str:
-    """The function that an instruction looks up in a table of the scalar engine; "" where it is none."""
+    """The function that an instruction looks up in a table of the scalar engine, or ""."""
     if instruction.engine is not Engine.scalar or not instruction.operation.name.startswith("activation"):
         return ""
     name = getattr(instruction.args.get("op"), "name", "")
     return "" if name in _PLAIN else name
 
 
-def _moves(instruction: Instruction) -> bool:
-    """Whether an instruction is a DMA transfer (a print of the device's is none that is modelled)."""
+def _is_transfer(instruction: Instruction) -> bool:
+    """Whether an instruction is a DMA transfer (printing on the device is not modelled as one)."""
     writes = bool(instruction.operands) and instruction.operands[0][0] in instruction.operation.writes
     return writes and (instruction.engine is Engine.dma or instruction.operation.name == "sendrecv")
 
 
 def _shared_ports(target: Target) -> dict[str, tuple[str, ...]]:
-    """Engine -> the memories that it can't use at the same time as another."""
+    """Engine -> the memories that it can't use at the same time as another engine."""
     ports: dict[str, tuple[str, ...]] = {}
     if target.timing.exclusive_psum:
         ports |= {"vector": ("psum",), "scalar": ("psum",)}
@@ -206,6 +195,6 @@ def _shared_ports(target: Target) -> dict[str, tuple[str, ...]]:
     return ports
 
 
-def _uses(instruction: Instruction, port: str) -> bool:
+def _uses_port(instruction: Instruction, port: str) -> bool:
     region = MemoryRegion.psum if port == "psum" else MemoryRegion.sbuf
     return any(view.buffer is region for _, view in instruction.operands)

@@ -1,21 +1,21 @@
-"""A list scheduler: what the compiler may make of a program within its dependences and its memory.
+"""A list scheduler: the order that a compiler may choose within a program's dependences and memory.
 
-Each stream issues, whenever it is free, the first instruction in program order that may start. If none may, it waits
-for the first that does. It looks ``WINDOW`` places ahead of the oldest one that it has not issued. Addresses stay as
-they are, so memory limits how far work moves. What stays in order, on each stream:
+Whenever a stream is free, it issues the first instruction in program order that may start; if none may, the first one
+that becomes ready. It looks ``WINDOW`` places ahead of the oldest one that it has not issued. Addresses stay as they
+are, so memory limits how far work moves. On each stream, these stay in order:
 
 - DMA transfers: queues are in order, so one that is triggered early holds up those that it overtakes, which are
   needed first. Free loads make ResNet-50 10 % slower; in-order ones cost 4 % at most on a calibration kernel.
-- the instructions of ``nl.no_reorder``, and nothing moves into, out of or across such a region. (The SDK says that
-  the compiler adds edges between each two of them, and nothing of the instructions around them.)
+- the instructions of ``nl.no_reorder``; nothing moves into, out of or across such a region. (The SDK says that the
+  compiler adds edges between each two of them, but nothing about the instructions around them.)
 - the iterations of device loops, as each engine runs the loop itself: nothing leaves or enters one
 - the meetings of two cores
 
-A ready instruction of the scalar engine that needs the table that is loaded goes before one that needs another.
+On the scalar engine, a ready instruction that needs the loaded table goes first.
 
-Between ready instructions program order decides. The longest remaining path was tried, too. Of 32 calibration kernels
-(and sizes) it made 16 slower, by up to 7 %, and 4 faster: matmul-blocked by 1 %, fused attention by 7 %. With it
-ResNet-18 took longer than in order.
+Otherwise program order decides between ready instructions. The longest remaining path was tried, too. Of 32 calibration
+kernels (and sizes) it made 16 slower, by up to 7 %, and 4 faster: matmul-blocked by 1 %, fused attention by 7 %. With
+it ResNet-18 took longer than in order.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from trnrt.nki.machine.timing.unrolling import loop_rounds
 
 @dataclass(slots=True)
 class _Choice:
-    """What a stream can choose from: ``soon`` are issues that may start at a known time, ``ready`` those that may now,
-    by the table they need.
+    """The issues that a stream can choose from: ``soon`` may start at a known time, ``ready`` may start now.
 
-    ``oldest`` is the first place that is not issued, ``seen`` the first one that has not come into the window. ``last``
-    is the issue before, ``next`` when the stream chooses, if that is known.
+    ``ready`` is sorted by the table that an issue needs. ``oldest``: the first place that is not issued; ``seen``: the
+    first one that has not come into the window. ``last``: the previous issue. ``next``: when the stream chooses, if
+    known.
     """
 
     oldest: int = 0
@@ -47,7 +47,7 @@ class _Choice:
 
 
 class ListSchedule(Schedule):
-    """One run of the event loop in which streams choose."""
+    """One run of the event loop in which streams choose their order."""
 
     def __init__(self, issues: Issues) -> None:
         super().__init__(issues)
@@ -55,13 +55,13 @@ class ListSchedule(Schedule):
         self.segments = _segments(issues)
         self.choices = [_Choice() for _ in issues.streams]
         self.issued = bytearray(count)
-        self.looked = [0] * count  # how many of its waits are over
+        self.looked = [0] * count  # how many of its waits have ended
         self.may_start, self.blame = [0] * count, [-1] * count
-        self.watchers: dict[int, list[int]] = {}  # of ``issue`` when its end is known, of ``~issue`` when it is issued
+        self.watchers: dict[int, list[int]] = {}  # by ``issue``: its end; by ``~issue``: its start
         self.now = 0
 
     def _consider(self, stream: Stream) -> None:
-        """Look at the instructions that have come into the stream's window, and find out when it can choose."""
+        """Look at the instructions that have come into the stream's window, and plan when it chooses."""
         choice, places = self.choices[stream.number], stream.issues
         while choice.oldest < len(places) and self.issued[places[choice.oldest]]:
             choice.oldest += 1
@@ -74,9 +74,9 @@ class ListSchedule(Schedule):
         self._plan(stream)
 
     def _look(self, issue: int) -> None:
-        """Find out when an issue may start; or watch one that it waits for without knowing when.
+        """Find out when an issue may start; or watch another issue whose end is not known yet.
 
-        The last of each lane: those before it have mostly ended when it has.
+        It looks at the last issue of each lane first: when that has ended, earlier ones mostly have.
         """
         facts, waits, seen = self.issues.facts[issue], self.issues.waits[issue], self.seen
         stream, latest, blame = facts.stream, self.may_start[issue], self.blame[issue]
@@ -119,7 +119,7 @@ class ListSchedule(Schedule):
         return self.tensor.earliest() if stream.engine == "tensor" and not stream.triggers else stream.free
 
     def _issue(self, issue: int, now: int) -> None:
-        """Let the stream of an issue choose; whichever issue's event it was."""
+        """Let the stream of an issue choose what to issue."""
         self.now = now
         stream = self.issues.facts[issue].stream
         choice = self.choices[stream.number]
@@ -139,14 +139,14 @@ class ListSchedule(Schedule):
             self._issue_one(found, stream, choice, now)
 
     def _best(self, choice: _Choice, free: int, now: int) -> list[int] | None:
-        """The heap with the first issue that can start now; with another table only if there was time to load it."""
+        """The heap with the first issue that can start now; one with another table needs time to load it."""
         heaps = [heap for function, heap in choice.ready.items() if heap and function in ("", self.table)]
         if not heaps and free + self.table_load <= now:
             heaps = [heap for heap in choice.ready.values() if heap]
         return min(heaps, default=None)
 
     def _wait(self, stream: Stream, choice: _Choice, free: int) -> None:
-        """Nothing can start: choose again when another instruction may, or when a table is loaded."""
+        """Choose again when another instruction may start, or when a table is loaded."""
         times = [choice.soon[0][0]] if choice.soon else []
         if any(choice.ready.values()):
             times.append(free + self.table_load)
@@ -169,7 +169,7 @@ class ListSchedule(Schedule):
             self._look(other)
 
     def _second_waits(self, issue: int, stream: Stream, free: int) -> int:
-        """How long the semaphores but one hold up an issue that were not set when its stream was free."""
+        """How long further semaphores hold up an issue, if they were set only after its stream was free."""
         if not stream.second_wait:
             return 0
         facts, runs = self.issues.facts, self.issues.waits[issue].ends
@@ -189,22 +189,19 @@ class ListSchedule(Schedule):
 
 
 def _segments(issues: Issues) -> list[int]:
-    """Of each issue, the number of its segment: a stream issues all of one before any of the next."""
+    """For each issue, the number of its segment: a stream issues a whole segment before the next."""
     segments = list(range(len(issues.order)))
     rounds = loop_rounds(issues.program, issues.order)
     for stream in issues.streams:
         before = -1
         for issue in stream.issues:
-            if (
-                before >= 0
-                and rounds[before] == rounds[issue]
-                and not (_stays(issues, before) or _stays(issues, issue))
-            ):
+            same_round = before >= 0 and rounds[before] == rounds[issue]
+            if same_round and not (_is_fixed(issues, before) or _is_fixed(issues, issue)):
                 segments[issue] = segments[before]
             before = issue
     return segments
 
 
-def _stays(issues: Issues, issue: int) -> bool:
+def _is_fixed(issues: Issues, issue: int) -> bool:
     instruction = issues.facts[issue].instruction
     return instruction.in_order or instruction.operation.meets

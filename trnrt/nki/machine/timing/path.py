@@ -1,8 +1,8 @@
-"""The critical path: from the last semaphore of a program back to its start, and what each moment of it was spent on.
+"""The critical path: from the last semaphore of a program back to its start, and how each moment of it was spent.
 
-The walk asks of each issue what let it begin: the semaphore of what it depends on, its stream's previous instruction,
-or another engine that used what both share. Each segment ends where the next one begins, so that they add up to the
-timeline's duration.
+The walk finds what let each issue begin: the semaphore of an issue that it depends on, its stream's previous
+instruction, or another engine that used a shared memory. Each segment ends where the next one begins, so they add up to
+the timeline's duration.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ PARTS = {
     "instruction latency": True,
     "compute": False,
 }
-"""What time is spent on -> whether it is a fixed cost, of each program, transfer or instruction, whatever its size.
+"""Part of the time -> whether it is a fixed cost of each program, transfer or instruction, whatever its size.
 
 ``launch``: the program's fixed start and end. ``DMA starts``: from a trigger to the first data. ``DMA triggers``: a
 trigger that waits for its engine's earlier ones. ``DMA completions``: the memory's latency, and from the last byte to
-the semaphore. ``DMA data``: packets and bytes, other transfers' included where an engine has them first.
-``semaphores``: from an end to what waited for it. ``function tables``: the scalar engine's. ``instruction latency``:
-what an instruction takes however small it is, or how soon the next may follow. ``compute``: elements and columns.
+the semaphore. ``DMA data``: packets and bytes, including those of other transfers that an engine has first.
+``semaphores``: from an end to the instruction that waited for it. ``function tables``: the scalar engine's.
+``instruction latency``: the least time of an instruction, or until the next may follow. ``compute``: elements and
+columns.
 """
 
 
 class Segment(NamedTuple):
-    """A stretch of the critical path, picoseconds: which issue it belongs to and what it was spent on."""
+    """A stretch of the critical path, picoseconds: its issue, and the part of ``PARTS`` that it was spent on."""
 
     issue: int
     part: str
@@ -53,8 +54,8 @@ def critical_path(timeline: Timeline) -> list[Segment]:
 
 
 class _Walk:
-    """The walk back. ``until``: where it stands; ``finished``: whether that is the issue's semaphore, or else the
-    moment from which on its engine could do something else."""
+    """The walk back. ``until``: where it is now. ``finished``: that is the issue's semaphore; otherwise the moment at
+    which its engine was free again."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline, self.timing = timeline, timeline.timing
@@ -67,7 +68,7 @@ class _Walk:
         self._products: dict[int, int] = {}  # the tensor engine's instructions -> the ones before
 
     def run(self) -> list[Segment]:
-        """From the issue that is seen last to the one that nothing held up."""
+        """Walk from the issue whose semaphore is set last to one that nothing held up."""
         seen = self.timeline.seen
         issue = max(range(len(seen)), key=lambda i: (seen[i], i))
         while issue >= 0:
@@ -81,13 +82,13 @@ class _Walk:
         return self.segments[::-1]
 
     def _add(self, issue: int, part: str, begin: int) -> None:
-        """What lies between ``begin`` and where the walk stands."""
+        """Add the time from ``begin`` to where the walk is."""
         if begin < self.until:
             self.segments.append(Segment(issue, part, begin, self.until))
             self.until = begin
 
     def _signalling_issue(self, issue: int) -> int:
-        """The transfer whose end set the semaphore: those of one order are told of in their order."""
+        """The transfer whose end set the semaphore: those of one order signal in their order."""
         seen, end = self.timeline.seen, self.timeline.end
         if end[issue] + self.completion == seen[issue]:
             return issue
@@ -114,7 +115,7 @@ class _Walk:
         self._add(issue, "instruction latency", begin)
 
     def _working(self, issue: int) -> int:
-        """How much of an instruction's time grows with its data."""
+        """The part of an instruction's time that grows with its data."""
         instruction, target = self._instruction(issue), self.timeline.program.target
         if self._engine(issue) == "tensor":
             if instruction.operation.name not in PRODUCTS:
@@ -126,12 +127,15 @@ class _Walk:
         return round(max(0, cycles) * 1000 / clock_ghz)
 
     def _previous(self, issue: int) -> int:
-        """What let an issue begin, the walk standing there; -1 where nothing did."""
+        """The issue that let an issue begin, where the walk is now; -1 for none."""
         line, begin = self.timeline, self.until
         earlier, engine = line.waited_for[issue], self._engine(issue)
         table = self._table_load(issue)
-        if earlier < 0:
-            return self._at_start(issue, table)
+        if earlier < 0 and begin in (0, table):
+            self._add(issue, "function tables", 0)
+            return -1
+        if earlier < 0:  # it began when something shared was free
+            return self._hold(issue, self._holder(begin, issue))
         if table and begin == line.freed[earlier] + table:
             return self._switch(issue, earlier, "function tables", line.freed[earlier], finished=False)
         if self._has_waited(engine, begin - line.seen[earlier]):
@@ -141,22 +145,14 @@ class _Walk:
         return self._hold(issue, earlier if begin == line.freed[earlier] else self._holder(begin, issue))
 
     def _has_waited(self, engine: str, time: int) -> bool:
-        """Whether an engine starts so long after a semaphore that it waited for, with or without further ones."""
+        """Whether an engine that starts ``time`` after a semaphore had waited for it, alone or with further ones."""
         timing = getattr(self.timing, engine)
         wait: int = round(timing.wait_ns * 1000)
         second: int = round(timing.second_wait_ns * 1000)
         return time == wait or (time > wait and second > 0 and (time - wait) % second == 0)
 
-    def _at_start(self, issue: int, table: int) -> int:
-        """An issue that waited for no other begins at 0, after its table, or when something shared is free."""
-        begin = self.until
-        if begin in (0, table):
-            self._add(issue, "function tables", 0)
-            return -1
-        return self._hold(issue, self._holder(begin, issue))
-
     def _hold(self, issue: int, holder: int) -> int:
-        """Go on with what held an issue up until its engine was free; or with nothing, at the start."""
+        """Continue with the issue that held up another until its engine was free; or end at the start."""
         until = self.timeline.freed[holder] if holder >= 0 else 0
         return self._switch(issue, holder, "instruction latency", until, finished=False)
 
@@ -177,9 +173,9 @@ class _Walk:
         return self._products[issue]
 
     def _holder(self, begin: int, issue: int) -> int:
-        """The issue that used what ``issue`` shares with it until ``begin``.
+        """The issue that used something shared with ``issue`` until ``begin``, or the last one to do so before.
 
-        Where streams choose, one may begin a little after that, when another has had its turn: then the last before.
+        A stream that chooses may begin a little later, after another stream's turn.
         """
         if not self._freed:
             for number, freed in enumerate(self.timeline.freed):
@@ -200,6 +196,6 @@ class _Walk:
         return self.timeline.program.instructions[self.timeline.instruction[issue]]
 
     def _engine(self, issue: int) -> str:
-        """The engine that issues it."""
+        """The engine that issues an issue."""
         transfer = self.transfers.get(issue)
         return ENGINES[self.timeline.lane[issue] if transfer is None else transfer.lane]

@@ -1,9 +1,9 @@
-"""The prediction: a timeline, the ends of the range that the time lies in, and what makes that range wide.
+"""The prediction: a timeline, the range of the time, and the causes of that range's width.
 
 The headline is the program as a compiler may issue it, with fewer copies (``rewriting.py``) and in a list scheduler's
 order, with the numbers of the target's file. The least is the same with all uncertain numbers as favourable as their
-sources allow; the most is the program as it stands, with all of them as unfavourable. So each end has a cause that can
-be named: what the compiler does, or an interval that was published.
+sources allow; the most is the program as written, with all of them as unfavourable. So each end has a cause: what the
+compiler does, or a published interval.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline
 ORDER = "order of instructions, and copies"
 
 WIDEST = 1.6
-"""The most over the least. Nothing can be planned with a wider range, and a published figure in it says nothing."""
+"""The largest useful ratio of the most to the least: a wider range is no basis for plans or comparisons."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A time and the least and the most that it may be, microseconds."""
+    """A time, and the least and the most that it may be, in microseconds."""
 
     least_us: float
     us: float
@@ -42,14 +42,14 @@ class Range:
 
     @property
     def too_wide(self) -> bool:
-        """Whether nothing can be planned with it."""
+        """Whether the range is too wide for plans."""
         return self.ratio > WIDEST
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What the prediction would be if one thing alone were otherwise. ``pin``: what to write in a kernel so that it
-    does not matter, "" where nothing does.
+    """The prediction if a single cause had other values. ``pin``: what to write in a kernel so that it doesn't matter,
+    "" if nothing helps.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Cause:
 class Prediction:
     """When the instructions of a program run: ``timeline`` is the headline's, ``least`` and ``most`` are the ends'.
 
-    ``issues`` are the program's, ``compiled`` what the compiler may make of them, ``order`` is the headline's.
+    ``issues`` are the program's, ``compiled`` those that the compiler may make of it; ``order`` is the headline's.
     """
 
     issues: Issues
@@ -74,19 +74,19 @@ class Prediction:
 
     @property
     def benchmark(self) -> Range:
-        """What a benchmark of many runs would measure."""
+        """The time that a benchmark of many runs would measure."""
         return _range(*(benchmark_us(line) for line in (self.least, self.timeline, self.most)))
 
     @property
     def profiler(self) -> Range:
-        """What a profiler's total would be: it has the program's fixed start and end."""
+        """The total that a profiler would report, with the program's fixed start and end."""
         return _range(*(profiler_us(line) for line in (self.least, self.timeline, self.most)))
 
     @cached_property
     def causes(self) -> tuple[Cause, ...]:
-        """What makes the benchmark's range wide, the widest first; those that change nothing are left out.
+        """The causes of the benchmark's range, the widest first, without those that change nothing.
 
-        Each is one more run or two of the event loop.
+        Each takes one or two more runs of the event loop.
         """
         headline = benchmark_us(self.timeline)
         with without_collection():
@@ -120,14 +120,14 @@ def predict(program: Program) -> Prediction:
 
 
 def add_ranges(ranges: Iterable[Range], fixed_us: float = 0.0) -> Range:
-    """What runs one after the other takes, with ``fixed_us`` that are certain: the sums of the ends and headlines."""
+    """The total of times that follow each other, plus ``fixed_us``: the sums of the ends and headlines."""
     found = tuple(ranges)
     least, us, most = (sum(r.least_us for r in found), sum(r.us for r in found), sum(r.most_us for r in found))
     return Range(least + fixed_us, us + fixed_us, most + fixed_us)
 
 
 def largest_range(ranges: Iterable[Range]) -> Range:
-    """What runs at the same time takes together: the largest of the ends and headlines."""
+    """The time of programs that run at the same time: the largest of the ends and headlines."""
     found = tuple(ranges)
     return Range(max(r.least_us for r in found), max(r.us for r in found), max(r.most_us for r in found))
 
@@ -139,14 +139,14 @@ def schedule_freely(program: Program) -> Timeline:
 
 
 def _issues_as_compiled(program: Program, issues: Issues | None) -> Issues:
-    """The issues of what the compiler may make of a program. ``issues``: the program's own, if they are known."""
+    """The issues of the program that the compiler may make. ``issues``: the program's own, if they are known."""
     fewer = rewrite_copies(program) if program.target.timing.order == "free" else None
     return Issues(fewer) if fewer is not None else issues or Issues(program)
 
 
 def _headline(issues: Issues) -> tuple[Timeline, type[Schedule]]:
-    """The list scheduler's timeline, or that in order where it is no longer (a compiler would not make it worse), and
-    which of them it is."""
+    """The list scheduler's timeline and its class; or those in order, if that is not slower (no compiler would choose
+    the slower one)."""
     in_order = Schedule(issues).run()
     issues.rewind()
     free = ListSchedule(issues).run() if issues.target.timing.order == "free" else in_order
@@ -154,16 +154,16 @@ def _headline(issues: Issues) -> tuple[Timeline, type[Schedule]]:
 
 
 def benchmark_us(timeline: Timeline) -> float:
-    """What a benchmark of many runs would measure."""
+    """The time that a benchmark of many runs would measure."""
     return timeline.duration / PS_PER_US + timeline.timing.benchmark_ns / 1000
 
 
 def profiler_us(timeline: Timeline) -> float:
-    """What a profiler's total would be."""
+    """The total that a profiler would report."""
     timing = timeline.timing
     return timeline.duration / PS_PER_US + (timing.head_ns + timing.tail_ns) / 1000
 
 
 def _range(least: float, us: float, most: float) -> Range:
-    """A greedy schedule may be longer than the program's order, and a time longer where a number is smaller."""
+    """A range with sorted ends: greedy schedules may take longer with smaller numbers."""
     return Range(min(least, us), us, max(most, us))

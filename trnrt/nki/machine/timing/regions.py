@@ -1,8 +1,8 @@
-"""Which part of a storage a view touches, and whether two views touch the same bytes.
+"""Regions: the part of a storage that a view touches, and whether two of them overlap.
 
-A region is a box in the storage's own dimensions where the view is one (a slice, a slice with steps, dimensions
-merged or reordered), else a range of its elements. Where a region can't be told exactly it is taken too large: the
-model then waits where the hardware need not, never the other way.
+A region is a box in the storage's own dimensions if the view is one (a slice, a slice with steps, dimensions merged or
+reordered), else a range of its elements. A region that is not known exactly is too large: the model may then wait
+when the hardware need not, never the other way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Box = tuple[tuple[int, int, int], ...]  # (first, last, step) of each dimension 
 class Region:
     """A part of one storage. ``first`` and ``last`` bound it in elements of a partition (on chip) or of all (HBM).
 
-    ``bounds`` are (first, last) of each dimension of the storage, none where it is ``whole``.
+    ``bounds`` are (first, last) of each dimension of the storage, empty if it is ``whole``.
     """
 
     box: Box | None
@@ -26,8 +26,8 @@ class Region:
     last: int
     whole: bool
     bounds: tuple[tuple[int, int], ...]
-    levels: tuple[int, ...] = field(init=False)  # its extents are at most 2 to the power of them
-    corner: tuple[int, ...] = field(init=False)  # its cell in the grid of its levels, the one of its first element
+    levels: tuple[int, ...] = field(init=False)  # each extent is at most 2 to the power of its level
+    corner: tuple[int, ...] = field(init=False)  # the cell of its first element in the grid of its levels
 
     def __post_init__(self) -> None:
         levels = tuple([(high - low).bit_length() for low, high in self.bounds])
@@ -36,7 +36,7 @@ class Region:
         object.__setattr__(self, "corner", corner)
 
     def corners(self, levels: tuple[int, ...]) -> list[range]:
-        """Of each dimension, where the corners of the regions of these levels lie that may overlap this one."""
+        """For each dimension, the corners of regions of these levels that may overlap this one."""
         return [
             range((low >> level) - 1, (high >> level) + 1)
             for (low, high), level in zip(self.bounds, levels, strict=True)
@@ -48,7 +48,7 @@ class Region:
             return True
         if self.box is None or other.box is None:
             return self.first <= other.last and other.first <= self.last
-        # Asked for every part that is near another: a loop takes less than half of all() of a function.
+        # Called for every part near another: a loop takes less than half the time of all().
         for (low, high, step), (other_low, other_high, other_step) in zip(self.box, other.box, strict=True):
             if low > other_high or other_low > high:
                 return False
@@ -57,7 +57,7 @@ class Region:
         return True
 
     def covers(self, other: Region) -> bool:
-        """Whether it certainly has every element of ``other``."""
+        """Whether it is certain to have every element of ``other``."""
         if self.whole:
             return True
         if self.box is None or other.box is None:
@@ -69,7 +69,7 @@ class Region:
 
 
 EVERYTHING = Region(None, 0, 0, True, ())
-"""All of a storage, whichever."""
+"""All of any storage."""
 
 
 def region_of(view: View) -> Region:
@@ -89,7 +89,7 @@ def region_of(view: View) -> Region:
 
 
 def _range(view: View) -> Region:
-    """The elements between the first and the last one that the view touches, in those of the storage's dtype."""
+    """The elements from the first to the last that the view touches, counted in the storage's dtype."""
     storage, offset = view.storage, view.offset
     dims = list(zip(view.strides, view.shape, strict=True))
     if storage.on_chip:
@@ -102,7 +102,7 @@ def _range(view: View) -> Region:
 
 
 def _bounds(storage: Storage, first: int, last: int) -> tuple[tuple[int, int], ...]:
-    """The part of each dimension where the elements from ``first`` to ``last`` may lie."""
+    """The part of each dimension that may have the elements from ``first`` to ``last``."""
     bounds = [(0, size - 1) for size in storage.shape]
     for d in range(1 if storage.on_chip else 0, len(bounds)):
         stride = storage.strides[d]
@@ -114,12 +114,9 @@ def _bounds(storage: Storage, first: int, last: int) -> tuple[tuple[int, int], .
 
 
 def _box(view: View) -> Box | None:
-    """The view as (first, last, step) of each dimension of its storage; None where it is no box."""
+    """The view as (first, last, step) of each dimension of its storage; None if it is no box."""
     shape, strides = view.storage.shape, view.storage.strides
-    low, rest = [], view.offset
-    for stride in strides:
-        low.append(rest // stride)
-        rest %= stride
+    low = view.storage.coordinates(view.offset)
     high, step = list(low), [1] * len(shape)
     used = [False] * len(shape)
     for stride, size in _merge_dims(view):
@@ -129,7 +126,7 @@ def _box(view: View) -> Box | None:
 
 
 def _merge_dims(view: View) -> list[tuple[int, int]]:
-    """(stride, size) of the view's dimensions, longest stride first, those that follow on each other made one."""
+    """(stride, size) of the view's dimensions, longest stride first, contiguous ones merged."""
     merged: list[tuple[int, int]] = []
     dims = [(stride, size) for stride, size in zip(view.strides, view.shape, strict=True) if size != 1 and stride]
     for stride, size in sorted(dims, reverse=True):

@@ -1,11 +1,11 @@
-"""Copies that AWS's compiler was seen to leave out, or to merge, in profiles of attention (docs/timing.md).
+"""Remove or merge copies as AWS's compiler does in profiles of attention (docs/timing.md).
 
-- A plain copy from PSUM to SBUF is left out where vector, scalar or gpsimd instructions alone read it, may read PSUM
-  instead, and PSUM has room for the longer life.
-- Copies of whole tiles that an engine makes one after the other become one, of tiles that lie side by side in a bank.
+- A plain copy from PSUM to SBUF is removed if only vector, scalar or gpsimd instructions read it, if they may read PSUM
+  instead, and if PSUM has room for the longer life.
+- Copies of whole tiles that an engine makes one after the other become one copy of tiles that are adjacent in a bank.
 
-The values stay as they are to the bit. What stands in ``nl.no_reorder``, has an edge of its own, or is used in
-different iterations of a device loop is left alone. Loads and stores are not merged.
+The values stay the same to the bit. Instructions in ``nl.no_reorder``, with an edge of their own, or in different
+iterations of a device loop stay as they are. Loads and stores are not merged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trnrt.nki.machine.program import Dynamic, Engine, Instruction, MemoryRegion
 
 _READERS = frozenset({Engine.vector, Engine.scalar, Engine.gpsimd})
 _FLOATS = frozenset({"float32", "bfloat16", "float16"})  # engines compute in float32, which holds each of their values
-_Move = Callable[[View], View | None]  # a view's new one; None where it has none
+_Move = Callable[[View], View | None]  # the new view for a view, or None
 
 
 class _Block(NamedTuple):
-    """Rows of a storage, and elements of each that lie side by side."""
+    """Rows of a storage, and adjacent elements in each."""
 
     row: int
     rows: int
@@ -35,7 +35,7 @@ class _Block(NamedTuple):
 
 @dataclass(slots=True)
 class _Copy:
-    """A plain copy at ``position``: the blocks that it reads and writes, element by element."""
+    """A plain copy at ``position``, from one block to another, element by element."""
 
     position: int
     src: Storage
@@ -51,10 +51,10 @@ class _Copy:
 
 
 def rewrite_copies(program: Program) -> Program | None:
-    """The program with fewer copies, its tiles placed anew; None where none can go, or memory is too small for it."""
+    """The program with fewer copies and new addresses; None if no copy can go, or if memory is too small."""
     rewriting = _Rewriting(program)
     if rewriting.copies:
-        rewriting.leave_out_copies()
+        rewriting.remove_copies()
         rewriting.merge_copies()
     if not rewriting.removed:
         return None
@@ -67,7 +67,7 @@ def rewrite_copies(program: Program) -> Program | None:
 
 
 class _Rewriting:
-    """The instructions as far as they are rewritten; ``removed`` are the positions of those that are gone."""
+    """The state of the rewriting; ``removed`` are the positions of removed instructions."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.target = program, program.target
@@ -78,7 +78,7 @@ class _Rewriting:
         self.fixed = {id(other) for one in program.instructions for other in one.after}
         self.writes: dict[int, list[int]] = {}
         self.reads: dict[int, list[tuple[int, View]]] = {}
-        self.stuck: set[int] = set()  # storages of which a view can't be moved
+        self.stuck: set[int] = set()  # storages with a view that can't be moved
         for position, instruction in enumerate(self.instructions):
             self._note(position, instruction)
         self.copies = [copy for position in range(len(self.instructions)) if (copy := self._copy(position))]
@@ -95,7 +95,7 @@ class _Rewriting:
         self.stuck.update(view.storage.index for view in instruction.extra)
 
     def _copy(self, position: int) -> _Copy | None:
-        """The plain copy from PSUM to SBUF at a position, if that is one and may be changed."""
+        """The plain copy from PSUM to SBUF at a position, if there is one that may be changed."""
         instruction = self.instructions[position]
         source = _source_of_copy(instruction)
         if source is None or self._is_pinned(instruction):
@@ -118,8 +118,8 @@ class _Rewriting:
     def _is_pinned(self, instruction: Instruction) -> bool:
         return instruction.in_order or bool(instruction.after) or id(instruction) in self.fixed
 
-    # Copies that are left out.
-    def leave_out_copies(self) -> None:
+    # Removed copies.
+    def remove_copies(self) -> None:
         """Let readers read PSUM, tile by tile, in program order."""
         held = self._count_held()
         by_tile: dict[int, list[_Copy]] = {}
@@ -140,7 +140,7 @@ class _Rewriting:
         self.copies = [copy for copy in self.copies if copy.position not in self.removed]
 
     def _reads_in_time(self, position: int, view: View, copies: list[_Copy]) -> bool:
-        """Whether PSUM still has at ``position`` what was copied, and the instruction there may be changed."""
+        """Whether PSUM still has the copied values at ``position``, and the instruction there may be changed."""
         instruction = self.program.instructions[position]
         copy = _source(view, copies)
         if copy is None or position < copy.position or instruction.engine not in _READERS or instruction.in_order:
@@ -148,7 +148,7 @@ class _Rewriting:
         return not any(copy.position < p <= position for p in self.writes.get(copy.src.index, ()))
 
     def _change(self, positions: Iterable[int], move: _Move) -> bool:
-        """Move the views of the instructions at ``positions``; nothing where one can't be moved, or is then refused."""
+        """Move the views of the instructions at ``positions``; change none if one can't be moved, or breaks a rule."""
         found: dict[int, Instruction] = {}
         for position in positions:
             old = self.instructions[position]
@@ -167,7 +167,7 @@ class _Rewriting:
         return any(rule.refuses and rule.check(instruction, self.target) is not None for rule in rules)
 
     def _count_held(self) -> list[int]:
-        """Bytes a partition of PSUM, in whole banks, that tiles hold at each position."""
+        """The bytes a partition of PSUM, in whole banks, that tiles hold at each position."""
         held = [0] * (len(self.instructions) + 1)
         for index, (first, last) in self.program.lifetimes().items():
             if self.storages[index].buffer is MemoryRegion.psum:
@@ -196,7 +196,7 @@ class _Rewriting:
             held[position] += self._banks(copy.src)
         self.reads[copy.src.index] += readers
 
-    # Copies that are merged.
+    # Merged copies.
     def merge_copies(self) -> None:
         """Merge copies that follow each other on their engine."""
         engine: dict[Engine, list[_Copy]] = {}
@@ -215,7 +215,7 @@ class _Rewriting:
             self._merge(group)
 
     def _joins(self, copy: _Copy, group: list[_Copy]) -> bool:
-        """Whether a copy can be made together with those before it, and these as late as it."""
+        """Whether a copy can be merged with those before it, which are then made as late as it."""
         first, instruction = group[0], self.instructions[copy.position]
         alike = [(one.src.shape, one.src.dtype, one.dst.shape, one.dst.dtype) for one in (first, copy)]
         if not copy.whole or alike[0] != alike[1] or self.loop[first.position] != self.loop[copy.position]:
@@ -257,13 +257,13 @@ class _Rewriting:
         self.removed.update(copy.position for copy in group[:-1])
 
     def _side_by_side(self, tiles: list[Storage], place: int) -> Storage:
-        """A tile that holds some like ones beside each other, the new storage number ``place``."""
+        """A tile that holds similar ones beside each other, the new storage number ``place``."""
         shape = (tiles[0].shape[0], len(tiles) * tiles[0].partition_elements)
         return replace(tiles[0], index=len(self.storages) + place, shape=shape, address=None)
 
-    # What comes out of it.
+    # The result.
     def result(self) -> Program:
-        """A program of its own: nothing that gets an address is shared with the old one."""
+        """A new program that shares no storage with an address with the old one."""
         storages = [replace(s, address=None) if s.on_chip and not s.pinned else s for s in self.storages]
         known: dict[int, Instruction] = {}
         kept = [(p, one) for p, one in enumerate(self.instructions) if p not in self.removed]
@@ -277,7 +277,7 @@ class _Rewriting:
 
 
 def _loops(program: Program) -> list[int]:
-    """Of each position, the innermost device loop that it is in; -1 for none."""
+    """For each position, its innermost device loop; -1 for none."""
     found = [-1] * len(program.instructions)
     for number, (begin, end) in enumerate(program.loops()):
         for position in range(begin, end + 1):
@@ -286,7 +286,7 @@ def _loops(program: Program) -> list[int]:
 
 
 def _source_of_copy(instruction: Instruction) -> View | None:
-    """What an instruction copies, if that is all it does."""
+    """The source of an instruction that only copies; None for any other."""
     args = instruction.args
     if instruction.operation.name == "tensor_copy":
         source = args["src"]
@@ -303,20 +303,15 @@ def _is_exact(source: str, to: str) -> bool:
 
 
 def _block(view: View) -> _Block | None:
-    """The block that a view is; None where it is none."""
+    """The block of a view; None if it is no block."""
     row = view.storage.partition_elements
-    count = 1
-    for size, stride in zip(reversed(view.shape[1:]), reversed(view.strides[1:]), strict=True):
-        if size != 1 and stride != count:
-            return None
-        count *= size
-    if view.partitions > 1 and view.strides[0] != row:
+    if view.contiguous_elements != view.free_size or (view.partitions > 1 and view.strides[0] != row):
         return None
-    return _Block(view.offset // row, view.partitions, view.offset % row, count)
+    return _Block(view.offset // row, view.partitions, view.offset % row, view.free_size)
 
 
 def _source(view: View, copies: list[_Copy]) -> _Copy | None:
-    """The copy that made all that a view reads."""
+    """The copy that wrote all elements of a view."""
     row = view.storage.partition_elements
     if min(view.strides) < 0 or view.strides[0] % row:
         return None
@@ -332,7 +327,7 @@ def _source(view: View, copies: list[_Copy]) -> _Copy | None:
 
 
 def _move_view(view: View, storage: Storage, rows: int, elements: int) -> View:
-    """The same part of another storage, so many rows and elements further."""
+    """The same part of another storage, ``rows`` and ``elements`` further."""
     old, new = view.storage.partition_elements, storage.partition_elements
     row, first = divmod(view.offset, old)
     strides = (view.strides[0] // old * new, *view.strides[1:])
@@ -340,7 +335,7 @@ def _move_view(view: View, storage: Storage, rows: int, elements: int) -> View:
 
 
 def _move_to_psum(view: View, copies: list[_Copy]) -> View | None:
-    """The view of what was copied; others as they are."""
+    """The view of the copy's source; other views unchanged."""
     if view.storage is not copies[0].dst:
         return view
     copy = _source(view, copies)
@@ -350,7 +345,7 @@ def _move_to_psum(view: View, copies: list[_Copy]) -> View | None:
 
 
 def _move_beside(view: View, homes: dict[int, tuple[Storage, int]]) -> View | None:
-    """The view of a tile that now lies beside others; others as they are."""
+    """The view of a tile that is now beside others; other views unchanged."""
     home = homes.get(view.storage.index)
     if home is None:
         return view
@@ -364,7 +359,7 @@ def _whole(view: View, storage: Storage) -> View:
 
 
 def _renew(value: Any, storages: list[Storage]) -> Any:
-    """An argument with the new storages in the place of the old ones."""
+    """An argument with the new storages instead of the old ones."""
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(_renew(one, storages) for one in value)
     if not isinstance(value, View):

@@ -1,9 +1,9 @@
-"""The event loop: engines issue their instructions in order, DMA engines serve their queues, nobody looks ahead.
+"""The event loop: engines issue their instructions in order, DMA engines serve their queues, and none looks ahead.
 
 Each stream (an engine, or the triggers of its DMA transfers) issues its instructions in the order of the program, as
-soon as it is free and semaphores have told that the memory they touch may be touched. Events happen in the order of
-time; time is an integer (picoseconds), and of two events at the same time the one earlier in the program is first. So a
-program and a target have one timeline, the same on every machine.
+soon as it is free and the semaphores that they wait for are set. Events happen in the order of time. Time is an integer
+(picoseconds), and of two events at the same time the one earlier in the program is first. So a program and a target
+have one timeline, the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from trnrt.nki.machine.timing.tensor_engine import TensorEngine
 from trnrt.nki.machine.timing.timeline import Timeline, Transfer
 from trnrt.nki.machine.timing.transfers import Movements
 
-_DMA = -1  # stands for the DMA engines where an event names an issue
+_DMA = -1  # the DMA engines, in an event in the place of an issue
 
 
 def schedule(program: Program) -> Timeline:
-    """When the instructions of ``program`` run; it must be compiled (its tiles have addresses).
+    """The timeline of ``program``, whose tiles must have addresses.
 
-    Raises KernelError where instructions wait for each other for ever, or where device loops make too many of them.
+    Raises KernelError if instructions wait for each other for ever, or if device loops make too many of them.
     """
     with without_collection():
         return Schedule(Issues(program)).run()
 
 
 class Schedule:
-    """One run of the event loop. ``seen`` is when an issue's semaphore is set, -1 as long as nobody knows."""
+    """One run of the event loop. ``seen``: when an issue's semaphore is set, -1 if not known yet."""
 
     def __init__(self, issues: Issues) -> None:
         self.issues, self.target = issues, issues.target
@@ -52,10 +52,10 @@ class Schedule:
         self.ports = {"psum": 0, "sbuf": 0}
         self.triggers = dict.fromkeys(ENGINES, 0)  # when each engine can trigger its next transfer
         self.engine_free: dict[str, int] = {}
-        self.told: dict[int, int] = {}  # when the last transfer of each order is seen: one semaphore, that counts
+        self.signalled: dict[int, int] = {}  # order -> when its last transfer signals: a semaphore counts them in order
 
     def run(self) -> Timeline:
-        """Let all events happen."""
+        """Run all events."""
         for stream in self.issues.streams:
             self._consider(stream)
         while self.events:
@@ -69,7 +69,7 @@ class Schedule:
         return self._timeline()
 
     def _consider(self, stream: Stream) -> None:
-        """Find out when the next instruction of a stream can start; or on what it waits without knowing when."""
+        """Schedule the next instruction of a stream; or have it wait for an issue whose end is not known yet."""
         if stream.position == len(stream.issues):
             return
         issue = stream.issues[stream.position]
@@ -94,7 +94,7 @@ class Schedule:
         heappush(self.events, (time, issue))
 
     def _free(self, stream: Stream, facts: Facts) -> int:
-        """When a stream could start an instruction that waits for no memory."""
+        """When a stream can start an instruction, apart from its waits."""
         if facts.start is None:
             if facts.order == 0:
                 return self.tensor.earliest()
@@ -103,7 +103,7 @@ class Schedule:
         return stream.free
 
     def _issue(self, issue: int, now: int) -> None:
-        """Start an instruction, the next one of its stream; or later, if something that it shares is in use."""
+        """Start the next instruction of a stream; or try again later, if something that it shares is in use."""
         facts = self.issues.facts[issue]
         stream = facts.stream
         free = self.triggers[stream.engine]
@@ -169,8 +169,8 @@ class Schedule:
         self.next_dma = None
         for issue, begin, end in self.dma.serve(now):
             order = self.issues.facts[issue].order
-            seen = max(end + self.completion, self.told.get(order, 0))
-            self.told[order] = seen
+            seen = max(end + self.completion, self.signalled.get(order, 0))
+            self.signalled[order] = seen
             self._finish(issue, begin, end, seen)
         self._wake_dma()
 
@@ -187,18 +187,19 @@ class Schedule:
 
     def _deadlock(self) -> str:
         lines = ["instructions wait for each other for ever:"]
+        facts = self.issues.facts
         for stream in self.issues.streams:
             if stream.position == len(stream.issues):
                 continue
             issue = stream.issues[stream.position]
-            open_ones = [other for other in self.issues.waits[issue].last.values() if self.seen[other] < 0]
-            facts = self.issues.facts
-            for other in open_ones:
-                mine, theirs = facts[issue].instruction, facts[other].instruction
-                lines.append(
-                    f"  {stream.engine}: {mine.operation.name} ({mine.source}) waits for "
-                    f"{theirs.operation.name} ({theirs.source})"
-                )
+            mine = facts[issue].instruction
+            for other in self.issues.waits[issue].last.values():
+                if self.seen[other] < 0:
+                    theirs = facts[other].instruction
+                    lines.append(
+                        f"  {stream.engine}: {mine.operation.name} ({mine.source}) waits for "
+                        f"{theirs.operation.name} ({theirs.source})"
+                    )
         return "\n".join(lines)
 
     def _timeline(self) -> Timeline:

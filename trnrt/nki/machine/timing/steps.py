@@ -1,8 +1,8 @@
-"""Which part of a kernel the time goes to, and what holds it up there.
+"""How the time of a kernel divides into its steps, and what bounds each step.
 
-The time is divided along the critical path: from the last instruction to what it waited for, to what that waited for,
-to the start. Each instant belongs to the one instruction of that path which was then the reason for the kernel not
-being further, so the parts add up to the whole.
+The time is divided along the critical path: from the last instruction to the one that it waited for, and so on to the
+start. Each instant belongs to the one instruction of the path that held up the kernel then, so the parts add up to the
+whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from trnrt.nki.machine.timing.path import Segment
 from trnrt.nki.machine.timing.tensor_engine import work_of
-from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline, Transfer
+from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline
 
 BOUNDS = ("tensor", "vector", "scalar", "gpsimd", "DMA bandwidth", "DMA latency", "dependency")
 _BOUND_OF = {
@@ -30,9 +30,9 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of a kernel that has a name: an ONNX step of a plan, or a line of a plain kernel.
+    """A named part of a kernel: an ONNX step of a plan, or a line of a plain kernel.
 
-    ``lines`` are the first and last line of the entry function that it covers.
+    ``lines``: the first and the last line of the entry function that it covers.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Step:
 
 
 class Named:
-    """What a profile is made of: its attributes are items, too, so that an object and its JSON are read alike."""
+    """A part of a profile. Its attributes are items, too, so code can read an object and its JSON alike."""
 
     __slots__ = ()
 
@@ -55,11 +55,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class StepUse(Named):
-    """What a step costs: from its first instruction's start to its last one's end, microseconds.
+    """The cost of a step, from its first instruction's start to its last one's end, in microseconds.
 
-    ``time_us`` is its part of the critical path (those of all steps add up to the whole but for the fixed cost),
-    ``share`` that over the whole. ``bound`` is one of ``BOUNDS``. ``mfu`` is its multiply-accumulates over what the
-    tensor engine could do from its start to its end, ``lines`` where it stands in the kernel's file.
+    ``time_us``: its part of the critical path (with the fixed cost, those of all steps add up to the whole); ``share``:
+    the same over the whole. ``bound`` is one of ``BOUNDS``. ``mfu``: its multiply-accumulates over those that the
+    tensor engine could do from its start to its end. ``lines``: its lines in the kernel's file.
     """
 
     name: str
@@ -77,7 +77,7 @@ class StepUse(Named):
 
 @dataclass(slots=True)
 class _Tally:
-    """What is counted of one step. Times are picoseconds."""
+    """The counts of one step. Times are picoseconds."""
 
     step: Step
     start: int = -1
@@ -89,15 +89,21 @@ class _Tally:
 
 
 def attribute(timeline: Timeline, steps: Sequence[Step] | None, segments: Sequence[Segment]) -> tuple[StepUse, ...]:
-    """The steps in the order of the kernel, those without an instruction left out. ``steps`` None: a line is a step.
+    """The steps in the order of the kernel, without those that have no instruction. ``steps`` None: each line is a
+    step.
 
     ``segments`` are those of the critical path.
     """
-    tallies = [_Tally(step) for step in (steps if steps is not None else _lines(timeline))]
-    owner = _owners(timeline, tallies)
-    transfers = {transfer.issue: transfer for transfer in timeline.transfers}
-    _count(timeline, tallies, owner, transfers)
-    _blame(timeline, segments, tallies, owner)
+    steps = _lines(timeline) if steps is None else steps
+    lines = [timeline.program.instructions[index].line for index in timeline.instruction]
+    by_line = steps_by_line(steps, lines)
+    tallies = [_Tally(step) for step in steps]
+    # The last tally counts the instructions of no step.
+    if -1 in by_line.values() and (not steps or steps[-1].lines != (0, 0)):
+        tallies.append(_Tally(Step("(outside of all steps)", (), (0, 0))))
+    owners = [tallies[by_line[line]] for line in lines]
+    _count(timeline, owners)
+    _blame(timeline, segments, owners)
     total = max(1, timeline.duration)
     return tuple(_use(tally, total) for tally in tallies if tally.instructions)
 
@@ -132,53 +138,39 @@ def _lines(timeline: Timeline) -> list[Step]:
     return steps
 
 
-def _owners(timeline: Timeline, tallies: list[_Tally]) -> list[int]:
-    """The step of each issue: the last one that begins at or before the instruction's line; a rest gets its own."""
-    order = sorted(range(len(tallies)), key=lambda number: tallies[number].step.lines)
-    starts = [tallies[number].step.lines[0] for number in order]
-    instructions, by_line = timeline.program.instructions, dict[int, int]()
-    owner = []
-    for index in timeline.instruction:
-        line = instructions[index].line
-        if line not in by_line:
-            at = bisect_right(starts, line) - 1
-            if at < 0 or line > tallies[order[at]].step.lines[1]:
-                by_line[line] = _rest(tallies)
-            else:
-                by_line[line] = order[at]
-        owner.append(by_line[line])
-    return owner
+def steps_by_line(steps: Sequence[Step], lines: Iterable[int]) -> dict[int, int]:
+    """Line -> the number of its step: the last one that begins at or before it; -1 if that ends before it."""
+    order = sorted(range(len(steps)), key=lambda number: steps[number].lines)
+    starts = [steps[number].lines[0] for number in order]
+    found = {}
+    for line in set(lines):
+        at = bisect_right(starts, line) - 1
+        inside = at >= 0 and line <= steps[order[at]].lines[1]
+        found[line] = order[at] if inside else -1
+    return found
 
 
-def _rest(tallies: list[_Tally]) -> int:
-    """The step of what belongs to none."""
-    if not tallies or tallies[-1].step.lines != (0, 0):
-        tallies.append(_Tally(Step("(outside of all steps)", (), (0, 0))))
-    return len(tallies) - 1
-
-
-def _count(timeline: Timeline, tallies: list[_Tally], owner: list[int], transfers: dict[int, Transfer]) -> None:
+def _count(timeline: Timeline, owners: list[_Tally]) -> None:
     program = timeline.program
     tensor = program.target.timing.tensor
-    for issue, index in enumerate(timeline.instruction):
-        tally, instruction = tallies[owner[issue]], program.instructions[index]
-        transfer = transfers.get(issue)
+    transfers = {transfer.issue: transfer for transfer in timeline.transfers}
+    for issue, (index, tally) in enumerate(zip(timeline.instruction, owners, strict=True)):
+        instruction, transfer = program.instructions[index], transfers.get(issue)
         begin = transfer.triggered if transfer else timeline.start[issue]
         tally.start = begin if tally.start < 0 else min(tally.start, begin)
         tally.end = max(tally.end, timeline.end[issue])
         tally.instructions += 1
         tally.hbm_bytes += transfer.hbm_bytes if transfer else 0
         if instruction.operation.name == "nc_matmul":
-            tally.ideal += work_of(instruction, program.target).flops / tensor.peak(
-                instruction["stationary"].dtype.name
-            )
+            peak = tensor.peak(instruction["stationary"].dtype.name)
+            tally.ideal += work_of(instruction, program.target).flops / peak
 
 
-def _blame(timeline: Timeline, segments: Iterable[Segment], tallies: list[_Tally], owner: list[int]) -> None:
+def _blame(timeline: Timeline, segments: Iterable[Segment], owners: list[_Tally]) -> None:
     """Give the time of the critical path to steps and reasons."""
     for segment in segments:
         lane, part = timeline.lanes[timeline.lane[segment.issue]], segment.part
         reason = _BOUND_OF.get(part, "dependency")
         if (part == "compute" and lane != "sync") or (part == "instruction latency" and lane == "tensor"):
             reason = lane
-        tallies[owner[segment.issue]].reasons[reason] += segment.end - segment.start
+        owners[segment.issue].reasons[reason] += segment.end - segment.start

@@ -1,28 +1,28 @@
 """The tensor engine: weights load in the background, columns stream through, and the clock ramps with the load.
 
 An ``nc_matmul`` is two instructions, or four in float32: load the stationary tile, multiply the moving one. Weights
-may load while up to ``_PREFETCH`` earlier products are still to come; a product starts when its weights are there
-and the one before has let its last column in.
+may load while up to ``_PREFETCH`` earlier products are still to come. A product starts when its weights are loaded and
+the previous product has taken its last column.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from trnrt.nki.machine.program import Instruction, View
 from trnrt.nki.machine.targets import Target
 
-_PREFETCH = 4  # weights that the engine takes in ahead of their product
-_FULL_RATE = 1
+_PREFETCH = 4  # weights that the engine loads ahead of their product
 PRODUCTS = frozenset({"nc_matmul", "nc_transpose"})
 
 
 class Work(NamedTuple):
     """One instruction's work: ``parts`` products of ``columns`` cycles each, after weights of ``load`` nanoseconds.
 
-    ``streamed`` are the cycles of all its columns, without those that few columns take besides.
+    ``streamed``: the cycles of all its columns, without the least time of a product. ``loaded``: rows of weights.
+    ``passes``: of the columns in each part. ``exposed``: no earlier product hides the loading of its weights.
     """
 
     parts: int
@@ -37,7 +37,7 @@ class Work(NamedTuple):
 
 
 def work_of(instruction: Instruction, target: Target) -> Work:
-    """What the engine does for an ``nc_matmul`` or an ``nc_transpose``.
+    """The engine's work for an ``nc_matmul`` or an ``nc_transpose``.
 
     float32 takes four passes: two instructions of two cycles a column each; a float32 transpose that only moves data
     takes half of that (trainium2_arch.rst). A double row contracts 256 rows in the time of 128.
@@ -46,49 +46,34 @@ def work_of(instruction: Instruction, target: Target) -> Work:
     if instruction.operation.name == "nc_transpose":
         data: View = instruction["data"]
         columns, loaded, wide = data.partitions, data.free_size, data.dtype.itemsize == 4
-        moves, flops = bool(instruction["bit_accurate"]), 0
+        moves, flops, stride = bool(instruction["bit_accurate"]), 0, 0
     else:
         stationary, dst = instruction["stationary"], instruction["dst"]
         rows = stationary.partitions * (2 if instruction["double_row"] else 1)
         columns, loaded, wide = dst.free_size, dst.partitions, stationary.dtype.name == "float32"
         moves = bool(instruction["passes_through"])
         flops = 0 if moves else 2 * rows * columns * loaded
+        stride = abs(stationary.step) * stationary.dtype.itemsize
     parts, cycles = (1, 2) if wide and moves else (2, 2) if wide else (1, 1)
-    passes = 1 if moves else cycles
-    load = timing.load_latency_ns * (2 if wide else 1)
-    interval = min(timing.load_interval_cycles, loaded) * (2 if wide else 1)
-    least = max(timing.interval_cycles, columns)
-    exposed = (
-        wide
-        and "stationary" in instruction.args
-        and _stride_bytes(instruction["stationary"]) > timing.hidden_stride_bytes
-    )
+    words = 2 if wide else 1
     return Work(
-        parts,
-        least * cycles,
-        load,
-        interval,
-        flops,
-        parts * columns * cycles,
-        loaded * (2 if wide else 1),
-        passes,
-        exposed,
+        parts=parts,
+        columns=max(timing.interval_cycles, columns) * cycles,
+        load=timing.load_latency_ns * words,
+        load_interval=min(timing.load_interval_cycles, loaded) * words,
+        flops=flops,
+        streamed=parts * columns * cycles,
+        loaded=loaded * words,
+        passes=1 if moves else cycles,
+        exposed=wide and stride > timing.hidden_stride_bytes,
     )
-
-
-def _stride_bytes(view: View) -> int:
-    """Bytes between two neighbours of the innermost free dimension that has any."""
-    for size, stride in zip(reversed(view.shape[1:]), reversed(view.strides[1:]), strict=True):
-        if size > 1:
-            return abs(stride) * view.dtype.itemsize
-    return 0
 
 
 @dataclass(slots=True)
 class Ramp:
-    """The clock: half rate until a whole window was busy for a share of it, again after one that was not.
+    """The clock: full rate after a window that was busy for at least a share of it, else half rate.
 
-    ``busy`` is counted of the window of number ``index``, ``over`` of the one after.
+    ``busy`` counts the time in window number ``index``, ``over`` that in the next one.
     """
 
     window: int
@@ -101,9 +86,9 @@ class Ramp:
     origin: int | None = None
 
     def slowdown_at(self, time: int) -> int:
-        """By what a cycle is longer at ``time``; times never go back."""
+        """By which factor a cycle is longer at ``time``; times never go back."""
         if not self.window:
-            return _FULL_RATE
+            return 1
         if self.origin is None:
             self.origin = time - self.offset
         index = (time - self.origin) // self.window
@@ -114,7 +99,7 @@ class Ramp:
         return self.slowdown
 
     def note(self, begin: int, end: int) -> None:
-        """Count what the engine does between two times; a product may reach into the next window."""
+        """Count the engine as busy between two times; a product may reach into the next window."""
         if self.origin is None:
             return
         edge = self.origin + (self.index + 1) * self.window
@@ -124,40 +109,26 @@ class Ramp:
         self.busy += max(0, end - max(begin, edge - self.window))
 
 
-@dataclass(slots=True)
 class TensorEngine:
     """The engine's state while a program is scheduled. Times are picoseconds."""
 
-    target: Target
-    ramp: Ramp = field(init=False)
-    started: deque[int] = field(init=False)
-    period: float = field(init=False)
-    latency: int = field(init=False)
-    slow_latency: int = field(init=False)
-    loaded: int = 0
-    next_product: int = 0
-    covered: int = 0
-    busy: int = 0
-
-    def __post_init__(self) -> None:
-        timing = self.target.timing.tensor
-        self.ramp = Ramp(
-            round(timing.ramp_window_ns * 1000),
-            timing.ramp_share,
-            round(timing.ramp_window_ns * 1000 * timing.ramp_offset),
-        )
+    def __init__(self, target: Target) -> None:
+        timing = self.timing = target.timing.tensor
+        window = timing.ramp_window_ns * 1000
+        self.ramp = Ramp(round(window), timing.ramp_share, round(window * timing.ramp_offset))
         self.started = deque([0] * _PREFETCH, maxlen=_PREFETCH)
         self.period = 1000 / timing.clock_ghz
         self.latency = round(timing.latency_ns * 1000)
         self.slow_latency = round((timing.latency_ns + timing.slow_latency_ns) * 1000)
+        self.loaded = self.next_product = self.covered = self.busy = 0
 
     def earliest(self) -> int:
-        """When the next instruction can be taken in at the earliest."""
+        """The earliest time at which the engine accepts the next instruction."""
         return max(self.loaded, self.started[0])
 
     def run(self, work: Work, ready: int) -> tuple[int, int]:
-        """Start and end of an instruction whose operands are there at ``ready``; a hidden weight load is before it."""
-        timing, ramp, period = self.target.timing.tensor, self.ramp, self.period
+        """Start and end of an instruction whose operands are ready at ``ready``; a hidden weight load is before it."""
+        timing, ramp, period = self.timing, self.ramp, self.period
         first = -1
         for _ in range(work.parts):
             load_start = max(ready, self.loaded, self.started[0], self.next_product if work.exposed else 0)
@@ -174,14 +145,14 @@ class TensorEngine:
             self.next_product = past if work.exposed or not full else past + round(timing.gap_ns * work.passes * 1000)
             self.started.append(start)
             end = past + (self.latency if full else self.slow_latency)
-            # What loads while an earlier product runs is hidden: the instruction shows from then on.
+            # Loading while an earlier product runs is hidden: the instruction starts after that.
             shown = min(start, max(load_start, self.covered))
             first = shown if first < 0 else first
             self._note(shown, past)
         return first, end
 
     def _note(self, begin: int, end: int) -> None:
-        """Count the time that the engine was busy, each moment once."""
+        """Count the time that the engine is busy, each moment once."""
         begin = max(begin, self.covered)
         if end > begin:
             self.busy += end - begin

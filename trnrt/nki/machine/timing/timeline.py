@@ -1,4 +1,4 @@
-"""The timeline: when each instruction of a program runs, on what, and what it waited for. The timing model's result.
+"""The timeline: when and where each instruction of a program runs, and what it waited for. The timing model's result.
 
 All times are integers, picoseconds since the program's first instruction could start.
 """
@@ -15,12 +15,12 @@ PS_PER_US = 1_000_000
 
 
 class Transfer(NamedTuple):
-    """One DMA transfer: what the trigger instruction ``issue`` of the timeline moved.
+    """One DMA transfer, triggered by the instruction ``issue`` of the timeline.
 
-    ``lane`` is the issuing engine's, which the trigger keeps busy from ``triggered`` to ``trigger_end``. The data could
-    flow from ``ready`` on, and flows from the timeline's ``start`` to its ``end`` of the same issue, on ``engines`` of
-    the 16 DMA engines, in ``packets`` of contiguous bytes. ``payload`` is what arrives, ``hbm_bytes`` what is read from
-    and written to HBM.
+    The trigger keeps the engine of ``lane`` busy from ``triggered`` to ``trigger_end``. The data can flow from
+    ``ready`` on; it flows from the timeline's ``start`` to its ``end`` of the same issue, on ``engines`` of the 16 DMA
+    engines, in ``packets`` of contiguous bytes. ``payload``: the bytes that arrive; ``hbm_bytes``: those read from and
+    written to HBM.
     """
 
     issue: int
@@ -38,14 +38,14 @@ class Transfer(NamedTuple):
 class Timeline:
     """When the instructions of ``program`` run.
 
-    An issue is one execution of an instruction: the body of a device loop is issued once an iteration. The lists
-    have one entry an issue, in program order: ``instruction`` is its index in the program, ``lane`` an index of
-    ``lanes`` (an engine, or the queue that carries a DMA transfer's data), ``start`` and ``end`` when it occupies its
-    lane and until its result is there, ``waited_for`` the issue that let it start (its lane's previous one, the
-    producer of what it reads, the last user of what it overwrites), -1 where nothing did.
-    ``seen`` is when an issue's semaphore is set, ``freed`` when the next of its stream may start; ``slowed`` are the
-    products at half the clock, ``timing`` the numbers that it was made with. ``duration`` is when the last of them has
-    ended, ``busy`` how long each lane had something to do, ``notes`` what the model had to assume.
+    An issue is one execution of an instruction: each iteration of a device loop issues its body again. The lists have
+    one entry an issue, in program order. ``instruction``: its index in the program; ``lane``: an index of ``lanes`` (an
+    engine, or the queue that carries a DMA transfer's data); ``start`` and ``end``: from when it occupies its lane
+    until its result is there; ``waited_for``: the issue that let it start (the previous one of its lane, the producer
+    of its operands, the last user of what it overwrites), or -1. ``seen``: when its semaphore is set; ``freed``: when
+    the next issue of its stream may start.
+    ``slowed``: the products at half the clock. ``duration``: when the last issue has ended. ``busy``: how long each
+    lane was busy. ``notes``: what the model assumed. ``timing``: the numbers that it was made with.
     """
 
     program: Program

@@ -1,32 +1,33 @@
-"""DMA transfers: who starts one, which DMA engines carry it, and how its bytes are cut into packets.
+"""DMA transfers: which engine starts one, which DMA engines carry it, and how its bytes are cut into packets.
 
 Policy (AWS's compiler is free here; this is ours, in one place):
-- a transfer whose descriptors nobody names is made by the target's default (``timing.dma.default_mode``), by software
-  where a tile of indices selects its rows;
-- loads are triggered by the sync engine; stores with hardware descriptors by the scalar engine's generator, those with
-  static ones by the gpsimd engine; software descriptors are made by the gpsimd engine, whose one generator serves loads
-  and stores; a kernel that names an engine gets it;
+- a transfer without named descriptors uses the target's default (``timing.dma.default_mode``), or software descriptors
+  if a tile of indices selects its rows;
+- the sync engine triggers loads; the scalar engine triggers stores with hardware descriptors, the gpsimd engine those
+  with static ones; the gpsimd engine makes software descriptors, with one generator for loads and stores; a kernel that
+  names an engine gets it;
 - loads run ahead of stores (the compiler hoists them as far as their memory is free), each kind in the order of the
-  program; an engine's triggers exclude each other, and keep it from issuing compute instructions;
+  program; an engine triggers one transfer at a time, and issues no compute instruction meanwhile;
 - an SBUF partition belongs to one DMA engine: eight in a row to each of the 16 (nki-dma-overview.rst);
 - a transfer from HBM to HBM is spread over all of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from math import gcd, prod
+from math import lcm
 
 from trnrt.nki.machine.modes import dge_mode
 from trnrt.nki.machine.program import Engine, Instruction, View
 from trnrt.nki.machine.targets import Target
 
-_LEAST_PIECE = 512  # bytes: what is spread over engines is not cut smaller
+_LEAST_PIECE = 512  # bytes: transfers are not spread over engines in smaller pieces
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one DMA engine has to move: ``picoseconds`` at its own rate."""
+    """The part of a transfer that one DMA engine moves: ``picoseconds`` at its own rate."""
 
     engine: int
     picoseconds: int
@@ -34,9 +35,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """A transfer as the DMA engines see it. ``latency``: picoseconds between its packets and their arrival.
+    """A transfer as the DMA engines see it. ``latency``: picoseconds from its last packet to its arrival.
 
-    ``longest`` is the largest of the loads; ``even`` the same if all engines have that, else -1.
+    ``longest`` is the largest of the loads; ``even`` is the same if all engines have that load, else -1.
     """
 
     loads: tuple[Load, ...]
@@ -50,10 +51,10 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Who triggers a transfer, for how long that keeps it busy, and when the first data flows: picoseconds from then.
+    """How a transfer starts: the engine that triggers it, how long the trigger keeps that busy, and when data flows.
 
-    ``mode`` is where its descriptors come from, ``software`` whether gpsimd makes them. Triggers of one ``stream`` are
-    in order; the last DMA engine of all begins ``skew`` after the first.
+    Times are picoseconds from the trigger. ``mode``: where its descriptors come from; ``software``: gpsimd makes them.
+    Triggers of one ``stream`` are in order; the last DMA engine begins ``skew`` after the first.
     """
 
     engine: str
@@ -67,14 +68,14 @@ class Start:
 
 
 class Starts:
-    """How transfers are started on a target; those that start alike share what describes it."""
+    """Computes how transfers start on a target; those that start alike share a ``Start``."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._known: dict[tuple[str, str, bool, int, bool], Start] = {}
 
     def get(self, instruction: Instruction) -> Start:
-        """How a transfer is started."""
+        """How a transfer starts."""
         named = instruction.args.get("engine")
         engine = named.name if isinstance(named, Engine) and named not in (Engine.unknown, Engine.dma) else ""
         dst, src = instruction.operands[0][1], instruction.operands[-1][1]
@@ -106,7 +107,7 @@ class Starts:
 
 
 def _mode(instruction: Instruction) -> str:
-    """Where a transfer's descriptors come from; "" where the compiler chooses."""
+    """Where a transfer's descriptors come from; "" if the compiler chooses."""
     asked = instruction.args.get("dge_mode")
     if asked is dge_mode.hwdge:
         return "hardware"
@@ -131,66 +132,50 @@ class Movements:
         key = (instruction.operation.name, *(_key(view) for _, view in views))
         found = self._known.get(key)
         if found is None:
-            found = self._move(instruction)
-            self._known[key] = found
+            found = self._known[key] = self._move(instruction)
         return found
 
     def _move(self, instruction: Instruction) -> Movement:
+        timing = self._target.timing.dma
         dst: View = instruction.operands[0][1]
         sources = [view for _, view in instruction.operands[1:]]
-        parts = [self._copy(dst, src, turned=instruction.operation.name == "dma_transpose") for src in sources]
-        loads: dict[int, int] = {}
-        for part in parts:
-            for load in part.loads:
-                loads[load.engine] = loads.get(load.engine, 0) + load.picoseconds
-        alike = len(loads) == self._target.timing.dma.engines and len(set(loads.values())) == 1
+        turned = instruction.operation.name == "dma_transpose"
+        rate = timing.engine_gbps * (timing.transpose_share if turned else 1.0)
+        loads: Counter[int] = Counter()
+        payload = packets = 0
+        for src in sources:
+            size = dst.size * max(dst.dtype.itemsize, src.dtype.itemsize)
+            weights = self._engines(dst, src, size, turned=turned)
+            total = sum(weights.values())
+            pieces = max(1, size // _LEAST_PIECE) if turned else _packets(dst, src)
+            pieces = max(pieces, len(weights))  # each engine has at least one
+            for engine, weight in weights.items():
+                loads[engine] += _ps(-(-pieces * weight // total) * timing.packet_ns + size * weight / total / rate)
+            payload, packets = payload + size, packets + pieces
         longest = max(loads.values())
+        alike = len(loads) == timing.engines and len(set(loads.values())) == 1
         return Movement(
-            tuple(Load(engine, ps) for engine, ps in sorted(loads.items())),
-            sum(part.payload for part in parts),
-            sum(_hbm_bytes(view) for _, view in instruction.operands),
-            sum(part.packets for part in parts),
-            max(part.latency for part in parts),
-            longest,
-            longest if alike else -1,
+            loads=tuple(Load(engine, ps) for engine, ps in sorted(loads.items())),
+            payload=payload,
+            hbm_bytes=sum(_hbm_bytes(view) for _, view in instruction.operands),
+            packets=packets,
+            latency=0 if all(src.storage.on_chip for src in sources) else _ps(timing.read_ns),
+            longest=longest,
+            even=longest if alike else -1,
         )
-
-    def _copy(self, dst: View, src: View, *, turned: bool) -> Movement:
-        timing = self._target.timing.dma
-        payload = dst.size * max(dst.dtype.itemsize, src.dtype.itemsize)
-        packets = _packets(dst, src) if not turned else max(1, payload // _LEAST_PIECE)
-        share = timing.transpose_share if turned else 1.0
-        weights = self._engines(dst, src, payload, turned=turned)
-        total = sum(weights.values())
-        packets = max(packets, len(weights))  # what is spread is cut
-        loads = tuple(
-            Load(
-                engine,
-                _ps(
-                    (-(-packets * weight // total)) * timing.packet_ns
-                    + payload * weight / total / (timing.engine_gbps * share)
-                ),
-            )
-            for engine, weight in weights.items()
-        )
-        latency = 0 if src.storage.on_chip else _ps(timing.read_ns)
-        return Movement(loads, payload, _hbm_bytes(dst) + _hbm_bytes(src), packets, latency, 0, -1)
 
     def _engines(self, dst: View, src: View, payload: int, *, turned: bool) -> dict[int, int]:
-        """DMA engine -> its share of a transfer, as a weight."""
+        """DMA engine -> the weight of its share of a transfer."""
         timing = self._target.timing.dma
         side = dst if dst.storage.on_chip else src
         if turned or not side.storage.on_chip:
             pieces = max(1, min(timing.engines, payload // _LEAST_PIECE))
             return dict.fromkeys(range(pieces), 1)
         per_engine = self._target.partitions // timing.engines
-        first = side.start_partition + (side.storage.address[0] if side.storage.address else 0)
+        first = side.first_partition
         step = max(1, side.strides[0] // max(1, side.partition_elements)) if side.strides[0] else 0
-        weights: dict[int, int] = {}
-        for partition in range(side.shape[0]):
-            engine = (first + partition * step) % self._target.partitions // per_engine
-            weights[engine] = weights.get(engine, 0) + 1
-        return weights
+        partitions = (first + row * step for row in range(side.shape[0]))
+        return Counter(partition % self._target.partitions // per_engine for partition in partitions)
 
 
 def _hbm_bytes(view: View) -> int:
@@ -198,32 +183,21 @@ def _hbm_bytes(view: View) -> int:
 
 
 def _key(view: View) -> tuple[object, ...]:
-    storage = view.storage
-    dtype = storage.dtype if view.cast is None else view.cast
+    storage, itemsize = view.storage, view.dtype.itemsize
     if not storage.on_chip:
-        return view.shape, view.strides, dtype.itemsize
+        return view.shape, view.strides, itemsize
     within = view.offset < storage.partition_elements and view.cast is None and not storage.pinned
-    first = 0 if within else view.start_partition + (storage.address[0] if storage.address else 0)
-    return view.shape, view.strides, dtype.itemsize, first, view.partition_elements
+    first = 0 if within else view.first_partition
+    return view.shape, view.strides, itemsize, first, view.partition_elements
 
 
 def _packets(dst: View, src: View) -> int:
-    """Into how many pieces that are contiguous on both sides a copy falls."""
-    mine, theirs = _run(dst), _run(src)
-    both = mine * theirs // gcd(mine, theirs)
+    """The number of pieces of a copy that are contiguous on both sides."""
     size = dst.size
-    return max(1, size // mine + size // theirs - -(-size // both))
-
-
-def _run(view: View) -> int:
-    """Elements that lie side by side in memory, from the start of each piece."""
-    run = 1
-    dims = list(zip(view.shape, view.strides, strict=True))
-    for size, stride in reversed(dims[1:] if view.storage.on_chip else dims):
-        if size != 1 and stride != run:
-            break
-        run *= size
-    return run if prod(view.shape) else 1
+    if not size:
+        return 1
+    mine, theirs = dst.contiguous_elements, src.contiguous_elements
+    return max(1, size // mine + size // theirs - -(-size // lcm(mine, theirs)))
 
 
 def _ps(nanoseconds: float) -> int:

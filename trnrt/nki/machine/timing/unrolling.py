@@ -11,9 +11,9 @@ MOST_ISSUES = 2_000_000
 
 
 def issue_order(program: Program, notes: list[str]) -> list[int]:
-    """Indices of instructions in the order of their issue; what had to be assumed goes to ``notes``.
+    """Indices of instructions in the order of their issue; assumptions are added to ``notes``.
 
-    Raises KernelError where device loops would make too many.
+    Raises KernelError if device loops make too many.
     """
     ends = dict(program.loops())
     if not ends:
@@ -49,7 +49,7 @@ def _unroll(program: Program, start: int, stop: int, ends: dict[int, int], order
 
 
 def loop_rounds(program: Program, order: list[int]) -> list[int]:
-    """Of each issue, how often an iteration of a device loop began or ended before it: a number for each iteration."""
+    """For each issue, the number of iterations of device loops that began or ended before it."""
     edges = [edge for loop in program.loops() for edge in loop]
     if not edges:
         return [0] * len(order)
@@ -65,7 +65,7 @@ def loop_rounds(program: Program, order: list[int]) -> list[int]:
 
 
 def _iterations(program: Program, position: int, notes: list[str]) -> int:
-    """How often a device loop runs: 1 where only the run can tell."""
+    """How often a device loop runs: 1 if that is known only at run time."""
     instruction = program.instructions[position]
     loop: Loop = instruction["loop"]
     if loop.counter is not None and isinstance(loop.start, int) and isinstance(loop.stop, int):
