@@ -1,6 +1,6 @@
 """A plan as a small document that a person edits, and what an edited one asks of the planner.
 
-Nothing of such a file is executed or looked up but in the model: its names only choose among what is planned.
+Nothing in such a file is executed: its names only choose among steps and nodes of the model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What was read: for which model and device it is, and its steps."""
+    """A parsed file: its model and device, and its steps."""
 
     model: str
     target: str
@@ -74,7 +74,7 @@ def plan_document(partition: Partition) -> dict[str, Any]:
 
 
 def parse_plan(content: bytes) -> PlanFile:
-    """The file that ``content`` is. ValueError, with what is wrong, for anything else."""
+    """Parse ``content``. ValueError, with the reason, where it is no plan."""
     try:
         document = json.loads(content)
     except RecursionError:
@@ -95,7 +95,7 @@ def parse_plan(content: bytes) -> PlanFile:
 
 
 def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Choices, list[str]]:
-    """What a file asks for that the planner does not do by itself; and what else comes of it, in words.
+    """The choices of a file that the planner does not make by itself; and, in words, what can't be as the file says.
 
     ``plan`` makes the parts with given choices. OptionError for what can't be, which names the step and the reason.
     """
@@ -224,7 +224,7 @@ def _nodes_text(nodes: Sequence[str]) -> str:
 
 
 def _check_loading(entry: Entry, step: StepReport) -> None:
-    """OptionError where a file tells weights of a step that has none, or none of one that has."""
+    """OptionError where a file names weights of a step without any, or none of a step with some."""
     if entry.weights is not None and (entry.weights == "none") != (step.weights == "none"):
         has = "none" if step.weights == "none" else step.weights
         raise OptionError(
@@ -234,18 +234,18 @@ def _check_loading(entry: Entry, step: StepReport) -> None:
 
 
 def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterator[str]:
-    """What a plan does not do that the file says: in words where the file says what the default plan does too.
+    """Differences between a file and its plan, in words, where the file repeats the default plan.
 
-    OptionError where somebody wrote it.
+    OptionError where the user changed it.
     """
     before = {(step.name, step.nodes): step for step in _steps(default)}
     for entry, step in _pairs(file, made, default):
         old = before.get((entry.step, entry.nodes))
-        told = (
+        settings = (
             ("place", entry.place, step.place, old and old.place, step.reason),
             ("weights", entry.weights, step.weights, old and old.weights, step.weights_reason),
         )
-        for key, wanted, got, unasked, reason in told:
+        for key, wanted, got, unasked, reason in settings:
             if wanted is None or wanted == got:
                 continue
             if wanted != unasked:
