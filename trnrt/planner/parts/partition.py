@@ -26,7 +26,7 @@ from trnrt.planner.parts.crossing import Crossing, crossing_note, host_link
 from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
 from trnrt.planner.parts.levels import Flow, group_nodes
 from trnrt.planner.placing.passes import fewer_rows
-from trnrt.planner.plan import Array, NodeReport, Plan
+from trnrt.planner.plan import Array, NodeReport, Plan, StepReport
 
 MOST_PARTS = 1000
 """Parts of a model: each is a kernel module to trace, or a session of onnxruntime."""
@@ -87,6 +87,11 @@ class Partition:
         return tuple(part.plan for part in self.parts if isinstance(part, DevicePart))
 
     @property
+    def steps(self) -> list[StepReport]:
+        """The steps of all plans."""
+        return [step for plan in self.plans for step in plan.steps]
+
+    @property
     def cpu_parts(self) -> tuple[CpuPart, ...]:
         """The parts for the CPU."""
         return tuple(part for part in self.parts if isinstance(part, CpuPart))
@@ -116,7 +121,7 @@ def make_partition(
     not fit the model, OptionError where the choices name something unknown.
     """
     partition = _partition_model(model, shapes, options, values)
-    check_choices(options.choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
+    check_choices(options.choices, partition.nodes, partition.steps)
     return partition
 
 

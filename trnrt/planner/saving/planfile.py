@@ -68,7 +68,7 @@ def plan_document(partition: Partition) -> dict[str, Any]:
                 "weights": step.weights,
                 "options": dict(step.options),
             }
-            for step in _steps(partition)
+            for step in partition.steps
         ],
     }
 
@@ -100,8 +100,8 @@ def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Ch
     ``plan`` makes the parts with given choices. OptionError for what can't be, which names the step and the reason.
     """
     default = plan(DEFAULT)
-    _check_nodes(file, _steps(default))
-    apart = Choices(no_fuse=frozenset(_starts(file, _steps(default))))
+    _check_nodes(file, default.steps)
+    apart = Choices(no_fuse=frozenset(_starts(file, default.steps)))
     split = default if apart == DEFAULT else plan(apart)
     pairs = list(_pairs(file, split, default))
     for entry, step in pairs:
@@ -184,9 +184,9 @@ def _starts(file: PlanFile, steps: Sequence[StepReport]) -> Iterator[str]:
 def _pairs(file: PlanFile, made: Partition, default: Partition) -> Iterator[tuple[Entry, StepReport]]:
     """Each step of the file with that of the plan which computes its nodes. OptionError where there is none."""
     left: dict[tuple[str, ...], list[StepReport]] = {}
-    for step in _steps(made):
+    for step in made.steps:
         left.setdefault(tuple(sorted(step.nodes)), []).append(step)
-    by_default = {(step.name, step.nodes) for step in _steps(default)}
+    by_default = {(step.name, step.nodes) for step in default.steps}
     for entry in file.entries:
         same = left.get(tuple(sorted(entry.nodes)), [])
         found = next((step for step in same if step.name == entry.step), same[0] if same else None)
@@ -201,7 +201,7 @@ def _not_so(entry: Entry, made: Partition) -> OptionError:
     """The error for a step that can't be made of these nodes."""
     if not entry.nodes:
         return OptionError(f"--plan: step '{printable(entry.step)}' has no nodes", hint="leave it out")
-    homes = {node: step for step in _steps(made) for node in step.nodes}
+    homes = {node: step for step in made.steps for node in step.nodes}
     first = homes[entry.nodes[0]]
     other = next((node for node in entry.nodes if homes[node].name != first.name), None)
     wrong = f"--plan: step '{printable(entry.step)}' can't be {_nodes_text(entry.nodes)}"
@@ -238,7 +238,7 @@ def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterato
 
     OptionError where the user changed it.
     """
-    before = {(step.name, step.nodes): step for step in _steps(default)}
+    before = {(step.name, step.nodes): step for step in default.steps}
     for entry, step in _pairs(file, made, default):
         old = before.get((entry.step, entry.nodes))
         settings = (
@@ -254,7 +254,3 @@ def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterato
                     hint=f'write "{got}", or change what is in the way',
                 )
             yield f'step \'{printable(entry.step)}\': {key} "{got}", not "{wanted}": {reason}'
-
-
-def _steps(partition: Partition) -> list[StepReport]:
-    return [step for plan in partition.plans for step in plan.steps]

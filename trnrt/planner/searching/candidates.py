@@ -42,7 +42,7 @@ class Weighed:
 
 def find_step(partition: Partition, wanted: str) -> StepReport:
     """The step called ``wanted``, else the one that computes the node of this name. OptionError where there is none."""
-    steps = [step for plan in partition.plans for step in plan.steps]
+    steps = partition.steps
     for step in steps:
         if step.name == wanted:
             return step
