@@ -10,7 +10,7 @@ from trnrt.nki import nisa, nl
 STREAM_COLUMNS = 1000
 # Elements of a partition in the tiles whose addresses the kernel chooses.
 DIRECT_COLUMNS = 512
-# A long enough vector is cut in so many pieces at least: sums of the first are stored right behind the last loads.
+# A long enough vector is cut in at least this many pieces: sums of the first are stored right behind the last loads.
 PIECES = 4
 # Bytes of a partition in one piece: of shorter ones a trigger takes longer than the data, longer ones gain nothing.
 # Six random lengths in float32 take, predicted on average: with PIECES = 8 0.8 % less (3 % more to 6 % less), with half
@@ -81,7 +81,7 @@ def add_direct(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 def add_colliding(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
     """add_direct with a mistake to learn from: the tiles are half of their size apart, so each one shares bytes with
-    the next. What compiles nevertheless gives wrong sums; the simulator refuses it.
+    the next. It compiles, but its sums are wrong; the simulator refuses it.
 
     dst, a, b: HBM (N,)
     limits: as add_direct

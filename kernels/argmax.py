@@ -9,8 +9,8 @@ from trnrt.nki import nisa, nl
 # the half before is searched in.
 CHUNK = 8192
 SEARCH_MIN = 8
-# Of rows up to here several stand on a partition, with so many elements together: 128 of them at a time would take as
-# long as if they were longer.
+# Of rows up to here several stand on a partition, with SHORT_TOGETHER elements together: 128 of them at a time would
+# take as long as if they were longer.
 SHORT_COLUMNS = 128
 SHORT_TOGETHER = 2048
 # float32, in which places are compared, holds every index up to here.
@@ -157,8 +157,8 @@ def _extreme_blocks(
 def _extreme_whole(
     dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, values: Optional[nl.NkiTensor], smallest: bool
 ) -> None:
-    """argmax, or argmin, of the ``n`` rows of a block, each at once; as few instructions after one another as it takes,
-    as a small model's label waits for them all."""
+    """argmax, or argmin, of the ``n`` rows of a block, each at once; in as few dependent instructions
+    as possible: a small model's label waits for them all."""
     columns = src.shape[-1]
     copied = is_hbm_tensor(src) or smallest or columns < SEARCH_MIN
     x_sb = _chunk(src, block, n, 0, columns, smallest) if copied else src[0:n, block, :]
@@ -246,7 +246,7 @@ def _search_last(
     _replace_nan(numbers_sb, first_sb)
     top_sb = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=top_sb, op=nl.maximum, data=numbers_sb, axis=(1,))
-    # What equals the largest keeps its place, counted from 1: 0 if that is not among these columns.
+    # Elements that equal the largest keep their place, counted from 1; all others become 0.
     count_sb = nl.ndarray((n, columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.iota(dst=count_sb, pattern=[[1, columns]], offset=1)
     nisa.scalar_tensor_tensor(

@@ -8,7 +8,7 @@ tensor engine, others come in place. Small matrices come, and leave, many by one
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import activation_function, ceil_div
+from trnrt.kernels.common import activation_function, ceil_div, count_elements
 from trnrt.kernels.operands import copy, turn_rows
 from trnrt.nki import nisa, nl
 
@@ -78,10 +78,7 @@ def batched_matmul(
     else:
         a_place = Place(left_at[0], left_at[1], left_at[2], left_at[3])
         b_place = Place(right_at[0], right_at[1], right_at[2], right_at[3])
-    size = 1
-    for length in batches:
-        size = size * length
-    assert size == count, f"batched_matmul: {batches} are not the {count} matrices of dst"
+    assert count_elements(batches) == count, f"batched_matmul: {batches} are not the {count} matrices of dst"
     inner = batches[len(batches) - 1] if len(batches) > 0 else 1
     together = min(inner, _matrices_at_once(rows, depth, columns))
     for outer in range(0, count, inner):

@@ -8,16 +8,16 @@ engine, multiplied with matrices of 0 and 1; DMA would do, but has weights to br
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, is_hbm_tensor
+from trnrt.kernels.common import ceil_div, count_elements, is_hbm_tensor, keep_where
 from trnrt.nki import nisa, nl
 
 # Elements of a partition that engines copy; DMA or products, which take about 2 us first, do more in the meantime.
 ENGINE_ELEMENTS = 4096
-# So many elements of a partition and more are shared by the vector and the scalar engine, by their clocks on trn1: 1.12
-# and 1.4 GHz.
+# Copies of at least this many elements a partition are shared by the vector and the scalar engine, by their clocks on
+# trn1: 1.12 and 1.4 GHz.
 SHARED = 256
 VECTOR_SHARE = 44  # percent
-# Engines start at multiples of so many partitions.
+# Engines start at multiples of this many partitions.
 QUADRANT = 32
 
 
@@ -97,9 +97,7 @@ def _by_channel(tensor: nl.NkiTensor, images: int, pixels: int) -> nl.NkiTensor:
     """A tile as (P, B, N, pixels), a tensor in HBM as (C, N, pixels)."""
     if not is_hbm_tensor(tensor):
         return tensor.flatten_dims(3, 4)
-    size = 1
-    for length in tensor.shape:
-        size = size * length
+    size = count_elements(tensor.shape)
     return tensor.reshape((images, size // (images * pixels), pixels)).permute((1, 0, 2))
 
 
@@ -186,27 +184,11 @@ def _selection(piece: Run, rows: int, dtype: Any) -> nl.NkiTensor:
     ones_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=ones_sb, value=1.0)
     equal_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)
-    nisa.affine_select(
-        dst=equal_sb,
-        pattern=[[-step, rows]],
-        channel_multiplier=put_step,
-        on_true_tile=ones_sb,
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-        offset=m0 * step - k0 * put_step,
-    )
+    keep_where(equal_sb, ones_sb, put_step, -step, m0 * step - k0 * put_step, nl.equal)
     if m0 == 0 or k0 == 0:
         return equal_sb
     matrix_sb = nl.ndarray((parts, rows), dtype=dtype, buffer=nl.sbuf)
-    nisa.affine_select(
-        dst=matrix_sb,
-        pattern=[[1, rows]],
-        channel_multiplier=0,
-        on_true_tile=equal_sb,
-        on_false_value=0.0,
-        cmp_op=nl.greater_equal,
-        offset=-m0,
-    )
+    keep_where(matrix_sb, equal_sb, 0, 1, -m0, nl.greater_equal)
     return matrix_sb
 
 

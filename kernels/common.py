@@ -1,4 +1,4 @@
-"""What the kernels share: tile arithmetic, activation names, and the ways of bringing a tensor to the partitions.
+"""Shared by all kernels: tile arithmetic, activation names, parts of images, and loads to the partitions.
 
 Layouts, as plans and kernels name them (P is the partition count, at most 128; B counts blocks of 128):
 
@@ -8,6 +8,7 @@ Layouts, as plans and kernels name them (P is the partition count, at most 128; 
     channels  SBUF (P, B, N, H, W): channel b*128 + p on partition p.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from trnrt.nki import nisa, nl
@@ -19,11 +20,30 @@ Pair = tuple[int, int]
 COUNTED = 16777216
 # The largest finite float32, negated: smaller than anything a window can hold but -inf itself.
 LOWEST = -3.4028234e38
+# The scalar engine's functions for activations.
+ACTIVATIONS = {"none": nl.copy, "relu": nl.relu, "sigmoid": nl.sigmoid, "tanh": nl.tanh}
+
+
+@dataclass
+class Rectangle(nl.NKIObject):
+    """A part of images: (first, end) of the images, rows and columns."""
+
+    images: Pair
+    rows: Pair
+    columns: Pair
 
 
 def ceil_div(a: int, b: int) -> int:
     """The smallest integer that is at least a / b."""
     return (a + b - 1) // b
+
+
+def count_elements(shape: tuple[int, ...]) -> int:
+    """Elements of a tensor of this shape."""
+    count = 1
+    for size in shape:
+        count = count * size
+    return count
 
 
 def block_rows(total: int, block: int) -> int:
@@ -33,14 +53,8 @@ def block_rows(total: int, block: int) -> int:
 
 def activation_function(name: str) -> Any:
     """The scalar engine's function for an activation's name; "none" is the identity."""
-    if name == "none":
-        return nl.copy
-    if name == "relu":
-        return nl.relu
-    if name == "sigmoid":
-        return nl.sigmoid
-    assert name == "tanh", f"unknown activation {name}"
-    return nl.tanh
+    assert name in ACTIVATIONS, f"unknown activation {name}"
+    return ACTIVATIONS[name]
 
 
 def item_bytes(dtype: Any) -> int:
@@ -67,3 +81,30 @@ def load(src: nl.NkiTensor) -> nl.NkiTensor:
 def transpose_is_exact() -> bool:
     """trn1 transposes by multiplying with an identity, which spreads NaN and infinity over their row."""
     return nisa.get_nc_version() >= nisa.nc_version.gen3
+
+
+def image_count(images: nl.NkiTensor) -> int:
+    """How many images a tensor has, in HBM or in the ``channels`` layout."""
+    return images.shape[0] if is_hbm_tensor(images) else images.shape[2]
+
+
+def image_part(images: nl.NkiTensor, block: int, parts: int, place: Rectangle) -> nl.NkiTensor:
+    """A view (parts, n, rows, columns) of the first ``parts`` channels of a block, of images in HBM or in SBUF."""
+    (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
+    if is_hbm_tensor(images):
+        first = block * nl.tile_size.pmax
+        return images[n0:n1, first : first + parts, r0:r1, c0:c1].permute((1, 0, 2, 3))
+    return images[0:parts, block, n0:n1, r0:r1, c0:c1]
+
+
+def keep_where(dst: nl.NkiTensor, src: nl.NkiTensor, per_row: int, per_column: int, offset: int, op: Any) -> None:
+    """dst (P, F) = src where per_row * p + per_column * f + offset <op> 0 at partition p and column f, else 0."""
+    nisa.affine_select(
+        dst=dst,
+        pattern=[[per_column, dst.shape[1]]],
+        channel_multiplier=per_row,
+        on_true_tile=src,
+        on_false_value=0.0,
+        cmp_op=op,
+        offset=offset,
+    )

@@ -23,7 +23,7 @@ LN_2 = 0.6931471805599453
 TURN = (6.28125, 0.001934051513671875, 1.2556658930407139e-06)
 INVERSE_TURN = 0.15915494309189535
 PI = 3.1415927410125732
-# Adding and subtracting it rounds what is smaller than 2**22 to a whole number.
+# Adding and subtracting it rounds numbers below 2**22 to whole ones.
 ROUNDER = 12582912.0
 
 
@@ -45,14 +45,11 @@ def take_product(rest_sb: nl.NkiTensor, x: Any, quotient: nl.NkiTensor, y_high: 
     """rest_sb = x - quotient * (y_high + y_low), exactly, where the quotient is nearly x / y."""
     high_sb, low_sb = halves(quotient)
     product_sb = fresh(quotient.shape)
-    apply(product_sb, high_sb, y_high, nl.multiply)
-    apply(rest_sb, x, product_sb, nl.subtract)
-    apply(product_sb, high_sb, y_low, nl.multiply)
-    apply(rest_sb, rest_sb, product_sb, nl.subtract)
-    apply(product_sb, low_sb, y_high, nl.multiply)
-    apply(rest_sb, rest_sb, product_sb, nl.subtract)
-    apply(product_sb, low_sb, y_low, nl.multiply)
-    apply(rest_sb, rest_sb, product_sb, nl.subtract)
+    rest = x
+    for pair in ((high_sb, y_high), (high_sb, y_low), (low_sb, y_high), (low_sb, y_low)):
+        apply(product_sb, pair[0], pair[1], nl.multiply)
+        apply(rest_sb, rest, product_sb, nl.subtract)
+        rest = rest_sb
 
 
 def is_power_of_two(number: float) -> bool:
@@ -65,8 +62,8 @@ def is_power_of_two(number: float) -> bool:
 def divide(dst: nl.NkiTensor, x: Any, y: Any) -> None:
     """dst = x / y, rounded as a division is where y and the quotient are normal numbers.
 
-    x * (1 / y) is two roundings off; what it leaves of x, computed exactly, over y mends it. That is NaN or infinite
-    where the quotient is, or y is: there the first product is right.
+    x * (1 / y) is two roundings off. Its remainder, computed exactly, divided by y is the correction. The correction
+    is NaN or infinite where the quotient or y is: there the first product is right.
     """
     if is_number(y) and is_power_of_two(y):
         nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=1.0 / y)
@@ -95,7 +92,7 @@ def _mend(quotient_sb: nl.NkiTensor, x: Any, y: nl.NkiTensor, inverse_sb: nl.Nki
 
 
 def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
-    """dst = what division leaves: with the sign of x (C's fmod), or of y (Python's %).
+    """dst = the remainder of x / y: with the sign of x (C's fmod), or of y (Python's %).
 
     Exact where the quotient is below 2**24.
     """
@@ -109,11 +106,11 @@ def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
     round_whole(whole_sb, quotient_sb, "floor")
     high_sb, low_sb = halves(by_sb)
     take_product(rest_sb, size_sb, whole_sb, high_sb, low_sb)
-    # A quotient that was rounded up to a whole number leaves less than nothing.
+    # A quotient that was rounded up leaves a negative remainder.
     nisa.tensor_scalar(dst=quotient_sb, data=rest_sb, op0=nl.less, operand0=0.0)
     apply(quotient_sb, quotient_sb, by_sb, nl.multiply)
     apply(rest_sb, rest_sb, quotient_sb, nl.add)
-    # Where the quotient is 0 all of x is left, of an infinite y too.
+    # Where the quotient is 0 the remainder is x, also for an infinite y.
     chosen_sb = nl.ndarray(dst.shape, dtype=nl.uint8, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=chosen_sb, data=whole_sb, op0=nl.equal, operand0=0.0)
     nisa.tensor_copy_predicated(dst=rest_sb, src=wide(size_sb, dst.shape), predicate=chosen_sb)
@@ -159,7 +156,7 @@ def round_whole(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
 
 
 def logarithm(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
-    """dst = ln(x): what the scalar engine's range does not hold is brought into it by a power of two.
+    """dst = ln(x): numbers beyond the scalar engine's range are brought into it by a power of two.
 
     Numbers without a logarithm in that range (0, infinity, negative numbers, NaN) never reach the engine as they are.
     """
@@ -178,13 +175,18 @@ def logarithm(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
     nisa.tensor_scalar(dst=down_sb, data=down_sb, op0=nl.less, operand0=1.0, op1=nl.multiply, operand1=64.0 * LN_2)
     nisa.tensor_tensor(dst=result_sb, data1=result_sb, data2=down_sb, op=nl.add)
     end_sb = nl.ndarray(dst.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=end_sb, data=x, op0=nl.equal, operand0=0.0)
-    nisa.tensor_copy_predicated(dst=result_sb, src=-float("inf"), predicate=end_sb)
-    nisa.tensor_scalar(dst=end_sb, data=x, op0=nl.equal, operand0=float("inf"))
-    nisa.tensor_copy_predicated(dst=result_sb, src=float("inf"), predicate=end_sb)
-    nisa.tensor_scalar(dst=end_sb, data=x, op0=nl.greater_equal, operand0=0.0, op1=nl.equal, operand1=0.0)
-    nisa.tensor_copy_predicated(dst=result_sb, src=float("nan"), predicate=end_sb)
+    mend_logarithm(result_sb, x, end_sb)
     settle(dst, result_sb)
+
+
+def mend_logarithm(result_sb: nl.NkiTensor, x: nl.NkiTensor, where_sb: nl.NkiTensor) -> None:
+    """result_sb = -inf where x is 0, inf where x is inf, NaN where x is below 0 or NaN. ``where_sb``: spare, uint8."""
+    nisa.tensor_scalar(dst=where_sb, data=x, op0=nl.equal, operand0=0.0)
+    nisa.tensor_copy_predicated(dst=result_sb, src=float("-inf"), predicate=where_sb)
+    nisa.tensor_scalar(dst=where_sb, data=x, op0=nl.equal, operand0=float("inf"))
+    nisa.tensor_copy_predicated(dst=result_sb, src=float("inf"), predicate=where_sb)
+    nisa.tensor_scalar(dst=where_sb, data=x, op0=nl.greater_equal, operand0=0.0, op1=nl.equal, operand1=0.0)
+    nisa.tensor_copy_predicated(dst=result_sb, src=float("nan"), predicate=where_sb)
 
 
 def sine(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
@@ -213,7 +215,7 @@ def _within_a_turn(angle_sb: nl.NkiTensor, x: nl.NkiTensor, ahead: float) -> Non
         )
         rest = angle_sb
     nisa.tensor_scalar(dst=angle_sb, data=angle_sb, op0=nl.add, operand0=2.0 * PI * ahead)
-    # The turns of large angles are roughly counted: what passes pi or -pi has the sine of its mirror image.
+    # The turns of large angles are counted roughly: an angle beyond pi or -pi has the sine of its mirror image.
     nisa.scalar_tensor_tensor(
         dst=angle_sb, data=angle_sb, op0=nl.subtract, operand0=PI, op1=nl.minimum, operand1=angle_sb, reverse0=True
     )

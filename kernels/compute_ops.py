@@ -64,6 +64,9 @@ SCALAR = {
     "mish": nl.mish,
 }
 
+# Functions of one value that the vector engine computes with a number beside it.
+WITH_NUMBER = {"neg": (nl.multiply, -1.0), "not": (nl.equal, 0.0), "rsqrt": (nl.rsqrt, 0.0)}
+
 # Float32 tiles of the result's size that an operator needs besides its arguments and its result.
 ROOM = {"divide": 8, "mod": 13, "fmod": 13, "log": 5, "sin": 3, "cos": 3, "round": 4, "floor": 5, "ceil": 5, "where": 3}
 OTHER_ROOM = 3
@@ -95,19 +98,16 @@ def _unary(dst: nl.NkiTensor, name: str, x: nl.NkiTensor) -> None:
     """The functions of one value that the scalar engine has not, or not for every number."""
     if name == "copy":
         nisa.tensor_copy(dst=dst, src=x)
-    elif name == "neg":
-        nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=-1.0)
-    elif name == "not":
-        nisa.tensor_scalar(dst=dst, data=x, op0=nl.equal, operand0=0.0)
+    elif name in WITH_NUMBER:
+        op, number = WITH_NUMBER[name]
+        nisa.tensor_scalar(dst=dst, data=x, op0=op, operand0=number)
     elif name == "is_nan":
         nisa.tensor_tensor(dst=dst, data1=x, data2=x, op=nl.not_equal)
     elif name == "is_inf":
         nisa.tensor_scalar(dst=dst, data=x, op0=nl.abs, operand0=0.0, op1=nl.equal, operand1=float("inf"))
     elif name == "sqrt":
-        # A power of -inf is inf; of what is finite and negative it is NaN, as the root must be.
+        # A power of -inf is inf; of a finite negative number it is NaN, as the root must be.
         nisa.tensor_scalar(dst=dst, data=x, op0=nl.maximum, operand0=LOWEST, op1=nl.power, operand1=0.5)
-    elif name == "rsqrt":
-        nisa.tensor_scalar(dst=dst, data=x, op0=nl.rsqrt, operand0=0.0)
     elif name == "reciprocal":
         nisa.reciprocal(dst=dst, data=x)
     elif name == "log":

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import ceil_div
+from trnrt.kernels.common import ceil_div, count_elements
 from trnrt.kernels.compute_ops import OTHER_ROOM, ROOM, SCALAR, VECTOR, evaluate
 from trnrt.kernels.values import as_float32, fresh, is_column, is_number, result_shape, wide
 from trnrt.nki import nisa, nl
@@ -13,7 +13,7 @@ DIMENSIONS = 4
 # Columns of a tile, and bytes of a partition that all tiles of a piece may take.
 COLUMNS = 2048
 PIECE_BYTES = 88 * 1024
-# Rows that are shorter than so many elements share partitions.
+# Rows shorter than this share partitions.
 SHORT = 512
 # A row is not cut in parts shorter than this for the sake of more partitions.
 SHORT_PART = 128
@@ -66,7 +66,7 @@ def _at_once(values: list[Any], ops: tuple[tuple[Any, ...], ...], used: list[int
 
 
 def _other(values: list[Any], second: tuple[Any, ...]) -> Any:
-    """What the second operator of a pair takes besides the first one's result."""
+    """The other operand of a pair's second operator, beside the first one's result."""
     other = second[1] if is_number(second[1]) or second[1] != len(values) else second[2]
     return other if is_number(other) else values[other]
 
@@ -137,8 +137,8 @@ def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
 
 
 def tile_bytes(sources: int, ops: tuple[tuple[Any, ...], ...], elements: int) -> int:
-    """Bytes a partition that the tiles take at most, for whoever plans a call on so many elements of a partition: those
-    of a piece, and of the next one."""
+    """Bytes a partition that the tiles take at most, for whoever plans a call on ``elements`` a partition: those of a
+    piece, and of the next one."""
     return 2 * tiles_at_once(sources, ops) * min(columns_of_a_piece(sources, ops), elements) * 4
 
 
@@ -212,7 +212,7 @@ def row_pieces(rows: int, columns: int, most: int) -> list[tuple[int, int, int]]
 
 
 def column_pieces(columns: int, partitions: int, most: int) -> list[tuple[int, int, int]]:
-    """(first column, parts, columns a part): where there are ``partitions`` for a row, it is cut in so many parts."""
+    """(first column, parts, columns a part): a row is cut in as many parts as it has ``partitions``."""
     parts = max(1, min(partitions, columns // SHORT_PART))
     for fewer in range(parts, parts // 2, -1):
         if columns % parts != 0 and columns % fewer == 0:
@@ -232,8 +232,8 @@ def column_pieces(columns: int, partitions: int, most: int) -> list[tuple[int, i
 
 @dataclass
 class Piece(nl.NKIObject):
-    """What is computed at once of four dimensions: an index of the first, (first, count) of the second, and of the
-    inner ones, ``down`` and ``across``, (first, partitions, each)."""
+    """The part of four dimensions that is computed at once: an index of the first, (first, count) of the second, and of
+    the inner ones, ``down`` and ``across``, (first, partitions, each)."""
 
     outer: int
     images: tuple[int, int]
@@ -283,7 +283,7 @@ def piece_of(tensor: nl.NkiTensor, strides: list[int], piece: Piece) -> tuple[nl
 def compute_piece(
     tensors: list[nl.NkiTensor], strides: list[list[int]], kept: list[Any], piece: Piece, ops: Any
 ) -> None:
-    """Bring in, compute and store one piece; what the last piece had of a source too is not brought in again.
+    """Load, compute and store one piece. A part of a source that the last piece had is not loaded again.
 
     tensors: the sources, then the destination
     kept: for each source where its part starts, its pattern, and the tile, of the last piece; renewed
@@ -308,9 +308,7 @@ def compute_piece(
 def compute_tile(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops: Any) -> None:
     """run for tiles of any dimensions and columns (P, 1, 1), ``most`` elements of a partition at a time."""
     dense = dst.is_contiguous()
-    size = 1
-    for dim in range(1, len(dst.shape)):
-        size = size * dst.shape[dim]
+    size = count_elements(dst.shape[1:])
     for source in sources:
         dense = dense and source.is_contiguous()
     if dense or size <= most:
@@ -341,10 +339,7 @@ def compute_tile(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops:
 
 def _flat(tile: nl.NkiTensor, size: int, first: int, last: int) -> nl.NkiTensor:
     """Elements ``first`` to ``last`` of the ``size`` that a tile has a partition as (P, 1, n); a copy if not dense."""
-    held = 1
-    for dim in range(1, len(tile.shape)):
-        held = held * tile.shape[dim]
-    if held == 1 and size > 1:
+    if count_elements(tile.shape[1:]) == 1 and size > 1:
         return tile
     if not tile.is_contiguous():
         copy_sb = nl.ndarray((tile.shape[0], 1, size), dtype=tile.dtype, buffer=nl.sbuf)

@@ -5,7 +5,7 @@ partitions with two rows each. What 8 bits lose is lost when the operands are ma
 """
 
 from trnrt.kernels.common import ceil_div
-from trnrt.kernels.operands import BANK
+from trnrt.kernels.operands import BANK, copy
 from trnrt.nki import nisa, nki, nl
 
 # Rows of the contraction in one product, two a partition.
@@ -56,8 +56,7 @@ def multiply_double_row(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor)
                         moving=rhs_sb[:, k, :, c0:c1],
                         perf_mode=nisa.matmul_perf_mode.double_row,
                     )
-                engine = nisa.engine.vector if i % 2 == 0 else nisa.engine.scalar
-                nisa.tensor_copy(dst=y_sb[:, c0:c1], src=sum_psum, engine=engine)
+                copy(y_sb[:, c0:c1], sum_psum, i)
             nisa.dma_copy(dst=dst[m0:m1, n0:n1], src=y_sb)
 
 

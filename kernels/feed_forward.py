@@ -1,4 +1,4 @@
-"""A net of two fully connected layers: what it gives, and which class it predicts.
+"""A net of two fully connected layers: its result, and the class that it predicts.
 
 The first layer makes its result with the hidden units on the partitions, where the second one contracts them: between
 the two nothing is turned. The intermediate goes through HBM, which takes a fraction of the time of the products.
@@ -22,7 +22,7 @@ def forward(
     act: str = "relu",
     out_act: str = "softmax",
 ) -> nl.NkiTensor:
-    """What the net gives, HBM (N, O) of the dtype of x; see feed_forward."""
+    """The net's result, HBM (N, O) of the dtype of x; see feed_forward."""
     dst = nl.ndarray((x.shape[0], w2.shape[1]), dtype=x.dtype, buffer=nl.shared_hbm)
     feed_forward(dst, x, w1, b1, w2, b2, act, out_act)
     return dst

@@ -1,6 +1,6 @@
 """Tensors between HBM and the layouts that activations have in SBUF (see common.py): for running a step alone."""
 
-from trnrt.kernels.common import ceil_div
+from trnrt.kernels.common import block_rows, ceil_div
 from trnrt.nki import nisa, nl
 
 
@@ -12,9 +12,7 @@ def load_rows(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: src, in blocks of 128 rows
     """
-    for block in range(_blocks(dst, src.shape[0])):
-        first, last = _span(block, src.shape[0])
-        nisa.dma_copy(dst=dst[0 : last - first, block], src=src[first:last])
+    _load(dst, src)
 
 
 def store_rows(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -25,9 +23,7 @@ def store_rows(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: the rows of src, in order
     """
-    for block in range(_blocks(src, dst.shape[0])):
-        first, last = _span(block, dst.shape[0])
-        nisa.dma_copy(dst=dst[first:last], src=src[0 : last - first, block])
+    _store(dst, src)
 
 
 def load_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -38,9 +34,7 @@ def load_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: src.T, in blocks of 128 features
     """
-    for block in range(_blocks(dst, src.shape[1])):
-        first, last = _span(block, src.shape[1])
-        nisa.dma_copy(dst=dst[0 : last - first, block], src=src[:, first:last].permute((1, 0)))
+    _load(dst, src.permute((1, 0)))
 
 
 def store_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -51,9 +45,7 @@ def store_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: the features of src in order, transposed
     """
-    for block in range(_blocks(src, dst.shape[1])):
-        first, last = _span(block, dst.shape[1])
-        nisa.dma_copy(dst=dst[:, first:last].permute((1, 0)), src=src[0 : last - first, block])
+    _store(dst.permute((1, 0)), src)
 
 
 def load_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -64,9 +56,7 @@ def load_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: src.transpose(1, 0, 2, 3), in blocks of 128 channels
     """
-    for block in range(_blocks(dst, src.shape[1])):
-        first, last = _span(block, src.shape[1])
-        nisa.dma_copy(dst=dst[0 : last - first, block], src=src[:, first:last].permute((1, 0, 2, 3)))
+    _load(dst, src.permute((1, 0, 2, 3)))
 
 
 def store_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -77,15 +67,21 @@ def store_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: the channels of src in order, as images
     """
-    for block in range(_blocks(src, dst.shape[1])):
-        first, last = _span(block, dst.shape[1])
-        nisa.dma_copy(dst=dst[:, first:last].permute((1, 0, 2, 3)), src=src[0 : last - first, block])
+    _store(dst.permute((1, 0, 2, 3)), src)
 
 
-def _span(block: int, total: int) -> tuple[int, int]:
-    """The first and last + 1 of ``total`` rows, features or channels that stand in a block."""
-    first = block * nl.tile_size.pmax
-    return first, min(total, first + nl.tile_size.pmax)
+def _load(tile_sb: nl.NkiTensor, src: nl.NkiTensor) -> None:
+    """tile_sb (P, B, ...) = src, HBM: its first dimension goes to the partitions, in blocks of 128."""
+    for block in range(_blocks(tile_sb, src.shape[0])):
+        first, count = block * nl.tile_size.pmax, block_rows(src.shape[0], block)
+        nisa.dma_copy(dst=tile_sb[0:count, block], src=src[first : first + count])
+
+
+def _store(dst: nl.NkiTensor, tile_sb: nl.NkiTensor) -> None:
+    """The opposite of ``_load``."""
+    for block in range(_blocks(tile_sb, dst.shape[0])):
+        first, count = block * nl.tile_size.pmax, block_rows(dst.shape[0], block)
+        nisa.dma_copy(dst=dst[first : first + count], src=tile_sb[0:count, block])
 
 
 def _blocks(tile: nl.NkiTensor, total: int) -> int:

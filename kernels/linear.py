@@ -10,14 +10,7 @@ block b at position s (see ``features`` in common.py). Each OUTPUTS columns of t
 after chunk, so that a load of some chunks is one piece a partition; they arrive by DMA as they are used.
 """
 
-from trnrt.kernels.common import (
-    activation_function,
-    block_rows,
-    ceil_div,
-    is_hbm_tensor,
-    item_bytes,
-    load,
-)
+from trnrt.kernels.common import activation_function, block_rows, ceil_div, is_hbm_tensor, item_bytes, load
 from trnrt.kernels.operands import turn_rows
 from trnrt.nki import nisa, nl
 
@@ -92,7 +85,7 @@ def linear_rows(
             for m0 in range(0, n_size, BANKS * nl.tile_size.pmax):
                 m_size = min(BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
-                banks = _rows_product(x_part, weight_chunks(w, outputs, o0, o_size), features, load_bytes)
+                banks = _sum_products(x_part, weight_chunks(w, outputs, o0, o_size), features, load_bytes, True)
                 _store_rows(dst, banks, bias_sb, n0 + m0, o0, act)
 
 
@@ -102,29 +95,32 @@ def weight_chunks(w: nl.NkiTensor, outputs: int, o0: int, o_size: int) -> nl.Nki
     return w[:, chunks * o0 : chunks * (o0 + o_size)].reshape((w.shape[0], chunks, o_size))
 
 
-def _rows_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, load_bytes: int) -> list[nl.NkiTensor]:
-    """PSUM tiles (rows, o_size), one for each 128 rows of x_sb (P, B, S, rows); w: (P, B*S, o_size)."""
-    rows, o_size = x_sb.shape[3], w.shape[2]
+def _sum_products(
+    x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, load_bytes: int, by_rows: bool
+) -> list[nl.NkiTensor]:
+    """PSUM tiles (rows, outputs), one for each 128 rows of x_sb (P, B, S, rows); or, not ``by_rows``, (outputs, rows),
+    one for each 128 outputs of w (P, B*S, at most OUTPUTS)."""
+    across, along = x_sb.shape[3], w.shape[2]
+    if not by_rows:
+        across, along = along, across
     banks = []
-    for m0 in range(0, rows, nl.tile_size.pmax):
-        m_size = min(nl.tile_size.pmax, rows - m0)
-        banks.append(nl.ndarray((m_size, o_size), dtype=nl.float32, buffer=nl.psum))
+    for m0 in range(0, across, nl.tile_size.pmax):
+        m_size = min(nl.tile_size.pmax, across - m0)
+        banks.append(nl.ndarray((m_size, along), dtype=nl.float32, buffer=nl.psum))
     positions = x_sb.shape[2]
-    group = _chunk_group(w, load_bytes)
+    # All chunks of weights are at hand where they are in SBUF.
+    group = max(1, load_bytes // (w.shape[2] * item_bytes(w.dtype))) if is_hbm_tensor(w) else w.shape[1]
     for c0 in range(0, w.shape[1], group):
-        c_size = min(group, w.shape[1] - c0)
-        w_sb = _at_hand(w[:, c0 : c0 + c_size])
+        c1 = min(w.shape[1], c0 + group)
+        w_sb = load(w[:, c0:c1]) if is_hbm_tensor(w) else w[:, c0:c1]
         for i in range(len(banks)):
             m0 = i * nl.tile_size.pmax
             m1 = m0 + banks[i].shape[0]
-            for c in range(c0, c0 + c_size):
+            for c in range(c0, c1):
                 k = block_rows(features, c // positions)
-                nisa.nc_matmul(
-                    dst=banks[i],
-                    stationary=x_sb[0:k, c // positions, c % positions, m0:m1],
-                    moving=w_sb[0:k, c - c0, :],
-                    accumulate=c > 0,
-                )
+                x_part, w_part = x_sb[0:k, c // positions, c % positions], w_sb[0:k, c - c0]
+                stationary, moving = (x_part, w_part) if by_rows else (w_part, x_part)
+                nisa.nc_matmul(dst=banks[i], stationary=stationary[:, m0:m1], moving=moving, accumulate=c > 0)
     return banks
 
 
@@ -183,7 +179,7 @@ def linear_features(
         x_sb = _features_block(src, features, n0, n_size)
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
-            banks = _features_product(x_sb, weight_chunks(w, outputs, o0, o_size), features, load_bytes)
+            banks = _sum_products(x_sb, weight_chunks(w, outputs, o0, o_size), features, load_bytes, False)
             for i in range(len(banks)):
                 parts = banks[i].shape[0]
                 block = o0 // nl.tile_size.pmax + i
@@ -193,41 +189,6 @@ def linear_features(
                     data=banks[i],
                     bias=bias_sb[0:parts, block : block + 1],
                 )
-
-
-def _features_product(x_sb: nl.NkiTensor, w: nl.NkiTensor, features: int, load_bytes: int) -> list[nl.NkiTensor]:
-    """PSUM tiles (outputs, rows), one for each 128 outputs of w (P, B*S, at most OUTPUTS)."""
-    banks = []
-    for b0 in range(0, w.shape[2], nl.tile_size.pmax):
-        outputs = min(nl.tile_size.pmax, w.shape[2] - b0)
-        banks.append(nl.ndarray((outputs, x_sb.shape[3]), dtype=nl.float32, buffer=nl.psum))
-    positions = x_sb.shape[2]
-    group = _chunk_group(w, load_bytes)
-    for c0 in range(0, w.shape[1], group):
-        c_size = min(group, w.shape[1] - c0)
-        w_sb = _at_hand(w[:, c0 : c0 + c_size])
-        for i in range(len(banks)):
-            b0 = i * nl.tile_size.pmax
-            b1 = b0 + banks[i].shape[0]
-            for c in range(c0, c0 + c_size):
-                k = block_rows(features, c // positions)
-                nisa.nc_matmul(
-                    dst=banks[i],
-                    stationary=w_sb[0:k, c - c0, b0:b1],
-                    moving=x_sb[0:k, c // positions, c % positions, :],
-                    accumulate=c > 0,
-                )
-    return banks
-
-
-def _chunk_group(w: nl.NkiTensor, load_bytes: int) -> int:
-    """How many chunks of weights (P, B*S, o_size) fit one load; all that are in SBUF already."""
-    return max(1, load_bytes // (w.shape[2] * item_bytes(w.dtype))) if is_hbm_tensor(w) else w.shape[1]
-
-
-def _at_hand(w: nl.NkiTensor) -> nl.NkiTensor:
-    """Some chunks of weights in SBUF."""
-    return load(w) if is_hbm_tensor(w) else w
 
 
 def _batch_step(src: nl.NkiTensor, features: int) -> int:

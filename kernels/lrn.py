@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor
+from trnrt.kernels.common import Pair, block_rows, ceil_div, image_count, is_hbm_tensor, keep_where
 from trnrt.nki import nisa, nl
 
 # Positions that are worked on at once; with many blocks of channels, fewer, so that all of them fit.
@@ -26,15 +26,14 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
     size: channels of a window, from floor((size - 1) / 2) before to ceil((size - 1) / 2) behind
     limits: size >= 1
 
-    What is between src and dst is float32. The windows are summed by a product with a matrix of 0 and 1, so that NaN
+    The arithmetic is float32. The windows are summed by a product with a matrix of 0 and 1, so that NaN
     or infinity in one channel makes NaN of others at its position, in its window or not.
 
     numpy: src / (bias + alpha / size * sum(src[:, c - (size - 1) // 2 : c + size // 2 + 1]**2, axis=1)) ** beta
     """
     assert size >= 1, f"lrn: size is {size}; it must be at least 1"
     dst, src = _flatten_pixels(dst), _flatten_pixels(src)
-    images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
-    positions = src.shape[-1]
+    images, positions = image_count(src), src.shape[-1]
     bands_sb = _bands(channels, size)
     bias_sb = nl.ndarray((min(channels, nl.tile_size.pmax), 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=bias_sb, value=bias)
@@ -92,24 +91,8 @@ def _bands(channels: int, size: int) -> tuple[int, list[nl.NkiTensor]]:
     bands_sb = []
     for step in range(-before, behind + 1):
         band_sb = nl.ndarray((pmax, pmax), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.affine_select(
-            dst=band_sb,
-            pattern=[[-1, pmax]],
-            channel_multiplier=1,
-            on_true_tile=ones_sb,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal,
-            offset=step * pmax + (size - 1) // 2,
-        )
-        nisa.affine_select(
-            dst=band_sb,
-            pattern=[[1, pmax]],
-            channel_multiplier=-1,
-            on_true_tile=band_sb,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal,
-            offset=size // 2 - step * pmax,
-        )
+        keep_where(band_sb, ones_sb, 1, -1, step * pmax + (size - 1) // 2, nl.greater_equal)
+        keep_where(band_sb, band_sb, -1, 1, size // 2 - step * pmax, nl.greater_equal)
         bands_sb.append(band_sb)
     return before, bands_sb
 
@@ -167,7 +150,7 @@ def _load(src: nl.NkiTensor, block: int, rows: int, part: Part) -> nl.NkiTensor:
 
 
 def _store(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, part: Part) -> None:
-    """What ``_load`` brought, now normalised, to its place in HBM."""
+    """Store a normalised tile of ``_load`` to its place in HBM."""
     (n0, n1), (p0, p1) = part.images, part.positions
     rows, c0 = y_sb.shape[0], block * nl.tile_size.pmax
     images = dst[n0:n1, c0 : c0 + rows, p0:p1].permute((1, 0, 2))

@@ -2,7 +2,7 @@
 
 Each stage does one thing more against what bounds the one before: tiles that are loaded anew for every product (DMA);
 loads hoisted out of the loops that do not change them; several tiles a load, so that each is used for more products;
-the contraction cut as well, so that what is loaded at once stays small whatever its length. ``matmul`` is none of
+the contraction cut as well, so that each load stays small whatever its length. ``matmul`` is none of
 them: see product.py.
 """
 
@@ -111,7 +111,7 @@ def rhs_is_stationary(rows: int, depth: int, columns: int, item: int) -> bool:
 
 
 def _cycles(columns: int) -> int:
-    """Cycles for which moving so many columns keeps the tensor engine busy."""
+    """Cycles that the tensor engine takes for this many moving columns."""
     rest = columns % BANK
     return columns - rest + (max(LEAST_COLUMNS, rest) if rest > 0 else 0)
 
@@ -148,19 +148,13 @@ def multiply_hoisted(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) ->
 
     numpy: lhs.T @ rhs
     """
-    depth, rows = lhs.shape
+    depth = lhs.shape[0]
     assert depth <= HOISTED_DEPTH, f"matmul: a contraction of {depth}; the limit of this stage is {HOISTED_DEPTH}"
-    for m0 in range(0, rows, nl.tile_size.pmax):
-        m1 = min(rows, m0 + nl.tile_size.pmax)
-        lhs_tiles = _load_tiles(lhs[:, m0:m1])
-        for n0 in range(0, rhs.shape[1], BANK):
-            n1 = min(rhs.shape[1], n0 + BANK)
-            rhs_tiles = _load_tiles(rhs[:, n0:n1])
-            _store(dst[m0:m1, n0:n1], _sum_of_products(lhs_tiles, rhs_tiles, 0, 0))
+    _multiply_blocks(dst, lhs, rhs, (1, 1))
 
 
 def multiply_block_free(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) -> None:
-    """dst = lhs.T @ rhs; blocks of BLOCK tiles share what is loaded, so rhs is loaded once for each 256 rows.
+    """dst = lhs.T @ rhs; blocks of BLOCK tiles share what is loaded, so rhs is loaded once for 256 rows.
 
     dst: HBM (M, N)
     lhs, rhs: HBM (K, M), (K, N), of one dtype
@@ -168,9 +162,15 @@ def multiply_block_free(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor)
 
     numpy: lhs.T @ rhs
     """
-    depth, rows = lhs.shape
+    depth = lhs.shape[0]
     assert depth <= BLOCK_FREE_DEPTH, f"matmul: a contraction of {depth}; the limit of this stage is {BLOCK_FREE_DEPTH}"
-    block_m, block_n = BLOCK[0] * nl.tile_size.pmax, BLOCK[1] * BANK
+    _multiply_blocks(dst, lhs, rhs, BLOCK)
+
+
+def _multiply_blocks(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor, tiles: tuple[int, int]) -> None:
+    """dst = lhs.T @ rhs in blocks of ``tiles`` (of rows, of columns), which share their loads."""
+    rows = lhs.shape[1]
+    block_m, block_n = tiles[0] * nl.tile_size.pmax, tiles[1] * BANK
     for m0 in range(0, rows, block_m):
         lhs_tiles = _load_tiles(lhs[:, m0 : min(rows, m0 + block_m)])
         for n0 in range(0, rhs.shape[1], block_n):

@@ -5,7 +5,7 @@ few, through SBUF, in which an engine puts them in their new order.
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, item_bytes
+from trnrt.kernels.common import ceil_div, count_elements, item_bytes
 from trnrt.kernels.rates import DMA_ENGINES, PACKET_NS
 from trnrt.nki import nisa, nl
 
@@ -13,7 +13,7 @@ from trnrt.nki import nisa, nl
 MOST_DIMENSIONS = 5
 # Elements of a partition in the tile that a fill is written from.
 FILL_COLUMNS = 4096
-# Through SBUF: bytes of a partition that a tile may have, of which four fit the planner's WORKING_BYTES (before and
+# Through SBUF: bytes of a partition that a tile may have; four tiles fit the planner's WORKING_BYTES (before and
 # after, twice), and its dimensions besides the partitions.
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
@@ -170,7 +170,7 @@ def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
 
 
 def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
-    """About how long the way through SBUF takes with so many dimensions as partitions; 0 where it can't be taken."""
+    """About how long the way through SBUF takes with ``outer`` dimensions as partitions; 0 where it is impossible."""
     inner = dims[outer:]
     loaded, stored = by_source(inner), elements(inner)
     first, second = pattern(loaded, 1), pattern(inner, 2)
@@ -237,7 +237,8 @@ def _stage_rows(
 
 
 def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: list[Dimension]) -> None:
-    """Copy a part whose first elements are ``to`` and ``start``; the shortest dimensions too many are looped over."""
+    """Copy a part whose first elements are ``to`` and ``start``; dimensions beyond MOST_DIMENSIONS, the shortest, are
+    looped over."""
     if len(dims) > MOST_DIMENSIONS:
         shortest = 0
         for i in range(len(dims) - 1):
@@ -260,9 +261,7 @@ def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: 
 
 def _fill(dst: nl.NkiTensor, number: float) -> None:
     """Write a number to all of dst, in rows of a tile that holds it."""
-    size = 1
-    for length in dst.shape:
-        size = size * length
+    size = count_elements(dst.shape)
     pmax = nl.tile_size.pmax
     columns = max(1, min(FILL_COLUMNS, size // pmax))
     tile_sb = nl.ndarray((pmax, columns), dtype=dst.dtype, buffer=nl.sbuf)

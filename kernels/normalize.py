@@ -2,7 +2,7 @@
 
 from typing import Any, Optional
 
-from trnrt.kernels.common import COUNTED, ceil_div
+from trnrt.kernels.common import COUNTED, ceil_div, load
 from trnrt.nki import nisa, nl
 
 # A row up to here is in SBUF at once; a longer one is brought in twice, by parts of that many elements.
@@ -20,7 +20,7 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
     scale, bias: None, or HBM (1, C): one number a column, or (R, 1): one a row; both alike
     limits: C <= MAX_COLUMNS
 
-    What is between src and dst is float32. The variance is that of the differences to a number near the mean, so that
+    The arithmetic is float32. The variance is that of the differences to a number near the mean, so that
     rows far from 0 keep their digits. A row with NaN or infinity becomes NaN.
 
     numpy: m, v = src.mean(axis=1, keepdims=True), src.var(axis=1, keepdims=True);
@@ -35,13 +35,13 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
         rate_sb = _column(r1 - r0)
         nisa.tensor_scalar(dst=rate_sb, data=moments_sb[:, 1:2], op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
         if scale is not None and _is_per_row(scale, rows):
-            nisa.tensor_tensor(dst=rate_sb, data1=rate_sb, data2=_load(scale[r0:r1]), op=nl.multiply)
+            nisa.tensor_tensor(dst=rate_sb, data1=rate_sb, data2=load(scale[r0:r1]), op=nl.multiply)
         offset_sb = _column(r1 - r0)
         nisa.scalar_tensor_tensor(
             dst=offset_sb, data=moments_sb[:, 0:1], op0=nl.multiply, operand0=-1.0, op1=nl.multiply, operand1=rate_sb
         )
         if bias is not None and _is_per_row(bias, rows):
-            nisa.tensor_tensor(dst=offset_sb, data1=offset_sb, data2=_load(bias[r0:r1]), op=nl.add)
+            nisa.tensor_tensor(dst=offset_sb, data1=offset_sb, data2=load(bias[r0:r1]), op=nl.add)
         for c0 in range(0, columns, CHUNK):
             c1 = min(columns, c0 + CHUNK)
             if columns > CHUNK:
@@ -80,7 +80,7 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
     scale: None, or HBM (1, C): one number a column, or (R, 1): one a row
     limits: C <= MAX_COLUMNS
 
-    What is between src and dst is float32. A row with NaN becomes NaN.
+    The arithmetic is float32. A row with NaN becomes NaN.
 
     numpy: src / sqrt((src**2).mean(axis=1, keepdims=True) + eps) * scale
     """
@@ -91,10 +91,10 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
         r1 = min(rows, r0 + nl.tile_size.pmax)
         x_sb, rate_sb = _measure_squares(src[r0:r1], eps)
         if scale is not None and _is_per_row(scale, rows):
-            nisa.tensor_tensor(dst=rate_sb, data1=rate_sb, data2=_load(scale[r0:r1]), op=nl.multiply)
+            nisa.tensor_tensor(dst=rate_sb, data1=rate_sb, data2=load(scale[r0:r1]), op=nl.multiply)
         for c0 in range(0, columns, CHUNK):
             if columns > CHUNK:
-                x_sb = _load(src[r0:r1, c0 : min(columns, c0 + CHUNK)])
+                x_sb = load(src[r0:r1, c0 : min(columns, c0 + CHUNK)])
             y_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
             nisa.activation(dst=y_sb, op=nl.copy, data=x_sb, scale=rate_sb)
             y_sb = _by_column(y_sb, scale, kept_sb, c0, nl.multiply)
@@ -102,7 +102,7 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
 
 
 def _check(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coefficients) -> None:
-    """What both kernels ask of their arguments."""
+    """Check the arguments of both kernels."""
     rows, columns = src.shape
     assert dst.shape == src.shape, f"normalize_rows: dst is {dst.shape}, src {src.shape}; they must be equal"
     assert columns <= MAX_COLUMNS, f"normalize_rows: rows of {columns} elements; the limit is {MAX_COLUMNS}"
@@ -122,7 +122,7 @@ def _measure(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTenso
     mean and variance) of rows in HBM, at most 128."""
     n, columns = src.shape
     count = ceil_div(columns, CHUNK)
-    first_sb = _load(src[:, 0 : min(columns, CHUNK)])
+    first_sb = load(src[:, 0 : min(columns, CHUNK)])
     d_sb = nl.ndarray(first_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     shift_sb = _column(n)
     nisa.activation_reduce(dst=d_sb, op=nl.copy, data=first_sb, reduce_op=nl.add, reduce_res=shift_sb)
@@ -152,10 +152,10 @@ def _measure_squares(src: nl.NkiTensor, eps: float) -> tuple[nl.NkiTensor, nl.Nk
     n, columns = src.shape
     count = ceil_div(columns, CHUNK)
     totals_sb = nl.ndarray((n, count), dtype=nl.float32, buffer=nl.sbuf)
-    x_sb = _load(src[:, 0 : min(columns, CHUNK)])
+    x_sb = load(src[:, 0 : min(columns, CHUNK)])
     for i in range(count):
         if i > 0:
-            x_sb = _load(src[:, i * CHUNK : min(columns, (i + 1) * CHUNK)])
+            x_sb = load(src[:, i * CHUNK : min(columns, (i + 1) * CHUNK)])
         square_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
         total_sb = totals_sb[:, i : i + 1]
         nisa.activation_reduce(dst=square_sb, op=nl.square, data=x_sb, reduce_op=nl.add, reduce_res=total_sb)
@@ -180,17 +180,10 @@ def _moments(x_sb: nl.NkiTensor) -> nl.NkiTensor:
 
 def _differences(src: nl.NkiTensor, shift_sb: nl.NkiTensor) -> nl.NkiTensor:
     """src + shift_sb, as float32 in SBUF."""
-    x_sb = _load(src)
+    x_sb = load(src)
     d_sb = nl.ndarray(src.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=d_sb, data=x_sb, op0=nl.add, operand0=shift_sb)
     return d_sb
-
-
-def _load(src: nl.NkiTensor) -> nl.NkiTensor:
-    """Rows in SBUF, at most 128."""
-    x_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=x_sb, src=src)
-    return x_sb
 
 
 def _column(n: int) -> nl.NkiTensor:
@@ -200,9 +193,8 @@ def _column(n: int) -> nl.NkiTensor:
 
 def _store(dst: nl.NkiTensor, value_sb: nl.NkiTensor) -> None:
     """float32 in SBUF to HBM, in the dtype that it has there."""
-    if dst.dtype == nl.float32:
-        y_sb = value_sb
-    else:
+    y_sb = value_sb
+    if dst.dtype != nl.float32:
         y_sb = nl.ndarray(value_sb.shape, dtype=dst.dtype, buffer=nl.sbuf)
         nisa.tensor_copy(dst=y_sb, src=value_sb)
     nisa.dma_copy(dst=dst, src=y_sb)
@@ -217,7 +209,7 @@ def _load_kept(coefficient: Coefficients, rows: int, columns: int) -> Coefficien
     """One number a column, on all partitions, if rows are no longer than CHUNK."""
     if coefficient is None or _is_per_row(coefficient, rows) or columns > CHUNK:
         return None
-    return _load(coefficient.broadcast(0, min(rows, nl.tile_size.pmax)))
+    return load(coefficient.broadcast(0, min(rows, nl.tile_size.pmax)))
 
 
 def _by_column(y_sb: nl.NkiTensor, coefficient: Coefficients, kept_sb: Coefficients, c0: int, op: Any) -> nl.NkiTensor:
@@ -226,6 +218,6 @@ def _by_column(y_sb: nl.NkiTensor, coefficient: Coefficients, kept_sb: Coefficie
     if kept_sb is not None:
         nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=kept_sb[0:n, :], op=op)
     elif coefficient is not None and coefficient.shape[1] > 1:
-        part_sb = _load(coefficient[:, c0 : c0 + columns].broadcast(0, n))
+        part_sb = load(coefficient[:, c0 : c0 + columns].broadcast(0, n))
         nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=part_sb, op=op)
     return y_sb

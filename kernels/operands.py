@@ -1,10 +1,10 @@
 """Bringing the factors of a product to SBUF: the contraction on the partitions, in tiles (P, K / 128, F).
 
 Four blocks of 128 are interleaved: element k of 512 is on partition k // 4 of tile k % 4, so that a partition's four
-rows of a narrow factor lie side by side in HBM and come as one packet. (Fewer where the contraction ends; what is left
-below 128 is a tile of its own.) In which order a product sums is free, as long as both factors have the same.
+rows of a narrow factor lie side by side in HBM and come as one packet. (Fewer where the contraction ends; a rest
+below 128 is a tile of its own.) A product may sum in any order, as long as both factors have the same.
 
-What the first products of a kernel need comes first, in small pieces; everything else in large ones.
+The operands of a kernel's first products come first, in small pieces; all others in large ones.
 """
 
 from dataclasses import dataclass
@@ -31,16 +31,14 @@ TURNED = 8
 class Operand(nl.NKIObject):
     """A factor in HBM, (K, F), or (F, K) if ``turned``."""
 
-    tensor: Any
+    tensor: nl.NkiTensor
     turned: bool
 
     def depth(self) -> int:
-        depth: int = self.tensor.shape[1 if self.turned else 0]
-        return depth
+        return self.tensor.shape[1 if self.turned else 0]
 
     def size(self) -> int:
-        size: int = self.tensor.shape[0 if self.turned else 1]
-        return size
+        return self.tensor.shape[0 if self.turned else 1]
 
     def part(self, k0: int, k_size: int, f0: int, f_size: int) -> Any:
         """Rows ``k0``... and columns ``f0``... of it, as an operand."""
@@ -70,7 +68,7 @@ def turn(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
 
 def is_turned_once(times: int, dtype: Any) -> bool:
-    """Whether a factor that a product brings in so many times is better turned once, in HBM, than each time.
+    """Whether a factor that a product loads this many times is better turned once, in HBM, than each time.
 
     By the timing model from the third time on; elements of 4 bytes, whose turning takes twice as long, from the second.
     """
@@ -78,15 +76,15 @@ def is_turned_once(times: int, dtype: Any) -> bool:
 
 
 def strips(rows: int) -> int:
-    """How many column strips of so many rows fit PSUM at once."""
+    """How many column strips of ``rows`` rows fit PSUM at once."""
     return max(1, BANKS // ceil_div(rows, nl.tile_size.pmax))
 
 
 def next_tile(t0: int, tiles: int, width: int) -> int:
-    """Up to where the contraction is loaded, or used, after ``t0``.
+    """The tile up to which the contraction is loaded, or used, after ``t0``.
 
-    What the products so far have given time for, whole groups at a time once there are some. ``width``: the columns of
-    both factors; where those of two groups come in about the time that starting a transfer takes, two groups.
+    As far as the products so far give time for, whole groups at a time once there are some. ``width``: the columns of
+    both factors; two groups where both come in about the time that starting a transfer takes.
     """
     if width <= NARROW:
         return min(tiles, t0 + 2 * GROUP)
@@ -99,9 +97,10 @@ def new_tile(depth: int, size: int, dtype: Any) -> nl.NkiTensor:
 
 
 def fill(a_sb: nl.NkiTensor, a: Operand, b_sb: nl.NkiTensor, b: Operand, starts: bool) -> None:
-    """Load a part of both factors. If it ``starts`` the kernel, what is needed first comes first, in small pieces."""
+    """Load a part of both factors. If it ``starts`` the kernel, the first products' operands come first, in small
+    pieces."""
     if not starts and strips(a.size()) <= 2:
-        # Rows to be turned wait for the tensor engine, and what is to be loaded after them with them.
+        # Rows to be turned wait for the tensor engine, and later loads wait behind them.
         if not a.turned:
             fill_operand(a_sb, a)
         fill_operand(b_sb, b)
@@ -229,7 +228,7 @@ def turn_rows(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool = F
 
 
 def _planes(rows_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
-    """What the tensor engine turns exactly: the rows themselves, or 16 bits of each element as a float32 number."""
+    """The matrices that the tensor engine turns exactly: the rows, or 16 bits of each element as a float32 number."""
     if transpose_is_exact():
         return [rows_sb]
     bits_sb = rows_sb.view(nl.uint16)
@@ -263,9 +262,8 @@ def _turn_group(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool, 
         copy(dst_sb[0:rest, full, :], turned_psum[0:rest, full, 0:rows], number)
 
 
-def copy(dst: nl.NkiTensor, src_psum: nl.NkiTensor, number: int) -> None:
-    """Empty a PSUM tile; the vector and the scalar engine in turn where they can do it at the same time."""
-    if number % 2 == 1 and nisa.get_nc_version() >= nisa.nc_version.gen3:
-        nisa.tensor_copy(dst=dst, src=src_psum, engine=nisa.engine.scalar)
-    else:
-        nisa.tensor_copy(dst=dst, src=src_psum, engine=nisa.engine.vector)
+def copy(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
+    """Copy tile ``number``, out of PSUM mostly: the vector and the scalar engine in turn where they can work at the
+    same time."""
+    by_scalar = number % 2 == 1 and nisa.get_nc_version() >= nisa.nc_version.gen3
+    nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.scalar if by_scalar else nisa.engine.vector)

@@ -3,14 +3,33 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import LOWEST, Pair, block_rows, ceil_div, is_hbm_tensor
+from trnrt.kernels.common import (
+    LOWEST,
+    Pair,
+    Rectangle,
+    block_rows,
+    ceil_div,
+    image_count,
+    image_part,
+    is_hbm_tensor,
+)
 from trnrt.nki import nisa, nl
 
 # Bytes a partition that one band of input rows may take. Four such tiles fit the planner's WORKING_BYTES: a band, the
 # next one, sums and results. Kept from the first pooling; measure the networks when it changes.
 BAND_BYTES = 32 * 1024
-# Where a window is too large for that, it is taken by parts, from bands of at least so many rows if one is that narrow.
+# Where a window is too large for that, it is taken by parts, from bands of at least this many rows where one is narrow
+# enough.
 PART_ROWS = 8
+
+
+@dataclass
+class Windows(nl.NKIObject):
+    """Windows over images: (rows, columns) of each attribute."""
+
+    kernel: Pair
+    stride: Pair
+    dilation: Pair
 
 
 @dataclass
@@ -23,24 +42,13 @@ class Tile(nl.NKIObject):
     taps: Pair
 
 
-@dataclass
-class Rectangle(nl.NKIObject):
-    """A part of the result: (first, end) of its images, rows and columns."""
-
-    images: Pair
-    rows: Pair
-    columns: Pair
-
-
 def max_windows(
     dst: nl.NkiTensor,
     src: nl.NkiTensor,
     offset: int,
     image_stride: int,
     row_stride: int,
-    kernel: Pair,
-    stride: Pair,
-    dilation: Pair,
+    windows: Windows,
     op: Any = nl.maximum,
 ) -> None:
     """dst (p, n, rows, cols) = the maxima, or sums (nl.add), of the windows of n images, channels on the partitions.
@@ -49,6 +57,7 @@ def max_windows(
     ``image_stride`` elements apart, rows ``row_stride``. Overlapping windows are an access pattern, so one vector
     instruction reduces an image, or all of them where their rows are equally spaced throughout.
     """
+    kernel, stride, dilation = windows.kernel, windows.stride, windows.dilation
     parts, images, rows, cols = dst.shape
     partition = src.get_pattern()[0][0]
     window = [[dilation[0] * row_stride, kernel[0]], [dilation[1], kernel[1]]]
@@ -84,14 +93,15 @@ def max_pool2d(
     if _is_whole(dst, src, kernel, pads):
         _whole_images(dst, src, channels, nl.maximum)
         return
-    tile = _tile_of(dst, kernel, stride, dilation)
+    windows = Windows(kernel, stride, dilation)
+    tile = _tile_of(dst, windows)
     for block in range(ceil_div(channels, nl.tile_size.pmax)):
         parts = block_rows(channels, block)
         for place in _places(dst, tile):
-            y_sb = _output_rectangle(dst, block, parts, place)
+            y_sb = _output_tile(dst, block, parts, place)
             corner = (place.rows[0] * stride[0] - pads[0], place.columns[0] * stride[1] - pads[1])
-            _pool_tile(y_sb, src, block, place.images[0], corner, tile, kernel, stride, dilation, True)
-            _store_rectangle(dst, y_sb, block, place)
+            _pool_tile(y_sb, src, block, place.images[0], corner, tile, windows, True)
+            _store_output(dst, y_sb, block, place)
 
 
 def avg_pool2d(
@@ -113,14 +123,15 @@ def avg_pool2d(
     pads: (top, left, bottom, right), negative where the first or last windows leave pixels out
     count_include_pad: whether the padding's zeros count; what windows need beyond it (ceil_mode) never does
 
-    A window of nothing that counts gives 0. Sums and averages are float32.
+    A window in which nothing counts gives 0. Sums and averages are float32.
 
     numpy: sliding_window_view of src padded with zeros, strided, .sum of each window / how many of it count
     """
     if _is_whole(dst, src, kernel, pads):
         _whole_images(dst, src, channels, nl.add)
         return
-    tile = _tile_of(dst, kernel, stride, dilation)
+    windows = Windows(kernel, stride, dilation)
+    tile = _tile_of(dst, windows)
     rows = _counted_range(src.shape[-2], (pads[0], pads[2]), count_include_pad)
     columns = _counted_range(src.shape[-1], (pads[1], pads[3]), count_include_pad)
     for block in range(ceil_div(channels, nl.tile_size.pmax)):
@@ -128,13 +139,13 @@ def avg_pool2d(
         for place in _places(dst, tile):
             (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
             sum_sb = nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.sbuf)
-            y_sb = _output_rectangle(dst, block, parts, place)
+            y_sb = _output_tile(dst, block, parts, place)
             corner = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
-            _pool_tile(sum_sb, src, block, n0, corner, tile, kernel, stride, dilation, False)
+            _pool_tile(sum_sb, src, block, n0, corner, tile, windows, False)
             row_runs = _runs(corner[0], r1 - r0, kernel[0], stride[0], dilation[0], rows)
             column_runs = _runs(corner[1], c1 - c0, kernel[1], stride[1], dilation[1], columns)
             _divide(y_sb, sum_sb, row_runs, column_runs)
-            _store_rectangle(dst, y_sb, block, place)
+            _store_output(dst, y_sb, block, place)
 
 
 def tile_bytes(images: int, image: Pair, size: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> int:
@@ -170,10 +181,10 @@ def _whole_images(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, op: Any) 
             nisa.tensor_scalar(dst=y_sb, data=sums_sb, op0=nl.multiply, operand0=1.0 / pixels)
 
 
-def _tile_of(dst: nl.NkiTensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tile:
+def _tile_of(dst: nl.NkiTensor, windows: Windows) -> Tile:
     """Whole windows of whole rows if a band holds them; else fewer columns; else the windows by parts."""
-    images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
-    height, width = dst.shape[-2], dst.shape[-1]
+    kernel, stride, dilation = windows.kernel, windows.stride, windows.dilation
+    images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     limit = BAND_BYTES // 4
     span = (_span(kernel[0], dilation[0]), _span(kernel[1], dilation[1]))
     if span[0] * span[1] > limit:
@@ -198,8 +209,7 @@ def _span(taps: int, dilation: int) -> int:
 
 def _places(dst: nl.NkiTensor, tile: Tile) -> list[Rectangle]:
     """The rectangles that the result is computed in."""
-    images = dst.shape[0] if is_hbm_tensor(dst) else dst.shape[2]
-    height, width = dst.shape[-2], dst.shape[-1]
+    images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     places = []
     for n0 in range(0, images, tile.images):
         for r0 in range(0, height, tile.rows):
@@ -216,12 +226,11 @@ def _pool_tile(
     n0: int,
     corner: Pair,
     tile: Tile,
-    kernel: Pair,
-    stride: Pair,
-    dilation: Pair,
+    windows: Windows,
     largest: bool,
 ) -> None:
-    """y_sb (p, n, rows, cols) = the maxima or sums of windows, the first of which starts at ``corner`` of the image."""
+    """y_sb (p, n, rows, cols) = the maxima or sums of windows; the first one starts at ``corner`` of the image."""
+    kernel, stride, dilation = windows.kernel, windows.stride, windows.dilation
     parts, images, rows, cols = y_sb.shape
     op = nl.maximum if largest else nl.add
     for i in range(0, kernel[0], tile.taps[0]):
@@ -235,7 +244,7 @@ def _pool_tile(
             part_sb = y_sb
             if i + j > 0:
                 part_sb = nl.ndarray(y_sb.shape, dtype=y_sb.dtype, buffer=nl.sbuf)
-            max_windows(part_sb, band_sb, 0, band_rows * band_cols, band_cols, taps, stride, dilation, op)
+            max_windows(part_sb, band_sb, 0, band_rows * band_cols, band_cols, Windows(taps, stride, dilation), op)
             if i + j > 0:
                 nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=part_sb, op=op)
 
@@ -294,41 +303,21 @@ def load_band(band_sb: nl.NkiTensor, src: nl.NkiTensor, block: int, n0: int, row
     if bottom <= top or right <= left:
         return
     inner_sb = band_sb[:, :, top:bottom, left:right]
+    place = Rectangle((n0, n0 + images), (row0 + top, row0 + bottom), (col0 + left, col0 + right))
+    image = image_part(src, block, parts, place)
     if is_hbm_tensor(src):
-        c0 = block * nl.tile_size.pmax
-        image = src[n0 : n0 + images, c0 : c0 + parts, row0 + top : row0 + bottom, col0 + left : col0 + right]
-        nisa.dma_copy(dst=inner_sb, src=image.permute((1, 0, 2, 3)))
+        nisa.dma_copy(dst=inner_sb, src=image)
     else:
-        image = src[0:parts, block, n0 : n0 + images, row0 + top : row0 + bottom, col0 + left : col0 + right]
         nisa.tensor_copy(dst=inner_sb, src=image)
 
 
-def output_tile(dst: nl.NkiTensor, block: int, parts: int, n0: int, n_size: int, r0: int, r_size: int) -> nl.NkiTensor:
-    """Where rows ``r0``... of images ``n0``... are computed: in dst itself, or in a tile on its way to HBM."""
+def _output_tile(dst: nl.NkiTensor, block: int, parts: int, place: Rectangle) -> nl.NkiTensor:
+    """Where a part of the result is computed: in dst itself, or in a tile on its way to HBM."""
+    part = image_part(dst, block, parts, place)
+    return nl.ndarray(part.shape, dtype=dst.dtype, buffer=nl.sbuf) if is_hbm_tensor(dst) else part
+
+
+def _store_output(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
+    """Bring a tile of ``_output_tile`` to HBM; nothing where it was computed in place."""
     if is_hbm_tensor(dst):
-        return nl.ndarray((parts, n_size, r_size, dst.shape[3]), dtype=dst.dtype, buffer=nl.sbuf)
-    return dst[0:parts, block, n0 : n0 + n_size, r0 : r0 + r_size, :]
-
-
-def store_output(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n0: int, r0: int) -> None:
-    """Bring a tile of ``output_tile`` to HBM; nothing where it was computed in place."""
-    if is_hbm_tensor(dst):
-        parts, n_size, r_size, _ = y_sb.shape
-        c0 = block * nl.tile_size.pmax
-        out_hbm = dst[n0 : n0 + n_size, c0 : c0 + parts, r0 : r0 + r_size, :]
-        nisa.dma_copy(dst=out_hbm.permute((1, 0, 2, 3)), src=y_sb)
-
-
-def _output_rectangle(dst: nl.NkiTensor, block: int, parts: int, place: Rectangle) -> nl.NkiTensor:
-    """``output_tile`` of some columns only."""
-    (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
-    if is_hbm_tensor(dst):
-        return nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=dst.dtype, buffer=nl.sbuf)
-    return dst[0:parts, block, n0:n1, r0:r1, c0:c1]
-
-
-def _store_rectangle(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
-    """Bring a tile of ``_output_rectangle`` to HBM; nothing where it was computed in place."""
-    if is_hbm_tensor(dst):
-        c0, c1 = place.columns
-        store_output(dst[:, :, :, c0:c1], y_sb, block, place.images[0], place.rows[0])
+        nisa.dma_copy(dst=image_part(dst, block, y_sb.shape[0], place), src=y_sb)

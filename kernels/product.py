@@ -1,6 +1,6 @@
 """The matrix product that only the tensor engine's time bounds: blocks in SBUF, sums in PSUM, loads far ahead.
 
-A block of dst has 2048 columns and 1024 rows: eight tiles of 128, each of which sums 512 columns in a PSUM bank. Where
+A block of dst has 2048 columns and 1024 rows: eight tiles of 128, each summing 512 columns in a PSUM bank. Where
 the whole contraction of a block fits SBUF, the sums stay in PSUM until they are done, and the moving operand's part
 stays in SBUF for all rows. Else the contraction is cut, and float32 sums in SBUF take up what each part of it gives.
 Tiles have the size of a full block whatever part of them is used, so that all of a kind take turns on one memory.
@@ -41,13 +41,13 @@ WARM_UP = 28
 
 @dataclass
 class Result(nl.NKIObject):
-    """What becomes of a block's sums: bias and activation, then dst in HBM, (M, N), or (N, M) if ``turned``.
+    """Where a block's sums go: through bias and activation to dst in HBM, (M, N), or (N, M) if ``turned``.
 
     ``row_bias_sb`` is (P, N), ``column_bias_sb`` (P, M / 128), or None. ``sums_sb`` (P, M / 128, N) holds what earlier
     parts of the contraction gave, None where it is not cut. ``ends``: nothing comes after this block.
     """
 
-    dst: Any
+    dst: nl.NkiTensor
     turned: bool
     row_bias_sb: Any
     column_bias_sb: Any
@@ -58,12 +58,10 @@ class Result(nl.NKIObject):
     ends: bool
 
     def rows(self) -> int:
-        rows: int = self.dst.shape[1 if self.turned else 0]
-        return rows
+        return self.dst.shape[1 if self.turned else 0]
 
     def columns(self) -> int:
-        columns: int = self.dst.shape[0 if self.turned else 1]
-        return columns
+        return self.dst.shape[0 if self.turned else 1]
 
 
 def product(
@@ -178,9 +176,9 @@ def _load_column_bias(bias: Any, m0: int, m_size: int) -> Any:
 
 
 def _wake_tensor_engine() -> None:
-    """Products whose result nobody reads, where the tensor engine's clock follows its load.
+    """Multiply zeros where the tensor engine's clock follows its load; nothing reads the result.
 
-    Called after the first loads, lest the tile of zeros gets the memory of theirs, which would have to wait.
+    Call it after the first loads: else the tile of zeros takes their memory, and they wait.
     """
     if nisa.get_nc_version() < nisa.nc_version.gen3:
         return
@@ -202,7 +200,7 @@ def _multiply(
 
 
 def _multiply_as_loaded(result: Result, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, sizes: tuple[int, int, int]) -> None:
-    """A block's products, as many column strips at once as fit PSUM: all banks take what is there to contract."""
+    """A block's products, as many column strips at once as fit PSUM: all banks use each loaded part at once."""
     depth, rows, columns = sizes
     width = BANK * strips(rows)
     tiles = ceil_div(depth, nl.tile_size.pmax)

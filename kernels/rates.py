@@ -14,7 +14,7 @@ TENSOR_GHZ = 2.4
 FLOAT32_CYCLES = 4
 # Vector and scalar engines: elements of a partition in a nanosecond.
 ENGINE_GHZ = 1.2
-# DMA engines, of which each serves eight partitions; bytes in a nanosecond of one, and of all of them.
+# DMA engines: each serves eight partitions. Bytes in a nanosecond of one, and of all of them.
 DMA_ENGINES = 16
 DMA_ENGINE = 27
 ALL_DMA_ENGINES = 320
@@ -30,7 +30,7 @@ def is_recent() -> bool:
 
 
 def product_ns(columns: int, item: int, ghz: float = TENSOR_GHZ) -> float:
-    """Nanoseconds of products over so many columns, of elements of ``item`` bytes."""
+    """Nanoseconds that products over ``columns`` columns take, of elements of ``item`` bytes."""
     return columns * (FLOAT32_CYCLES if item == 4 else 1) / ghz
 
 
@@ -40,7 +40,7 @@ def tensor_ghz() -> float:
 
 
 def packet_ns() -> float:
-    """What a piece of HBM costs a DMA engine beside its bytes."""
+    """Nanoseconds that a piece of HBM costs a DMA engine beside its bytes."""
     return PACKET_NS if is_recent() else 69.0
 
 

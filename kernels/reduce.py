@@ -1,22 +1,24 @@
 """Sums, products, maxima and minima over one dimension of any length, wherever it stands."""
 
-from typing import Any
-
+from trnrt.kernels.compute_math import mend_logarithm
 from trnrt.nki import nisa, nl
 
 # Elements of a partition that are brought in at once: whole groups if they are that small, else a part of one.
 CHUNK = 8192
 # Columns (B) of a group that are worked on at once.
 COLUMNS = 2048
-# A few groups are spread over more partitions by their columns if that leaves runs of so many elements,
-# or by what is reduced if that leaves so many elements to each partition.
+# A few groups are spread over more partitions: by their columns if runs keep LEAST_RUN elements, or by the reduced
+# dimension if each partition keeps LEAST_PART.
 LEAST_RUN = 16
 LEAST_PART = 4
-# The scalar engine's logarithm holds from 2**-64 to 2**64: what is not well within it is scaled by powers of 2.
+# The scalar engine's logarithm holds from 2**-64 to 2**64: numbers near these ends or beyond are scaled by powers of 2.
 LARGE, LARGE_SCALE, LARGE_LOG = 2.0**60, 2.0**-64, 44.361419555836498
 LEAST, MOST = 2.0**-64, 2.0**64
 SMALL, SMALL_SCALE, SMALL_LOG = 2.0**-60, 2.0**100, 69.314718055994533
-# (groups on the partitions, more groups, what is reduced, columns); a result has no third dimension.
+# The scalar engine's functions of each element, and the vector engine's operators of reductions.
+FUNCTIONS = {"square": nl.square, "abs": nl.abs, "exp": nl.exp}
+OPERATORS = {"add": nl.add, "multiply": nl.multiply, "maximum": nl.maximum, "minimum": nl.minimum}
+# (groups on the partitions, more groups, the reduced dimension, columns); a result has no third dimension.
 Views = list[nl.NkiTensor]
 
 
@@ -32,7 +34,7 @@ def reduce(
     after: "none", "sqrt", "log"
     limits: no dimension is 0
 
-    What is between src and dst is float32.
+    The arithmetic is float32.
 
     numpy: after(factor * {op}.reduce(before(src), axis=1))
     """
@@ -40,6 +42,8 @@ def reduce(
     assert groups > 0 and length > 0 and width > 0, (
         f"reduce: src is {src.shape}; it takes at least one element a dimension"
     )
+    assert op in OPERATORS, f"reduce: op={op}; it must be add, multiply, maximum or minimum"
+    assert before == "none" or before in FUNCTIONS, f"reduce: before={before}; it must be none, square, abs or exp"
     assert dst.shape == (groups, width), f"reduce: dst is {dst.shape}; of {src.shape} it must be {(groups, width)}"
     spare = nl.tile_size.pmax // groups
     strips = max(1, min(spare, width // LEAST_RUN))
@@ -71,7 +75,7 @@ def _reduce_strips(
 def _reduce_parts(
     dst: nl.NkiTensor, src: nl.NkiTensor, parts: int, op: str, before: str, factor: float, after: str
 ) -> None:
-    """reduce with what is reduced of each group on ``parts`` partitions; the parts' results meet in HBM."""
+    """reduce with the reduced dimension of each group on ``parts`` partitions; the parts' results meet in HBM."""
     groups, length, width = src.shape
     each = length // parts
     rest = length - parts * each
@@ -133,8 +137,8 @@ def _accumulate(total_sb: nl.NkiTensor, x_sb: nl.NkiTensor, op: str, before: str
     if before != "none":
         given_sb = x_sb
         x_sb = nl.ndarray(given_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=x_sb, op=_function(before), data=given_sb)
-    operator = _operator(op)
+        nisa.activation(dst=x_sb, op=FUNCTIONS[before], data=given_sb)
+    operator = OPERATORS[op]
     rows = x_sb.permute((0, 1, 3, 2))
     if first:
         nisa.tensor_reduce(dst=total_sb, op=operator, data=rows, axis=(3,))
@@ -183,32 +187,5 @@ def logarithm(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     nisa.tensor_scalar(dst=scaled_sb, data=scaled_sb, op0=nl.maximum, operand0=LEAST, op1=nl.minimum, operand1=MOST)
     nisa.activation(dst=scaled_sb, op=nl.log, data=scaled_sb)
     nisa.tensor_tensor(dst=scaled_sb, data1=scaled_sb, data2=offset_sb, op=nl.add)
-    nisa.tensor_scalar(dst=where_sb, data=src, op0=nl.equal, operand0=0.0)
-    nisa.tensor_copy_predicated(dst=scaled_sb, src=float("-inf"), predicate=where_sb)
-    nisa.tensor_scalar(dst=where_sb, data=src, op0=nl.equal, operand0=float("inf"))
-    nisa.tensor_copy_predicated(dst=scaled_sb, src=float("inf"), predicate=where_sb)
-    nisa.tensor_scalar(dst=where_sb, data=src, op0=nl.greater_equal, operand0=0.0, op1=nl.equal, operand1=0.0)
-    nisa.tensor_copy_predicated(dst=scaled_sb, src=float("nan"), predicate=where_sb)
+    mend_logarithm(scaled_sb, src, where_sb)
     nisa.tensor_copy(dst=dst, src=scaled_sb)
-
-
-def _function(before: str) -> Any:
-    """The scalar engine's function for what is done to each element first."""
-    if before == "square":
-        return nl.square
-    if before == "abs":
-        return nl.abs
-    assert before == "exp", f"reduce: before={before}; it must be none, square, abs or exp"
-    return nl.exp
-
-
-def _operator(op: str) -> Any:
-    """The vector engine's operator for a reduction's name."""
-    if op == "add":
-        return nl.add
-    if op == "multiply":
-        return nl.multiply
-    if op == "maximum":
-        return nl.maximum
-    assert op == "minimum", f"reduce: op={op}; it must be add, multiply, maximum or minimum"
-    return nl.minimum

@@ -13,8 +13,8 @@ from trnrt.nki import nisa, nl
 
 # The largest image: rows and columns.
 MAX_SIZE = 2048
-# Bytes a partition for the image, for each matrix (or its part for a bank of results), for what is between the two
-# products, and for the results.
+# Bytes a partition for the image, for each matrix (or its part for a bank of results), for the result of the first
+# product, and for the results.
 IMAGE_BYTES = 16 * 1024
 MATRIX_BYTES = 32 * 1024
 BETWEEN_BYTES = 32 * 1024
@@ -200,10 +200,7 @@ def repeat_pixels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
             y_sb = nl.ndarray((count, held, high, c1 - c0, wide), dtype=dst.dtype, buffer=nl.sbuf)
             for a in range(high):
                 pixels = x_sb.expand_dim(3).broadcast(3, wide)
-                if number % 2 == 1 and nisa.get_nc_version() >= nisa.nc_version.gen3:
-                    nisa.tensor_copy(dst=y_sb[:, :, a], src=pixels, engine=nisa.engine.scalar)
-                else:
-                    nisa.tensor_copy(dst=y_sb[:, :, a], src=pixels, engine=nisa.engine.vector)
+                copy(y_sb[:, :, a], pixels, number)
                 number += 1
             nisa.dma_copy(dst=dst[r0:r1, :, c0:c1, :].reshape_dim(0, (count, held)), src=y_sb)
         r0 = r1

@@ -11,15 +11,15 @@ WHOLE_COLUMNS = 8192
 CHUNK = 2048
 # Bytes of a partition up to which the chunks of a row stay in SBUF; those of a longer one are brought in twice.
 KEPT_BYTES = 96 * 1024
-# So many blocks of rows are begun before one is finished, if they have no more columns than that together: no engine
-# waits for another in between. Of logarithms so many are finished one after the other: the scalar engine takes longer
-# to change from one function to another than for most blocks. Of five random shapes in float32, predicted:
+# AHEAD blocks of rows are begun before one is finished, if they have at most AHEAD_COLUMNS together: no engine waits
+# for another in between. Of logarithms TOGETHER are finished one after the other: the scalar engine takes longer to
+# change from one function to another than for most blocks. Of five random shapes in float32, predicted:
 # AHEAD = 0 takes 8 % more on average (up to 50 %), 2 takes 1 % less; half and twice of TOGETHER change nothing.
 AHEAD = 1
 TOGETHER = 8
 AHEAD_COLUMNS = 8192
-# Of rows up to here several stand on a partition, with so many elements together: 128 of them at a time would take as
-# long as if they were longer.
+# Of rows up to here several stand on a partition, with SHORT_TOGETHER elements together: 128 of them at a time would
+# take as long as if they were longer.
 SHORT_COLUMNS = 128
 SHORT_TOGETHER = 4096
 # The maxima and sums of a row's chunks are held in SBUF.
@@ -207,7 +207,7 @@ def _void_empty(total_sb: nl.NkiTensor) -> None:
 
 
 def _invert_total(total_sb: nl.NkiTensor, log: bool) -> None:
-    """What a row's exponentials are multiplied with, or what is subtracted from its differences."""
+    """total_sb = the factor of a row's exponentials, or the number to subtract from its differences."""
     if log:
         nisa.activation(dst=total_sb, op=nl.log, data=total_sb)
     else:
@@ -222,13 +222,13 @@ def _subtract_logarithm(
 
 
 def _tile(n: int, columns: int, room: int, dtype: Any) -> nl.NkiTensor:
-    """A tile (n, columns) in one with as many partitions and as much room as others of its kind have, so that the
-    last of them, which may be smaller, takes turns on the same addresses."""
+    """A tile (n, columns) in one of 128 partitions and ``room`` columns: tiles of one shape take turns on the same
+    addresses, also the last one, which may be smaller."""
     return nl.ndarray((nl.tile_size.pmax, room), dtype=dtype, buffer=nl.sbuf)[0:n, 0:columns]
 
 
 def _room(columns: int) -> int:
-    """The columns of a tile for rows of so many."""
+    """The columns of a tile for rows of this many."""
     return columns if columns <= WHOLE_COLUMNS else CHUNK
 
 

@@ -13,7 +13,7 @@ CHUNK = 8192
 MOST = 8192
 # float32, in which places are gathered, holds every index up to here.
 MAX_COLUMNS = COUNTED
-# What stands for -inf and for NaN while they are looked for; what was found becomes -inf.
+# Keys in the place of -inf and NaN during the search, where -inf marks elements that were found.
 MINUS_INFINITY, NOT_A_NUMBER = -3.4028232635611926e38, -3.4028234663852886e38
 
 
@@ -85,8 +85,8 @@ def topk_indices(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) ->
 
 
 def _keys(src: nl.NkiTensor, c0: int, c1: int, largest: bool) -> nl.NkiTensor:
-    """Columns ``c0`` to ``c1`` of rows in HBM as float32 of which the largest are looked for, at least 8: no NaN, and
-    -inf only where there is no element."""
+    """Columns ``c0`` to ``c1`` of rows in HBM as float32 keys, at least 8, the largest of which are searched for: no
+    NaN, and -inf only where there is no element."""
     n = src.shape[0]
     x_sb = nl.ndarray((n, max(SEARCH_MIN, c1 - c0)), dtype=nl.float32, buffer=nl.sbuf)
     keys_sb = x_sb[:, 0 : c1 - c0]

@@ -118,7 +118,8 @@ def _load_blocks(src: nl.NkiTensor) -> list[list[nl.NkiTensor]]:
 
 
 def _planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
-    """What the tensor engine turns exactly: the block itself, or its bits as float32 numbers, 16 of them in each."""
+    """The matrices that the tensor engine turns exactly: the block itself, or its bits as float32 numbers, 16 of them
+    in each."""
     if transpose_is_exact():
         return [block_sb]
     bits_sb = block_sb.view(_bits_of(block_sb.dtype))
@@ -159,10 +160,9 @@ def _transpose_bank(
             bits_sb = turned_sb.view(_bits_of(dst.dtype))
             part_sb = bits_sb[:, :, plane : bits_sb.shape[2] : len(blocks_sb[0])]
             nisa.tensor_copy(dst=part_sb, src=turned_psum, engine=nisa.engine.vector)
-        elif by_scalar:
-            nisa.tensor_copy(dst=turned_sb, src=turned_psum, engine=nisa.engine.scalar)
         else:
-            nisa.tensor_copy(dst=turned_sb, src=turned_psum, engine=nisa.engine.vector)
+            engine = nisa.engine.scalar if by_scalar else nisa.engine.vector
+            nisa.tensor_copy(dst=turned_sb, src=turned_psum, engine=engine)
     _store_bank(dst, turned_sb, block)
 
 

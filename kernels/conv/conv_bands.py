@@ -1,6 +1,6 @@
 """Bands of images on their way to SBUF, where convolutions read them: with padding, without, or with several taps."""
 
-from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor
+from trnrt.kernels.common import Pair, Rectangle, block_rows, ceil_div, image_part, is_hbm_tensor
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_extent, band_row_step, is_packed, spread
 from trnrt.nki import nisa, nl
 
@@ -13,8 +13,7 @@ ZEROS = 2048
 
 def load_image_band(
     src: nl.NkiTensor,
-    n0: int,
-    n_size: int,
+    images: Pair,
     area: Area,
     shape: ConvShape,
     pack: Packing,
@@ -22,7 +21,7 @@ def load_image_band(
     seen: tuple[Pair, Pair],
     number: int,
 ) -> nl.NkiTensor:
-    """The input of the convolution's results ``area`` of images ``n0``..., in SBUF (P, B, n, rows, columns).
+    """The input of the convolution's results ``area`` of ``images`` (first, end), in SBUF (P, B, n, rows, columns).
 
     seen: what of the padded input, from (row, column) to (row, column): see ``seen_part``
     most: (images, rows, columns) of the largest band. All tiles are made for that, as only tiles of one shape take
@@ -35,23 +34,23 @@ def load_image_band(
     first = (r0 * stride[0] - pads[0], c0 * stride[1] - pads[1])
     extent = band_extent(r1 - r0, c1 - c0, shape, pack)
     if is_packed(pack):
-        return _packed_band(src, n0, n_size, first, extent, shape, pack, most)
+        return _packed_band(src, images, first, extent, shape, pack, most)
     start, end = (first[0] + seen[0][0], first[1] + seen[0][1]), (first[0] + seen[1][0], first[1] + seen[1][1])
     inside = start[0] >= 0 and start[1] >= 0 and end[0] <= src.shape[-2] and end[1] <= src.shape[-1]
     if inside and not is_hbm_tensor(src):
-        return src[:, :, n0 : n0 + n_size, start[0] : end[0], start[1] : end[1]]
+        return src[:, :, images[0] : images[1], start[0] : end[0], start[1] : end[1]]
     blocks = ceil_div(channels, nl.tile_size.pmax)
     parts = min(channels, nl.tile_size.pmax)
     tile_sb = nl.ndarray((parts, blocks, most[0], most[1], most[2]), dtype=src.dtype, buffer=nl.sbuf)
-    x_sb = tile_sb[:, :, 0:n_size, 0 : end[0] - start[0], 0 : end[1] - start[1]]
+    x_sb = tile_sb[:, :, 0 : images[1] - images[0], 0 : end[0] - start[0], 0 : end[1] - start[1]]
     lows, highs = _inner_range((end[0] - start[0], end[1] - start[1]), start, (1, 1), src)
     for block in range(blocks):
         k = block_rows(channels, block)
         fill_border(x_sb[0:k, block], lows, highs)
         if lows[0] < highs[0] and lows[1] < highs[1]:
             inner_sb = x_sb[0:k, block, :, lows[0] : highs[0], lows[1] : highs[1]]
-            rows = (start[0] + lows[0], start[0] + highs[0], 1)
-            image = _image(src, block, k, n0, n_size, rows, (start[1] + lows[1], start[1] + highs[1]))
+            rows = (start[0] + lows[0], start[0] + highs[0])
+            image = image_part(src, block, k, Rectangle(images, rows, (start[1] + lows[1], start[1] + highs[1])))
             if not is_hbm_tensor(src):
                 nisa.tensor_copy(dst=inner_sb, src=image)
             elif number == 0 and nisa.get_nc_version() >= nisa.nc_version.gen3:
@@ -63,8 +62,7 @@ def load_image_band(
 
 def _packed_band(
     src: nl.NkiTensor,
-    n0: int,
-    n_size: int,
+    images: Pair,
     first: Pair,
     extent: Pair,
     shape: ConvShape,
@@ -72,9 +70,9 @@ def _packed_band(
     most: tuple[int, int, int],
 ) -> nl.NkiTensor:
     """The same with several taps on the partitions; ``first`` is what tap (0, 0) sees at (0, 0)."""
-    channels = shape.channels
+    channels, n_size = shape.channels, images[1] - images[0]
     parts = channels * pack[0] * pack[1] * spread(channels, pack)
-    # Written as it is laid out, so that what is written apart is seen to be apart.
+    # In the shape of its transfers: the simulator then sees that they write to different places.
     if pack[2] > 0:
         tile_sb = nl.ndarray((parts, most[0], most[1] * most[2]), dtype=src.dtype, buffer=nl.sbuf)
     else:
@@ -84,9 +82,9 @@ def _packed_band(
     x_sb = tile_sb.reshape((parts, 1, most[0], most[1], most[2]))
     x_sb = x_sb[:, :, 0:n_size, 0 : extent[0], 0 : extent[1]]
     if pack[2] > 0:
-        _load_packed_rows(tile_sb[:, 0:n_size], extent[0], src, n0, first[0], shape, pack)
+        _load_packed_rows(tile_sb[:, 0:n_size], extent[0], src, images, first[0], shape, pack)
     else:
-        _load_packed(x_sb, src, n0, first, shape, pack)
+        _load_packed(x_sb, src, images, first, shape, pack)
     return x_sb
 
 
@@ -137,22 +135,13 @@ def fill_border(band_sb: nl.NkiTensor, lows: Pair, highs: Pair) -> None:
         nisa.memset(dst=band_sb[:, :, lows[0] : highs[0], highs[1] : cols], value=0.0, engine=nisa.engine.gpsimd)
 
 
-def _image(
-    src: nl.NkiTensor, block: int, k: int, n0: int, n_size: int, rows: tuple[int, int, int], cols: Pair
-) -> nl.NkiTensor:
-    """A view (k, n, rows, columns) of one channel block; ``rows`` is (first, end, step)."""
-    if is_hbm_tensor(src):
-        c0 = block * nl.tile_size.pmax
-        part = src[n0 : n0 + n_size, c0 : c0 + k, rows[0] : rows[1] : rows[2], cols[0] : cols[1]]
-        return part.permute((1, 0, 2, 3))
-    return src[0:k, block, n0 : n0 + n_size, rows[0] : rows[1] : rows[2], cols[0] : cols[1]]
-
-
-def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, shape: ConvShape, pack: Packing) -> None:
+def _load_packed(
+    x_sb: nl.NkiTensor, src: nl.NkiTensor, images: Pair, first: Pair, shape: ConvShape, pack: Packing
+) -> None:
     """x_sb (taps * channels, 1, n, rows, columns) = the image, shifted for each tap; ``first`` is what tap (0, 0) sees
     at (0, 0). All taps of a kernel column come in one transfer where their rows all exist."""
     channels, dilation = shape.channels, shape.dilation
-    _, _, n_size, rows, cols = x_sb.shape
+    _, _, _, rows, cols = x_sb.shape
     step = shape.stride[0] // band_row_step(shape, pack)
     # The lowest row is missing most at the first tap, the highest at the last.
     down, right = (pack[0] - 1) * dilation[0], (pack[1] - 1) * dilation[1]
@@ -169,8 +158,9 @@ def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, sh
             if low[0] >= high[0] or low[1] >= high[1]:
                 continue
             row0 = start[0] + low[0] * step
-            seen = (row0, row0 + (high[0] - low[0] - 1) * step + 1, step)
-            image = _image(src, 0, channels, n0, n_size, seen, (start[1] + low[1], start[1] + high[1]))
+            seen = (row0, row0 + (high[0] - low[0] - 1) * step + 1)
+            place = Rectangle(images, seen, (start[1] + low[1], start[1] + high[1]))
+            image = image_part(src, 0, channels, place)[:, :, 0 : seen[1] - seen[0] : step]
             p0, taps = (j * pack[0] + u) * channels, 1
             if merged:
                 taps = pack[0]
@@ -181,12 +171,12 @@ def _load_packed(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, first: Pair, sh
 
 
 def _load_packed_rows(
-    flat_sb: nl.NkiTensor, rows: int, src: nl.NkiTensor, n0: int, row0: int, shape: ConvShape, pack: Packing
+    flat_sb: nl.NkiTensor, rows: int, src: nl.NkiTensor, images: Pair, row0: int, shape: ConvShape, pack: Packing
 ) -> None:
     """flat_sb (taps * channels, n, rows * columns) = the same without padding at the sides: the image's whole rows
     from ``row0`` on, each partition one piece of them, and zeros where it has none that a product sees."""
     channels, dilation = shape.channels, shape.dilation
-    n_size, cols = flat_sb.shape[1], pack[2]
+    cols = pack[2]
     apart, down = spread(channels, pack), (pack[0] - 1) * dilation[0]
     merged = is_hbm_tensor(src) and row0 >= 0 and row0 + down + rows <= src.shape[-2]
     if apart == 1:
@@ -198,7 +188,7 @@ def _load_packed_rows(
             if first >= end:
                 continue
             left = j * dilation[1]
-            image = _image(src, 0, channels, n0, n_size, (first, end, 1), (0, cols)).flatten_dims(2, 3)
+            image = image_part(src, 0, channels, Rectangle(images, (first, end), (0, cols))).flatten_dims(2, 3)
             image = image[:, :, left : (end - first) * cols]
             p0, taps = (j * pack[0] + u) * channels, 1
             if merged:
@@ -223,9 +213,11 @@ def _fill_rows(
         nisa.memset(dst=flat_sb[:, :, bottom * cols : rows * cols], value=0.0, engine=nisa.engine.gpsimd)
 
 
-def padded_images(src: nl.NkiTensor, size: Pair, pads: Pair) -> nl.NkiTensor:
-    """Images (N, C, H, W) in HBM with zeros around them: (N, C, rows, columns) of ``size``, the image at ``pads``."""
+def padded_images(src: nl.NkiTensor, shape: ConvShape) -> nl.NkiTensor:
+    """Images (N, C, H, W) in HBM with zeros around them: (N, C, rows, columns), as many as the convolution sees."""
     images, channels, height, width = src.shape
+    extent, pads = shape.extent(), shape.pads
+    size = (max(extent[0], height + pads[0]), max(extent[1], width + pads[1]))
     padded = nl.ndarray((images, channels, size[0], size[1]), dtype=src.dtype, buffer=nl.private_hbm)
     total = images * channels * size[0] * size[1]
     flat = padded.reshape((total,))
@@ -241,8 +233,5 @@ def padded_images(src: nl.NkiTensor, size: Pair, pads: Pair) -> nl.NkiTensor:
         else:
             nisa.dma_copy(dst=flat[first:total].reshape((1, total - first)), src=zeros_sb[0:1, 0 : total - first])
             first = total
-    rows, cols = min(height, size[0] - pads[0]), min(width, size[1] - pads[1])
-    if rows > 0 and cols > 0:
-        inner = padded[:, :, pads[0] : pads[0] + rows, pads[1] : pads[1] + cols]
-        nisa.dma_copy(dst=inner, src=src[:, :, 0:rows, 0:cols])
+    nisa.dma_copy(dst=padded[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width], src=src)
     return padded

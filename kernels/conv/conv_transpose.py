@@ -7,6 +7,7 @@ all phases and outputs; no zeros stand between its pixels, and no product is mad
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
 from trnrt.kernels.conv.conv_room import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, Steps
@@ -24,6 +25,16 @@ class Taps(nl.NKIObject):
     stride: Pair
     pads: Pair
     dilation: Pair
+
+
+@dataclass
+class Outputs(nl.NKIObject):
+    """Some outputs, of ``channels``: their weights in SBUF (P, B, T, O), their bias (O, 1) and their activation."""
+
+    weights_sb: Any
+    bias_sb: Any
+    channels: int
+    act: str
 
 
 def conv_transpose2d(
@@ -44,8 +55,8 @@ def conv_transpose2d(
     dst: HBM (N, O, OH, OW), of any size: results that no tap reaches are act(bias)
     src: HBM (N, C, H, W)
     w: HBM (P, ceil(C/128), T, O), prepared as for conv2d, tap t = row * kernel columns + column; the dtype of src. With
-        groups C and O are what conv2d's ``groups_together`` of them have, and the blocks of each so many groups follow
-        each other
+        groups C and O are what conv2d's ``groups_together`` of them have; the blocks of these groups come first, then
+        those of the next ones
     bias: HBM (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
     channels: C
     kernel, stride, dilation: (rows, columns)
@@ -130,9 +141,8 @@ def _all_bands(
                 for o0 in range(0, outputs, part):
                     o1 = min(outputs, o0 + part)
                     y_sb = nl.ndarray((o1 - o0, size[0], size[1], size[2]), dtype=dst.dtype, buffer=nl.sbuf)
-                    corner = (rows[0], cols[0])
-                    weights_sb = w_sb[:, :, :, o0:o1]
-                    _all_phases(y_sb, x_sb, weights_sb, columns[o0 // part], (r0, c0), corner, src.shape[1], taps, act)
+                    some = Outputs(w_sb[:, :, :, o0:o1], columns[o0 // part], src.shape[1], act)
+                    _all_phases(y_sb, x_sb, some, (r0, c0), (rows[0], cols[0]), taps)
                     out = dst[n0 : n0 + size[0], o0:o1, r0 : r0 + size[1], c0 : c0 + size[2]]
                     nisa.dma_copy(dst=out.permute((1, 0, 2, 3)), src=y_sb)
 
@@ -149,7 +159,7 @@ def _load_images(src: nl.NkiTensor, n0: int, count: int, rows: Pair, cols: Pair)
 
 
 def _seen_range(first: int, count: int, taps: Taps, axis: int) -> Pair:
-    """(first, end) of the input's rows (axis 0) or columns that so many results from ``first`` on see."""
+    """(first, end) of the input's rows (axis 0) or columns that ``count`` results from ``first`` on see."""
     stride, start = taps.stride[axis], first + taps.pads[axis]
     low = ceil_div(start - (taps.kernel[axis] - 1) * taps.dilation[axis], stride)
     return (low, max(low, (start + count - 1) // stride) + 1)
@@ -167,17 +177,7 @@ def _phase_taps(phase: int, taps: Taps, axis: int) -> list[Pair]:
     return found
 
 
-def _all_phases(
-    y_sb: nl.NkiTensor,
-    x_sb: nl.NkiTensor,
-    w_sb: nl.NkiTensor,
-    bias_column: nl.NkiTensor,
-    at: Pair,
-    corner: Pair,
-    channels: int,
-    taps: Taps,
-    act: str,
-) -> None:
+def _all_phases(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, outputs: Outputs, at: Pair, corner: Pair, taps: Taps) -> None:
     """y_sb (o, n, rows, columns) = the results from ``at`` on, of input from ``corner`` on."""
     kernel, stride, pads = taps.kernel, taps.stride, taps.pads
     rows, cols = y_sb.shape[2], y_sb.shape[3]
@@ -194,23 +194,16 @@ def _all_phases(
                     pairs.append((row_tap[0] * kernel[1] + col_tap[0], place[0], place[1]))
             if len(pairs) == 0:
                 nisa.memset(dst=part_sb, value=0.0)
-                evacuate(part_sb, part_sb, bias_column, act, False)
+                evacuate(part_sb, part_sb, outputs.bias_sb, outputs.act, False)
             else:
-                _phase(part_sb, x_sb, w_sb, bias_column, pairs, channels, act)
+                _phase(part_sb, x_sb, outputs, pairs)
 
 
-def _phase(
-    y_sb: nl.NkiTensor,
-    x_sb: nl.NkiTensor,
-    w_sb: nl.NkiTensor,
-    bias_column: nl.NkiTensor,
-    pairs: list[tuple[int, int, int]],
-    channels: int,
-    act: str,
-) -> None:
+def _phase(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, outputs: Outputs, pairs: list[tuple[int, int, int]]) -> None:
     """y_sb (o, n, rows, columns) = act(bias + the sum over ``pairs``: (tap, row, column of the input under the first
     result)), a PSUM bank after the other."""
-    outputs, images, rows, cols = y_sb.shape
+    parts, images, rows, cols = y_sb.shape
+    w_sb, act = outputs.weights_sb, outputs.act
     n_step, r_step, c_step = stretches(images, rows, cols)
     alternate = vector_helps(len(pairs) * w_sb.shape[1], act)
     by_vector = False
@@ -220,9 +213,9 @@ def _phase(
             r1 = min(rows, r0 + r_step)
             for c0 in range(0, cols, c_step):
                 c1 = min(cols, c0 + c_step)
-                sum_psum = nl.ndarray((outputs, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
+                sum_psum = nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
                 for block in range(w_sb.shape[1]):
-                    k = block_rows(channels, block)
+                    k = block_rows(outputs.channels, block)
                     for number in range(len(pairs)):
                         tap, row, col = pairs[number]
                         nisa.nc_matmul(
@@ -231,7 +224,7 @@ def _phase(
                             moving=x_sb[0:k, block, n0:n1, row + r0 : row + r1, col + c0 : col + c1],
                             accumulate=block + number > 0,
                         )
-                evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector)
+                evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, outputs.bias_sb, act, by_vector)
                 by_vector = alternate and not by_vector
 
 

@@ -2,6 +2,7 @@
 
 from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
 from trnrt.kernels.conv.packing import ConvShape, Packing, is_packed, spread
+from trnrt.kernels.operands import copy
 from trnrt.nki import nisa, nl
 
 
@@ -73,8 +74,7 @@ def load_weight_rows(w: nl.NkiTensor, o0: int, channels: int) -> list[nl.NkiTens
 def turn_weights(w_sb: nl.NkiTensor, tiles: list[nl.NkiTensor]) -> None:
     """w_sb (P, B, T, o) = the tiles of ``load_weight_rows``, turned by the tensor engine."""
     together = nl.tile_size.psum_bank_fmax // nl.tile_size.pmax
-    parallel = nisa.get_nc_version() >= nisa.nc_version.gen3
-    by_scalar = False
+    number = 0
     for block in range(len(tiles)):
         outputs, k, taps = tiles[block].shape
         for t0 in range(0, taps, together):
@@ -83,6 +83,5 @@ def turn_weights(w_sb: nl.NkiTensor, tiles: list[nl.NkiTensor]) -> None:
             for tap in range(t0, t1):
                 data = tiles[block][:, :, tap]
                 nisa.nc_transpose(dst=turned_psum[:, tap - t0, :], data=data, engine=nisa.engine.tensor)
-            engine = nisa.engine.scalar if by_scalar else nisa.engine.vector
-            nisa.tensor_copy(dst=w_sb[0:k, block, t0:t1], src=turned_psum, engine=engine)
-            by_scalar = parallel and not by_scalar
+            copy(w_sb[0:k, block, t0:t1], turned_psum, number)
+            number += 1

@@ -1,12 +1,12 @@
-"""A convolution's products, and what is made of a PSUM bank: bias, activation, pooling, the way to HBM."""
+"""A convolution's products, and the way of their sums from PSUM to HBM: bias, activation, pooling."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import LOWEST, Pair, activation_function, block_rows, ceil_div
+from trnrt.kernels.common import LOWEST, Pair, Rectangle, activation_function, block_rows, ceil_div, image_part
 from trnrt.kernels.conv.conv_weights import weight_view
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, spread
-from trnrt.kernels.pool2d import max_windows
+from trnrt.kernels.pool2d import Windows, max_windows
 from trnrt.nki import nisa, nl
 
 # Bytes a partition that a store should have at least, so that the last one is short: DMA's guide advises 2 KiB.
@@ -14,8 +14,8 @@ STORE_BYTES = 2 * 1024
 # Results of an image that are pooled by one instruction: the last of these should be short, too. Kept from the first
 # tuning; half and twice of it change nothing for the labs' small convolutions.
 POOLED = 256
-# Up to so many products a bank the scalar engine alone would not keep up with the tensor engine: at half its clock,
-# with an overhead a bank. Kept from the first tuning; measure the labs' convolutions and the networks on trn2.
+# Up to this many products a bank the scalar engine alone is too slow for the tensor engine: it has half its clock, and
+# an overhead a bank. Kept from the first tuning; measure the labs' convolutions and the networks on trn2.
 FEW_PRODUCTS = 4
 
 
@@ -33,30 +33,64 @@ class Pooling(nl.NKIObject):
         return self.window == (1, 1) and self.stride == (1, 1)
 
     def extent(self, rows: int, cols: int) -> Pair:
-        """(rows, columns) of the convolution, with its padding, that so many pooled results need."""
+        """(rows, columns) of the convolution, with its padding, that ``rows`` x ``cols`` pooled results need."""
         return input_extent(rows, cols, self.window, self.stride, self.dilation)
 
 
-def accumulate(
-    sum_psum: nl.NkiTensor,
-    x_sb: nl.NkiTensor,
-    w: nl.NkiTensor,
-    at: Pair,
-    shape: ConvShape,
-    pack: Packing,
-    lead: Pair,
-    seen: tuple[Pair, Pair],
-) -> None:
+@dataclass
+class Layer(nl.NKIObject):
+    """A convolution, its activation and its pooling, and how they are computed.
+
+    natural: w is HBM (O, C, T) and bias (O,) as in a model, else they are prepared
+    weight_bytes: a partition, the most of weights that are at hand at once
+    band_bytes, way: see conv2d
+    """
+
+    shape: ConvShape
+    act: str
+    pooling: Pooling
+    natural: bool
+    weight_bytes: int
+    band_bytes: int = 0
+    way: str = "best"
+
+
+@dataclass
+class Method(nl.NKIObject):
+    """How some outputs are computed.
+
+    turn: natural weights are turned on chip
+    pack: the taps on the partitions; ``lead``: the tap that comes first (see leading_tap)
+    """
+
+    layer: Layer
+    turn: bool
+    pack: Packing
+    lead: Pair
+
+
+@dataclass
+class Weights(nl.NKIObject):
+    """The weights of ``outputs`` (first, end), and what of its padded input a band holds."""
+
+    tensor: Any
+    outputs: Pair
+    how: Method
+    seen: tuple[Pair, Pair]
+
+
+def accumulate(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at: Pair) -> None:
     """sum_psum (o, n, rows, columns) = the sum over all taps and channels of weights in SBUF (P, B, products, o)
     times the band, from result ``at`` of the band on: the shifted and strided band is the moving operand.
 
-    ``seen``: what of the padded input x_sb holds. A tap is added to the results under which it sees that.
+    A tap is added to the results under which it sees what the band holds of the padded input.
     """
+    w, shape, pack = weights.tensor, weights.how.layer.shape, weights.how.pack
     kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
     _, _, rows, cols = sum_psum.shape
     step = band_row_step(shape, pack)
-    low, high = seen
-    taps, apart = _taps(kernel, pack, lead), spread(shape.channels, pack)
+    low, high = weights.seen
+    taps, apart = _taps(kernel, pack, weights.how.lead), spread(shape.channels, pack)
     for block in range(w.shape[1]):
         for number in range(len(taps)):
             product, u, v = taps[number]
@@ -96,27 +130,20 @@ def _visible(start: int, count: int, step: int, low: int, high: int) -> Pair:
     return (max(0, ceil_div(low - start, step)), min(count, ceil_div(high - start, step)))
 
 
-def accumulate_streamed(
-    sum_psum: nl.NkiTensor,
-    x_sb: nl.NkiTensor,
-    w: nl.NkiTensor,
-    natural: bool,
-    outputs: Pair,
-    at: Pair,
-    shape: ConvShape,
-    most_bytes: int,
-) -> None:
-    """The same with weights in HBM, of which so many bytes a partition are brought in at a time."""
+def accumulate_streamed(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at: Pair) -> None:
+    """The same with weights in HBM, of which at most the layer's ``weight_bytes`` are brought in at a time."""
+    w, outputs, layer = weights.tensor, weights.outputs, weights.how.layer
+    shape = layer.shape
     kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
     _, _, rows, cols = sum_psum.shape
     taps = kernel[0] * kernel[1]
-    at_hand = min(taps, most_bytes // ((outputs[1] - outputs[0]) * 4))
+    at_hand = min(taps, layer.weight_bytes // ((outputs[1] - outputs[0]) * 4))
     for block in range(ceil_div(shape.channels, nl.tile_size.pmax)):
         k = block_rows(shape.channels, block)
         for t0 in range(0, taps, at_hand):
             t1 = min(taps, t0 + at_hand)
             w_sb = nl.ndarray((k, t1 - t0, outputs[1] - outputs[0]), dtype=w.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=w_sb, src=weight_view(w, natural, block, k, (t0, t1), outputs))
+            nisa.dma_copy(dst=w_sb, src=weight_view(w, layer.natural, block, k, (t0, t1), outputs))
             for tap in range(t0, t1):
                 y = at[0] * stride[0] + (tap // kernel[1]) * dilation[0]
                 x = at[1] * stride[1] + (tap % kernel[1]) * dilation[1]
@@ -167,36 +194,35 @@ def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:
 
 def pool_windows(y_sb: nl.NkiTensor, conv_sb: nl.NkiTensor, pooling: Pooling) -> None:
     """y_sb (o, n, rows, columns) = the pooled conv_sb (o, n, rows, columns), a part of a tile."""
-    op, window, stride, dilation = pooling.op, pooling.window, pooling.stride, pooling.dilation
+    windows = Windows(pooling.window, pooling.stride, pooling.dilation)
     outputs, images, rows, cols = y_sb.shape
     pattern = conv_sb.get_pattern()
     image, row = pattern[1][0], pattern[2][0]
     r_step = rows if images > 1 else max(1, POOLED // cols)
     for r0 in range(0, rows, r_step):
         r1 = min(rows, r0 + r_step)
-        offset = r0 * stride[0] * row
+        offset = r0 * pooling.stride[0] * row
         part_sb = y_sb[:, :, r0:r1]
-        if op == "max":
-            max_windows(part_sb, conv_sb, offset, image, row, window, stride, dilation)
+        if pooling.op == "max":
+            max_windows(part_sb, conv_sb, offset, image, row, windows)
         else:
             sums_sb = nl.ndarray((outputs, images, r1 - r0, cols), dtype=nl.float32, buffer=nl.sbuf)
-            max_windows(sums_sb, conv_sb, offset, image, row, window, stride, dilation, nl.add)
-            nisa.tensor_scalar(dst=part_sb, data=sums_sb, op0=nl.multiply, operand0=1.0 / (window[0] * window[1]))
+            max_windows(sums_sb, conv_sb, offset, image, row, windows, nl.add)
+            taps = pooling.window[0] * pooling.window[1]
+            nisa.tensor_scalar(dst=part_sb, data=sums_sb, op0=nl.multiply, operand0=1.0 / taps)
 
 
 def pool_fill(op: str) -> float:
-    """What stands around the convolution's results where pooling windows see beyond them."""
+    """The value around the convolution's results where pooling windows see beyond them."""
     return LOWEST if op == "max" else 0.0
 
 
-def store_rows(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, at: tuple[int, int, int]) -> None:
-    """y_sb (o, n, rows, columns) to HBM dst (N, O, H, W) at (image, row, column), in pieces that follow each other as
-    they are computed."""
+def store_rows(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
+    """y_sb (o, n, rows, columns) to a place in HBM dst (N, O, H, W), in pieces that follow each other as they are
+    computed."""
     parts, n_size, rows, cols = y_sb.shape
-    n0, r0, c0 = at
-    o0 = block * nl.tile_size.pmax
+    out_hbm = image_part(dst, block, parts, place)
     step = rows if n_size > 1 else max(1, ceil_div(STORE_BYTES, cols * 2))
     for first in range(0, rows, step):
         end = min(rows, first + step)
-        out_hbm = dst[n0 : n0 + n_size, o0 : o0 + parts, r0 + first : r0 + end, c0 : c0 + cols]
-        nisa.dma_copy(dst=out_hbm.permute((1, 0, 2, 3)), src=y_sb[:, :, first:end])
+        nisa.dma_copy(dst=out_hbm[:, :, first:end], src=y_sb[:, :, first:end])

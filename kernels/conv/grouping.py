@@ -11,7 +11,7 @@ def together(dst: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, channels: i
         assert channels % groups == 0 and outputs % groups == 0, f"conv2d: {groups} groups of {channels} to {outputs}"
         together = groups_together(channels, outputs, groups)
         return together * channels // groups, together * outputs // groups
-    # What is computed as one fills whole blocks of the tile, so that the blocks of weights are those of channels.
+    # Groups computed together fill whole blocks of the tile: so the blocks of weights are those of channels.
     calls = bias.shape[1] // ceil_div(w.shape[3], nl.tile_size.pmax)
     assert calls == 1 or w.shape[0] == nl.tile_size.pmax, "conv2d: groups do not fill blocks of 128; they must in SBUF"
     ins = channels if calls == 1 else w.shape[1] // calls * nl.tile_size.pmax

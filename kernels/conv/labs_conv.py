@@ -4,7 +4,7 @@ The weights are turned on the tensor engine while the first images arrive; the r
 """
 
 from trnrt.kernels.conv.conv2d import convolve
-from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.convolving import Layer, Pooling
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki import nki, nl
 
@@ -35,5 +35,5 @@ def conv2d_bias_pool(x: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, pool:
     shape = ConvShape(channels, size, (rows, cols), (1, 1), (0, 0), (1, 1))
     pooling = Pooling("max", (pool, pool), (pool, pool), (0, 0), (1, 1))
     natural = w.reshape((outputs, channels, rows * cols))
-    convolve(out, x, natural, bias, shape, "none", pooling, True, WEIGHT_BYTES)
+    convolve(out, x, natural, bias, Layer(shape, "none", pooling, True, WEIGHT_BYTES))
     return out

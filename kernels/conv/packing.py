@@ -10,7 +10,7 @@ does where one column of taps at a time stands on the partitions: there padding 
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
+from trnrt.kernels.common import Pair, ceil_div, image_count, is_hbm_tensor, item_bytes
 from trnrt.kernels.rates import (
     ALL_DMA_ENGINES,
     DMA_ENGINE,
@@ -28,14 +28,15 @@ from trnrt.nki import nl
 # 0. (1, 1, 0): one tap at a time.
 Packing = tuple[int, int, int]
 
-# Nanoseconds that must be saved for taps to be packed: more transfers, of which each takes some microseconds. Kept from
+# Nanoseconds that packing taps must save: it takes more transfers, each of some microseconds. Kept from
 # the first tuning of convolutions. Of LeNet and the digits, predicted: 8000 slow LeNet in bfloat16 on trn1 by 24 %,
 # 2000 change nothing. conv2d_stacked serves where less is saved.
 PACK_NS = 4000
-# What is_worth_packing goes by before the target is known: four taps that share the partitions are always worth their
-# loads, fewer from so many columns saved on, at one a cycle about 12 us. Chosen when layers of 33 to 64 channels began
-# to be packed, for VGG-16 on trn1; measure the VGGs and ResNets when one changes. Two taps, for any number of columns,
-# slow small ResNet-18 and VGG-11 by 11 % on average; eight, and half and twice the columns, change nothing there.
+# How is_worth_packing decides before the target is known: four taps that share the partitions are always worth their
+# loads; fewer are if they save this many columns, which take about 12 us at one a cycle. Chosen when layers of 33 to 64
+# channels began to be packed, for VGG-16 on trn1; measure the VGGs and ResNets when one changes. Two taps, for any
+# number of columns, slow small ResNet-18 and VGG-11 by 11 % on average; eight, and half and twice the columns, change
+# nothing there.
 PACKED_TAPS, PACKED_COLUMNS = 4, 32768
 # Nanoseconds for each row of taps of a band at an image's edge, which comes in transfers of its own; and until the
 # first padded images lie in HBM, three transfers after each other. Kept from when convolutions of any kind were tuned
@@ -55,7 +56,7 @@ class ConvShape(nl.NKIObject):
     pads: Pair
     dilation: Pair
 
-    def unpadded(self) -> Any:
+    def drop_padding(self) -> Any:
         """The same over images that hold their padding."""
         return ConvShape(self.channels, self.size, self.kernel, self.stride, (0, 0), self.dilation)
 
@@ -65,7 +66,7 @@ class ConvShape(nl.NKIObject):
 
 
 def input_extent(rows: int, cols: int, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
-    """(rows, columns) of the padded image that so many rows and columns of results need."""
+    """(rows, columns) of the padded image that ``rows`` x ``cols`` results need."""
     return (
         (rows - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1,
         (cols - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1,
@@ -166,8 +167,7 @@ def nanoseconds(src: nl.NkiTensor, outputs: int, shape: ConvShape, pack: Packing
     most_bytes: a partition, of a band, and of the results of one
     """
     channels, size, kernel = shape.channels, shape.size, shape.kernel
-    images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
-    height, width, item = src.shape[-2], src.shape[-1], item_bytes(src.dtype)
+    images, height, width, item = image_count(src), src.shape[-2], src.shape[-1], item_bytes(src.dtype)
     piece = packet_ns()
     columns = images * size[0] * size[1] * ceil_div(outputs, nl.tile_size.pmax)
     takes_ns = product_ns(products_of(kernel, pack) * ceil_div(channels, nl.tile_size.pmax) * columns, item)

@@ -5,10 +5,10 @@ chip, by two engines. One product then sums over a column of taps, and a 3x3 ker
 pays where a product takes its least time, or little more; of larger images conv2d packs taps as it loads them.
 """
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor
+from trnrt.kernels.common import Pair, ceil_div, image_count, is_hbm_tensor
 from trnrt.kernels.conv.conv2d import convolve
 from trnrt.kernels.conv.conv_room import WEIGHT_BYTES
-from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.convolving import Layer, Pooling
 from trnrt.kernels.conv.packing import PACK_NS, ConvShape, columns_saved
 from trnrt.kernels.rates import product_ns
 from trnrt.nki import nisa, nl
@@ -24,7 +24,7 @@ def is_worth_stacking(shape: ConvShape, images: int, image: Pair, outputs: int, 
     16 bits are four times as fast), and conv2d would pack nothing, as that would save less than PACK_NS."""
     if item != 4 or shape.channels > APART or not 1 < shape.kernel[0] <= MOST_ROWS:
         return False
-    # As many pixels bound what is copied on chip; chosen for the digits' first layers, which it is about.
+    # The number of pixels bounds the copies on chip; chosen for the first layers of the digits.
     pixels = images * max(image[0], shape.size[0]) * image[1]
     saved = columns_saved(shape, images, outputs)
     return product_ns(pixels, item) <= PACK_NS and product_ns(saved, item) < PACK_NS
@@ -64,9 +64,8 @@ def conv2d_stacked(
     assert channels <= APART, f"conv2d_stacked: {channels} channels; the limit is {APART}"
     assert kernel[0] <= MOST_ROWS, f"conv2d_stacked: a kernel of {kernel[0]} rows; the limit is {MOST_ROWS}"
     parts = APART * (kernel[0] - 1) + channels
-    images = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
-    stack_sb = nl.ndarray((parts, 1, images, size[0], src.shape[-1]), dtype=src.dtype, buffer=nl.sbuf)
-    # Also what no kernel row writes: zero weights don't hide what is no number.
+    stack_sb = nl.ndarray((parts, 1, image_count(src), size[0], src.shape[-1]), dtype=src.dtype, buffer=nl.sbuf)
+    # Also where no kernel row writes: zero weights don't hide a NaN.
     nisa.memset(dst=stack_sb, value=0.0, engine=nisa.engine.gpsimd)
     image_sb = _at_hand(src, channels)
     for u in range(kernel[0]):
@@ -80,7 +79,7 @@ def conv2d_stacked(
             _copy(stack_sb[APART * u : APART * u + channels, 0, :, r0:r1, :], seen, u)
     shape = ConvShape(parts, size, (1, kernel[1]), (1, stride[1]), (0, pads[1]), (1, dilation[1]))
     pooling = Pooling(pool_op, pool, pool_stride, pool_pads, pool_dilation)
-    convolve(dst, stack_sb, w, bias, shape, act, pooling, False, WEIGHT_BYTES)
+    convolve(dst, stack_sb, w, bias, Layer(shape, act, pooling, False, WEIGHT_BYTES))
 
 
 def _at_hand(src: nl.NkiTensor, channels: int) -> nl.NkiTensor:

@@ -1,6 +1,8 @@
 """Whether and how a convolution of large images with few channels is computed in strips of rows: see ``strips.py``."""
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes
+from dataclasses import dataclass
+
+from trnrt.kernels.common import ceil_div, is_hbm_tensor, item_bytes
 from trnrt.kernels.conv.convolving import FEW_PRODUCTS, Pooling
 from trnrt.kernels.conv.packing import ConvShape, leading
 from trnrt.kernels.rates import (
@@ -16,8 +18,6 @@ from trnrt.kernels.rates import (
 )
 from trnrt.nki import nl
 
-# (strips, kernel columns on partitions of their own); (0, 0): not to be computed in strips.
-Strips = tuple[int, int]
 # (first, end) of the rows of a strip that are worked on at once, counted from the strip's first, and how many from the
 # first on are there with them.
 Rows = tuple[int, int, int]
@@ -26,7 +26,7 @@ Rows = tuple[int, int, int]
 # strips they came with; when one changes, measure these networks on both targets (docs/kernels.md, Tuned numbers).
 # The least rows times columns of an image: a smaller one is computed with others of its batch.
 LEAST_PIXELS = 8192
-# Bytes a partition for the weights, and of the strip's results that wait to be pooled, of which there are two: a
+# Bytes a partition for the weights, and of each of the two tiles in which a strip's results wait to be pooled: a
 # half of 112 x 112 results, padded for windows of 3 x 3, fits in float32 (57 x 114 x 4).
 WEIGHT_BYTES = 24 * 1024
 POOL_BYTES = 28 * 1024
@@ -41,68 +41,122 @@ MOST_CHANNELS = 8
 # In how many parts the pooled results of a strip go to where they belong; those of the last image go as they come.
 PARTS = 3
 # Nanoseconds until the first padded images lie in HBM, and bytes in a nanosecond at which an engine reads and writes
-# them: ``packing.nanoseconds`` takes less for the same, and both are kept, as either changes what is chosen.
+# them: ``packing.nanoseconds`` takes less for the same, and both are kept, as either changes the choice.
 PADDING_NS, PADDING_ENGINE = 8000, 20
+
+
+@dataclass
+class Strips(nl.NKIObject):
+    """A convolution without groups, computed in ``count`` strips of rows at once, with ``columns`` of the kernel's
+    columns on partitions of their own."""
+
+    dst: nl.NkiTensor
+    src: nl.NkiTensor
+    outputs: int
+    shape: ConvShape
+    pooling: Pooling
+    count: int
+    columns: int
+
+    def height(self) -> int:
+        """Rows of dst in a strip; the last strip may have fewer."""
+        return ceil_div(self.dst.shape[-2], self.count)
+
+    def first_row(self, strip: int) -> int:
+        """The convolution's row at which a strip starts; negative where pooling pads."""
+        return strip * self.height() * self.pooling.stride[0] - self.pooling.pads[0]
+
+    def each(self) -> int:
+        """Partitions of results from one strip to the next."""
+        return self.outputs if self.count == 1 else nl.tile_size.pmax // self.count
+
+    def lanes(self) -> int:
+        """Shifted channels of all strips."""
+        return self.count * self.shape.kernel[0] * self.shape.channels
+
+    def apart(self) -> int:
+        """Partitions from one shifted channel to the next."""
+        return nl.tile_size.pmax // self.lanes()
+
+    def products(self) -> int:
+        """Products that sum up a result."""
+        return ceil_div(self.shape.kernel[1], self.columns)
+
+    def partitions(self) -> int:
+        """Partitions that a product sums over."""
+        return (self.lanes() - 1) * self.apart() + self.columns
+
+    def has_gaps(self) -> bool:
+        """Whether products see partitions, or ends of rows, that loads leave out."""
+        return self.columns > 1 or self.apart() > 1
+
+    def has_column_padding(self) -> bool:
+        """Whether some results see columns beside the image."""
+        return self.shape.pads[1] > 0 or self.shape.extent()[1] > self.src.shape[3]
+
+    def leading_column(self) -> int:
+        """The first kernel column that sees the image under all results; -1 where none does."""
+        return leading(self.src.shape[3], self.shape, 1)
 
 
 def strips_of(
     dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, shape: ConvShape, pooling: Pooling, asked: bool = False
-) -> Strips:
-    """How a convolution is computed in strips, (0, 0) where it is not: what is asked of it stands in
-    ``convolve_strips``. Columns stand on partitions as far as the tensor engine gains what DMA loses. ``asked``: it is
-    wherever it can be."""
-    channels, size, kernel = shape.channels, shape.size, shape.kernel
-    outputs = w.shape[3]
+) -> Strips | None:
+    """How to compute a convolution in strips; None where it can't be, or other ways are faster.
+
+    Kernel columns stand on partitions as far as the tensor engine gains what DMA loses. ``asked``: use strips wherever
+    they are possible.
+    """
+    kernel, outputs, item = shape.kernel, w.shape[3], item_bytes(src.dtype)
     if not is_hbm_tensor(src) or not is_hbm_tensor(w) or outputs > nl.tile_size.pmax:
-        return (0, 0)
-    strips = 1 if outputs > 64 else 2 if outputs > 32 else 4
-    while strips > 1 and (strips * kernel[0] * channels > nl.tile_size.pmax or dst.shape[-2] < 4 * strips):
-        strips = strips // 2
-    item = item_bytes(src.dtype)
-    if (src.shape[2] * src.shape[3] < LEAST_PIXELS and not asked) or size[1] > nl.tile_size.psum_bank_fmax:
-        return (0, 0)
-    if strips * kernel[0] * channels > nl.tile_size.pmax or kernel[0] * kernel[1] == 1:
-        return (0, 0)
-    if is_recent() and not asked and (channels > MOST_CHANNELS or (strips == 1 and shape.stride[0] > 2)):
-        return (0, 0)  # packets cost little there: other ways bring in less
-    rows, cols = pooling.extent(ceil_div(dst.shape[-2], strips), dst.shape[-1])
+        return None
+    count = 1 if outputs > 64 else 2 if outputs > 32 else 4
+    lanes = kernel[0] * shape.channels
+    while count > 1 and (count * lanes > nl.tile_size.pmax or dst.shape[-2] < 4 * count):
+        count = count // 2
+    if (src.shape[2] * src.shape[3] < LEAST_PIXELS and not asked) or shape.size[1] > nl.tile_size.psum_bank_fmax:
+        return None
+    if count * lanes > nl.tile_size.pmax or kernel[0] * kernel[1] == 1:
+        return None
+    if is_recent() and not asked and (shape.channels > MOST_CHANNELS or (count == 1 and shape.stride[0] > 2)):
+        return None  # packets cost little there: other ways bring in less
+    rows, cols = pooling.extent(ceil_div(dst.shape[-2], count), dst.shape[-1])
     width = max(src.shape[-1] + shape.pads[1], shape.extent()[1])
     if width * item > BAND_BYTES or (not pooling.is_none() and rows * cols * item > POOL_BYTES):
-        return (0, 0)
-    best, least = (0, 0), 0.0
-    for columns in range(1, min(kernel[1], places_apart(strips, channels, kernel)) + 1):
-        held = ceil_div(kernel[1], columns) * nl.tile_size.pmax * item <= WEIGHT_BYTES
-        if held and (columns > 1 or not column_padding(src, shape) or leading_column(src, shape) >= 0):
-            takes = _nanoseconds(dst, src, outputs, rows, shape, (strips, columns))
-            if best[0] == 0 or takes < least:
-                best, least = (strips, columns), takes
+        return None
+    best: Strips | None = None
+    least = 0.0
+    for columns in range(1, min(kernel[1], nl.tile_size.pmax // (count * lanes)) + 1):
+        plan = Strips(dst, src, outputs, shape, pooling, count, columns)
+        fits = plan.products() * nl.tile_size.pmax * item <= WEIGHT_BYTES
+        if fits and (columns > 1 or not plan.has_column_padding() or plan.leading_column() >= 0):
+            takes = _nanoseconds(plan, rows)
+            if best is None or takes < least:
+                best, least = plan, takes
     return best
 
 
-def _nanoseconds(
-    dst: nl.NkiTensor, src: nl.NkiTensor, outputs: int, rows: int, shape: ConvShape, plan: Strips
-) -> float:
+def _nanoseconds(plan: Strips, rows: int) -> float:
     """About how long the products of ``rows`` rows a strip, their evacuation, or loads and stores take: whichever is
-    most; and how long it takes to make padded images, where they are. Rates: docs/timing.md."""
-    channels, size, kernel = shape.channels, shape.size, shape.kernel
-    strips, columns = plan
+    most; and how long it takes to make padded images, where they are needed. Rates: docs/timing.md."""
+    src, dst, shape, columns = plan.src, plan.dst, plan.shape, plan.columns
     images, item, width = src.shape[0], item_bytes(src.dtype), src.shape[-1]
-    results, products = images * rows * size[1], ceil_div(kernel[1], columns)
-    takes_ns = product_ns(results * products, item, tensor_ghz())
+    results = images * rows * shape.size[1]
+    takes_ns = product_ns(results * plan.products(), item, tensor_ghz())
     # Where vector and scalar engine share the banks, they are twice as fast.
-    evacuation_ns = results / (2 * ENGINE_GHZ if is_recent() and products <= FEW_PRODUCTS else ENGINE_GHZ)
+    evacuation_ns = results / (2 * ENGINE_GHZ if is_recent() and plan.products() <= FEW_PRODUCTS else ENGINE_GHZ)
     lane_bytes = images * rows * shape.stride[0] * width * item
-    moved = strips * columns * kernel[0] * channels * lane_bytes
+    moved = columns * plan.lanes() * lane_bytes
     triggers = columns * ceil_div(lane_bytes, BAND_BYTES)
     if is_hbm_tensor(dst):
-        moved += images * outputs * dst.shape[2] * dst.shape[3] * item
-        triggers += images * strips * PARTS
+        moved += images * plan.outputs * dst.shape[2] * dst.shape[3] * item
+        triggers += images * plan.count * PARTS
     # A DMA engine serves eight partitions.
-    engine_ns = columns * ceil_div(8, places_apart(strips, channels, kernel)) * lane_bytes / dma_engine()
+    engine_ns = columns * ceil_div(8, plan.apart()) * lane_bytes / dma_engine()
     load_ns = max(max(engine_ns, moved / ALL_DMA_ENGINES), triggers * trigger_ns())
     padded_ns = 0.0
-    if columns > 1 and column_padding(src, shape):
-        pieces = images * channels * src.shape[2]
+    if columns > 1 and plan.has_column_padding():
+        pieces = images * shape.channels * src.shape[2]
         padded_ns = PADDING_NS + pieces * (packet_ns() + 2 * width * item / PADDING_ENGINE) / DMA_ENGINES
     return padded_ns + max(max(takes_ns, evacuation_ns), load_ns)
 
@@ -113,45 +167,14 @@ def windows_in(rows: int, pooling: Pooling) -> int:
     return (rows - span) // pooling.stride[0] + 1 if rows >= span else 0
 
 
-def first_row(strip: int, dst: nl.NkiTensor, pooling: Pooling, strips: int) -> int:
-    """The convolution's row at which a strip starts; negative where pooling pads."""
-    return strip * ceil_div(dst.shape[-2], strips) * pooling.stride[0] - pooling.pads[0]
-
-
-def places_apart(strips: int, channels: int, kernel: Pair) -> int:
-    """From the partition of one shifted channel to that of the next."""
-    return nl.tile_size.pmax // (strips * kernel[0] * channels)
-
-
-def summed_partitions(shape: ConvShape, plan: Strips) -> int:
-    """How many partitions the products sum over."""
-    lanes = plan[0] * shape.kernel[0] * shape.channels
-    return (lanes - 1) * places_apart(plan[0], shape.channels, shape.kernel) + plan[1]
-
-
-def has_gaps(shape: ConvShape, plan: Strips) -> bool:
-    """Whether products see partitions, or ends of rows, that loads leave out."""
-    return plan[1] > 1 or places_apart(plan[0], shape.channels, shape.kernel) > 1
-
-
-def column_padding(src: nl.NkiTensor, shape: ConvShape) -> bool:
-    """Whether some results see columns beside the image."""
-    return shape.pads[1] > 0 or shape.extent()[1] > src.shape[3]
-
-
-def leading_column(src: nl.NkiTensor, shape: ConvShape) -> int:
-    """The first kernel column that sees the image under all results; -1 where none does."""
-    return leading(src.shape[3], shape, 1)
-
-
-def bands_of(dst: nl.NkiTensor, src: nl.NkiTensor, shape: ConvShape, pooling: Pooling, plan: Strips) -> list[Rows]:
+def bands_of(plan: Strips) -> list[Rows]:
     """The rows of a strip that are computed from one band each: whole PSUM banks. A short one comes first, so that
-    products start early, and the topmost, of which parts come in transfers of their own, only then."""
-    size, stride = shape.size, shape.stride
-    rows = pooling.extent(ceil_div(dst.shape[-2], plan[0]), 1)[0]
-    width = max(src.shape[3], size[1])
+    products start early; the topmost, which takes more transfers, comes after it."""
+    size, stride = plan.shape.size, plan.shape.stride
+    rows = plan.pooling.extent(plan.height(), 1)[0]
+    width = max(plan.src.shape[3], size[1])
     bank = nl.tile_size.psum_bank_fmax // size[1]
-    more = (BAND_BYTES // (width * item_bytes(src.dtype)) - 1) // stride[0] + 1
+    more = (BAND_BYTES // (width * item_bytes(plan.src.dtype)) - 1) // stride[0] + 1
     more = more // bank * bank if more > bank else more
     short = max(1, min(bank, (FIRST_BAND // width - 1) // stride[0] + 1))
     bands = []

@@ -48,8 +48,8 @@ def body(conv: Conv, columns: int = 0) -> Kernel:
         dst = (sbuf_channels if conv.places[1] else hbm)(conv.result, x.dtype)
         shape, pooling = described(conv)
         plan = strips_of(dst, x, w, shape, pooling)
-        assert plan[0] > 0, "not computed in strips"
-        convolve_strips(dst, x, w, b, shape, conv.act, pooling, (plan[0], columns or plan[1]))
+        assert plan is not None, "not computed in strips"
+        convolve_strips(replace(plan, columns=columns or plan.columns), w, b, conv.act)
         return channels_to_hbm(dst, conv.outputs) if conv.places[1] else dst
 
     return kernel
@@ -67,9 +67,9 @@ def traced(conv: Conv, dtype: str, kernel: Kernel) -> Program:
     return trace(kernel, *specs, target=conv.target)
 
 
-def planned(conv: Conv, dtype: str = "bfloat16") -> Strips:
-    """What ``strips_of`` says of a convolution."""
-    plans: list[Strips] = []
+def planned(conv: Conv, dtype: str = "bfloat16") -> tuple[int, int]:
+    """(strips, kernel columns on partitions of their own) of a convolution; (0, 0) where it is not computed so."""
+    plans: list[Strips | None] = []
 
     def kernel(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         dst = hbm(conv.result, x.dtype)
@@ -77,7 +77,8 @@ def planned(conv: Conv, dtype: str = "bfloat16") -> Strips:
         return dst
 
     traced(conv, dtype, kernel)
-    return plans[0]
+    plan = plans[0]
+    return (0, 0) if plan is None else (plan.count, plan.columns)
 
 
 def run(conv: Conv, dtype: str, columns: int = 0, seed: int = 0) -> None:

@@ -22,10 +22,11 @@ from trnrt.planner.options import EFFORTS
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.placing.sweeps import Sweep
 from trnrt.planner.plan import Layout
+from trnrt.planner.rendering.module import Material
 from trnrt.planner.saving.planfile import choices_of, parse_plan, plan_document
 from trnrt.planner.searching import fitting, search
 from trnrt.planner.searching.candidates import candidates
-from trnrt.planner.searching.fitting import Fitted, Material
+from trnrt.planner.searching.fitting import Fitted
 from trnrt.planner.searching.search import BUDGET, Move
 from trnrt.planner.steps import Operand
 from trnrt.running.profiler import profile_plan

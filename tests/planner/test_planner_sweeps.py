@@ -13,10 +13,11 @@ import trnrt
 from trnrt.nki import Spec
 from trnrt.planner import Plan
 from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
+from trnrt.planner.rendering.module import Material
 from trnrt.planner.rendering.stepwise import split_functions
 from trnrt.planner.saving.partitions import decode, encode
 from trnrt.planner.searching import fitting
-from trnrt.planner.searching.fitting import Fitted, Material
+from trnrt.planner.searching.fitting import Fitted
 from trnrt.planner.searching.trial import trace_source
 from trnrt.running.profiler import profile_plan
 from trnrt.validate.layers import validate_layers

@@ -9,7 +9,8 @@ import pytest
 import trnrt
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.planner.placing.placement import working_bytes
-from trnrt.planner.searching.fitting import Fitted, Material, fit, refit
+from trnrt.planner.rendering.module import Material
+from trnrt.planner.searching.fitting import Fitted, fit, refit
 
 FOLDER = Path(__file__).parents[2] / "data" / "architectures"
 MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in path.stem)

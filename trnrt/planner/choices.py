@@ -1,4 +1,4 @@
-"""What a user asks of the planner against its own choice: nodes kept apart, tensors in HBM, weights not prefetched."""
+"""A user's choices, which override the planner's: nodes kept apart, tensors in HBM, weights not prefetched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ASKED = "it was asked for"
 
 @dataclass(frozen=True)
 class Choices:
-    """What the planner must do; of all else it chooses itself.
+    """What the user has chosen; the planner chooses everything else.
 
     ``no_fuse``: nodes that are computed in no step with what comes before them. ``in_hbm``: tensors between steps
     (outputs of steps) that live in HBM. ``own_weights``: steps that load their weights while they run. ``options``:
@@ -30,7 +30,7 @@ class Choices:
         return {option: value for name, option, value in sorted(self.options, key=str) if name == step}
 
     def __or__(self, other: Choices) -> Choices:
-        """What both ask for."""
+        """The choices of both."""
         return Choices(
             self.no_fuse | other.no_fuse,
             self.in_hbm | other.in_hbm,
@@ -57,7 +57,7 @@ class Choices:
 
     @property
     def request(self) -> dict[str, str]:
-        """What distinguishes these choices from others, as the cache keeps it: each set as one text."""
+        """The choices as a part of the cache's key: each set as one text."""
         return {key: json.dumps(names) for key, names in self.document.items()}
 
 

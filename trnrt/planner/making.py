@@ -22,8 +22,8 @@ from trnrt.planner.placing import passes
 from trnrt.planner.placing.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
-from trnrt.planner.rendering.module import KernelModule
-from trnrt.planner.searching.fitting import Fitted, Material, repeat_part
+from trnrt.planner.rendering.module import KernelModule, Material
+from trnrt.planner.searching.fitting import Fitted, repeat_part
 from trnrt.planner.searching.search import search
 
 # Names in notes are as ``repr`` writes them.
@@ -39,7 +39,7 @@ def make_plan(
     """The plan of a model for concrete input shapes, and for the ``values`` of the inputs that are its parameters.
 
     Raises UnsupportedModelError with every blocking node, InputError where the shapes do not fit the model, OptionError
-    where the choices name what is not there.
+    where the choices name something unknown.
     """
     view = model.bind(shapes, values)
     fewer = fewer_rows(model, shapes, values, view)
@@ -95,7 +95,7 @@ class _Planning:
         return _lower_graph(self.model, view, self.options.dtype, no_fuse, self.prepared)
 
     def material(self, choices: Choices, rows: int | None) -> Material:
-        """What a module for so many rows is made from."""
+        """The material of a module for ``rows`` rows."""
         lowering = self._lowered(choices.no_fuse, rows)
         material = _material(self.model, lowering, replace(self.options, choices=choices), rows)
         return replace(material, fewer=lambda: self._fewer(choices, most_fewer(rows or 2)))
@@ -168,7 +168,7 @@ def _read_on_device(lowering: Lowering) -> set[str]:
 
 
 def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
-    """Graph inputs that a step reads, as the kernel takes them, and what the host makes of others."""
+    """Graph inputs that a step reads, as the kernel takes them, and those that the host prepares."""
     read = _read_on_device(lowering)
     given = [
         DeviceTensor(value_name(value), lowering.shape(value) or (1,), dtype)
@@ -202,7 +202,7 @@ def _heading(model: ImportedModel, target: str, dtype: str, inputs: list[DeviceT
 def _assemble(
     model: ImportedModel, view: GraphView, lowering: Lowering, whole: Material, part: Material, fitted: Fitted
 ) -> Plan:
-    """The plan of the ``whole`` batch, of which the module takes a ``part`` at a time."""
+    """The plan of the ``whole`` batch; the module takes a ``part`` of it at a time."""
     steps, module = _step_reports(lowering, whole, part, fitted), fitted.module
     return Plan(
         name=model.name,
@@ -232,7 +232,7 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
     return tuple(
         StepReport(
             name=step.name,
-            kernel=kernel,
+            kernel=call.kernel,
             nodes=tuple(step.nodes),
             output=step.output,
             shape=all_of_it.shape,
@@ -253,8 +253,8 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             dtype=step.dtype or whole.dtype,
             images=placed.sweep.images if placed.sweep is not None and _is_swept(k, placed) else images,
         )
-        for k, (all_of_it, step, kernel, lines, loading) in enumerate(
-            zip(whole.steps, part.steps, module.kernels, module.lines, module.loading, strict=True)
+        for k, (all_of_it, step, call, lines, loading) in enumerate(
+            zip(whole.steps, part.steps, module.calls, module.lines, module.loading, strict=True)
         )
     )
 
@@ -264,7 +264,7 @@ def _is_swept(step: int, placed: Placed) -> bool:
 
 
 def _identifier(value: str, module: KernelModule, *, swept: bool) -> str:
-    """What a step's call names a value."""
+    """The identifier of a value in a step's call."""
     return module.views.get(value, module.identifiers[value]) if swept else module.identifiers[value]
 
 
@@ -307,21 +307,22 @@ def _planned_nodes(lowering: Lowering, steps: tuple[StepReport, ...]) -> dict[st
 def node_reports(
     model: ImportedModel, notes: tuple[str, ...], reports: Mapping[str, NodeReport]
 ) -> tuple[NodeReport, ...]:
-    """One report for every node of the file, with its operator there: what was planned, and what the clean-up did.
+    """One report for every node of the file, with its operator there: how it was planned, and how the clean-up changed
+    it.
 
-    ``reports`` are those of the nodes that the clean-up left, which did what ``notes`` say.
+    ``reports`` are those of the nodes that the clean-up left; ``notes`` say what it did.
     """
     planned, found = dict(reports), list[NodeReport]()
     of_steps = {repr(report.name): report for report in planned.values() if report.step}
     first_notes = {name: note for note in reversed(notes) for name in _QUOTED.findall(note)}
     for node in model.model.graph:
         name, op = node_name(node), operator_name(node)
-        told = first_notes.get(repr(name), "")
+        note = first_notes.get(repr(name), "")
         if name not in planned:
-            report = _folded_report(name, op, told, of_steps)
+            report = _folded_report(name, op, note, of_steps)
         else:
             report = planned.pop(name)
-            why = [report.reason, told if report.op != op else ""]
+            why = [report.reason, note if report.op != op else ""]
             report = replace(report, op=op, reason="; ".join(part for part in why if part))
         found.append(report)
         if report.step:
@@ -329,15 +330,15 @@ def node_reports(
     return (*found, *planned.values())
 
 
-def _folded_report(name: str, op: str, told: str, others: Mapping[str, NodeReport]) -> NodeReport:
-    """The report of a node that the clean-up took away: with the step of the node it was merged into, if any.
+def _folded_report(name: str, op: str, note: str, others: Mapping[str, NodeReport]) -> NodeReport:
+    """The report of a node that the clean-up removed: with the step of the node it was merged into, if any.
 
     ``others`` are reports of nodes in steps, by their quoted names.
     """
-    if "made one" in told or "folded into" in told:
-        merged = next((others[name] for name in _QUOTED.findall(told) if name in others), None)
+    if "made one" in note or "folded into" in note:
+        merged = next((others[name] for name in _QUOTED.findall(note) if name in others), None)
         if merged is not None:
-            return replace(merged, name=name, op=op, reason=told)
-    what, _, nodes = told.partition(": ")
-    reason = what if repr(name) in nodes else told  # of a list of nodes this one is enough
+            return replace(merged, name=name, op=op, reason=note)
+    what, _, nodes = note.partition(": ")
+    reason = what if repr(name) in nodes else note  # without the list of nodes
     return NodeReport(name, op, None, None, "folded", reason or "constant: computed when the plan was made")

@@ -1,4 +1,4 @@
-"""What a model calls its tensors is data: here it becomes identifiers, comments and file names, and nowhere else."""
+"""Names from a model are data: only here they become identifiers, comments and file names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def identifier(name: str) -> str:
 def printable(text: str, limit: int = 200) -> str:
     """``text`` for a comment, a docstring or a message: one line of printable ASCII, everything else as an escape.
 
-    What is cut off at ``limit`` is cut between escapes: half of one would be a syntax error in a docstring.
+    Text beyond ``limit`` is cut off between escapes: half of one would be a syntax error in a docstring.
     """
     characters = [character.encode("unicode_escape").decode("ascii") for character in text[: limit + 1]]
     if sum(map(len, characters)) <= limit:

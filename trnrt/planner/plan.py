@@ -1,4 +1,4 @@
-"""The plan: the ordered steps, their tensors, the prepared weights, and what is done at the boundary on the host."""
+"""The plan: the ordered steps, their tensors, the prepared weights, and the work of the host at the boundary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What became of one ONNX node.
+    """How one ONNX node was planned.
 
     ``place``: "core" (arithmetic on the NeuronCore), "dma" (elements are only moved), "host" (a boundary node), "view"
     (moves nothing), "folded" (gone before planning). ``reason`` says why, or why a fusion was not made.
@@ -62,7 +62,7 @@ class StepReport:
 
     ``sources`` are names of stored tensors, each with its stored shape and layout. ``lines`` are the first and last
     line of the call in the kernel module, ``identifier`` what it names its result, and ``dtype`` what that is held in.
-    ``images``: the call is in a loop over so many images of the batch at a time, and what it names are these; 0: it is
+    ``images``: the call is in a loop over this many images of the batch at a time, which its arguments name; 0: it is
     called once. ``holds`` is the value of the graph that the result is, empty where it is none, and ``order`` says
     which of its dimensions stands where: stored dimension d is dimension ``order[d]``. ``weights``: "prefetched"
     (brought to SBUF ahead of the step), "own" (loaded by the step itself, for the reason ``weights_reason``) or "none".

@@ -73,15 +73,15 @@ def _by_input(model: ImportedModel, given: Mapping[str, Shape]) -> dict[str, Sha
 def _fill_sizes(
     info: TensorInfo, sizes: tuple[int | str | None, ...], given: Shape, *, has_batch: bool
 ) -> tuple[int | str | None, ...]:
-    """The sizes with those given in the place of what is open; a given batch may be left out."""
+    """The sizes with given ones in the place of open ones; a given shape may leave out the batch."""
     whole = (sizes[0], *given) if has_batch and len(given) == len(sizes) - 1 else given
     declared = "x".join(str(d) if isinstance(d, int) else printable(d or "?") for d in info.shape)
-    told = f"shape {_shape_text(given)} for input {printable(info.name)!r}, which is {declared}"
+    given_shape = f"shape {_shape_text(given)} for input {printable(info.name)!r}, which is {declared}"
     if len(whole) != len(sizes):
-        raise InputError(f"{told}: {len(sizes)} sizes, or all but the batch's")
+        raise InputError(f"{given_shape}: {len(sizes)} sizes, or all but the batch's")
     for axis, (mine, theirs) in enumerate(zip(whole, info.shape, strict=True)):
         if isinstance(theirs, int) and mine != theirs:
-            raise InputError(f"{told}: dimension {axis} is {theirs}")
+            raise InputError(f"{given_shape}: dimension {axis} is {theirs}")
     return whole
 
 

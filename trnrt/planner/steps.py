@@ -26,7 +26,7 @@ class Operand:
     shape: tuple[int, ...]
 
     def part(self, images: int) -> Operand:
-        """So many images of it."""
+        """The first ``images`` of it."""
         return Operand(self.value, (images, *self.shape[1:]))
 
 
@@ -62,7 +62,7 @@ class SourceName:
 
 
 class Tensors(Protocol):
-    """What a step may ask about the tensors it touches."""
+    """Where tensors live, as steps may ask."""
 
     def layout(self, value: str) -> Layout:
         """Where a value lives."""
@@ -120,7 +120,7 @@ class Step:
         return WORKING_BYTES
 
     def part(self, images: int) -> Step | None:
-        """The same for so many images of the batch; None where images are not treated each by itself."""
+        """The same for ``images`` of the batch; None where one image depends on another."""
         return None
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:

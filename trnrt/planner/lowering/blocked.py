@@ -1,4 +1,4 @@
-"""What a lowering function raises for a node that it can't lower."""
+"""The exceptions of a lowering function for a node that it can't lower."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What Resize does along one axis, as numbers: the index that each result is a copy of, or the weights it sums with.
+"""Resize along one axis, as numbers: the index that each result copies, or the weights it sums with.
 
 The formulas are those of ONNX's operator. Where onnxruntime reads them otherwise, it is followed: ``align_corners``
 goes by whole lengths (so do the exporters), an axis whose scale is 1 stays as it is whatever its roi, and coordinates
-are float32, in onnxruntime's order of operations: what is rounded, or lies outside, depends on the last bit.
+are float32, in onnxruntime's order of operations: the last bit decides how one is rounded, or whether it lies outside.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ def _collapse(view: View) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def move_step(
     name: str, output: str, shape: tuple[int, ...], parts: list[tuple[View, View]], fill: float | None = None
 ) -> MoveStep:
-    """The step of ``parts`` (what is taken, where it is put), each stored tensor being one source; empty ones count
-    nothing."""
+    """The step of ``parts`` (the elements taken, their place); each stored tensor is one source, empty parts are left
+    out."""
     parts = [(taken, put) for taken, put in parts if prod(taken.shape)]
     roots = list(dict.fromkeys(taken.root for taken, _ in parts))
     if len(parts) > MOST_PARTS:

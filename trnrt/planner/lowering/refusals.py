@@ -48,7 +48,7 @@ def _refusal(node: ir.Node) -> Refusal:
 
 
 def is_quantised(node: ir.Node) -> bool:
-    """Is the node one that only quantised models have?"""
+    """Whether only quantised models have such a node."""
     if node.domain != "" and not node.domain.startswith("com.microsoft"):
         return False
     found = [records().get((domain, node.op_type)) for domain in ("", "com.microsoft")]
@@ -63,7 +63,7 @@ def summarize_blockers(graph: ir.Graph, blockers: list[Blocker]) -> list[Blocker
     kinds: dict[str, int] = {}
     for node in quantised:
         kinds[node.op_type] = kinds.get(node.op_type, 0) + 1
-    told = ", ".join(f"{count} {printable(kind)}" for kind, count in sorted(kinds.items()))
+    counts = ", ".join(f"{count} {printable(kind)}" for kind, count in sorted(kinds.items()))
     first = quantised[0]
-    reason = f"the model is quantised ({told}); the NeuronCore computes in float32, bfloat16 and float16"
+    reason = f"the model is quantised ({counts}); the NeuronCore computes in float32, bfloat16 and float16"
     return [Blocker(first.name or "", printable(first.op_type), reason, QUANTISED.hint)]

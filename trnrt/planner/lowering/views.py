@@ -43,10 +43,7 @@ class View:
     def order(self) -> Shape | None:
         """The order of dimensions if the value is all of the stored tensor with its dimensions permuted, else None."""
         order = tuple(sorted(range(len(self.shape)), key=lambda d: (-self.strides[d], self.shape[d])))
-        straight = replace(
-            self, shape=tuple(self.shape[d] for d in order), strides=tuple(self.strides[d] for d in order)
-        )
-        return tuple(order.index(d) for d in range(len(order))) if straight.is_whole else None
+        return tuple(order.index(d) for d in range(len(order))) if self.permute(order).is_whole else None
 
     def with_node(self, node: str) -> View:
         """The same view as the output of one more node."""
@@ -65,7 +62,7 @@ class View:
         )
 
     def broadcast(self, shape: Shape) -> View:
-        """ONNX's broadcasting to ``shape``: what is repeated has stride 0."""
+        """ONNX's broadcasting to ``shape``: repeated dimensions have stride 0."""
         missing = len(shape) - len(self.shape)
         old_shape, old_strides = (1,) * missing + self.shape, (0,) * missing + self.strides
         strides = tuple(

@@ -1,11 +1,11 @@
 """Graph to steps: each ONNX node is lowered by the function of its operator's record.
 
 A lowering function makes a step (absorbing the nodes that its kernel computes as well), declares a view, or hands a
-boundary node to the host; what it can't do it blocks, with the reason and a way out. Adding an operator is one record
-in ``operators``, its kernel if none fits, and one table of test cases.
+boundary node to the host. A node that it can't lower it blocks, with the reason and a way out. Adding an operator is
+one record in ``operators``, its kernel if none fits, and one table of test cases.
 
-A value of the graph is a view of a stored tensor (see ``views``): what only moves elements costs nothing until a kernel
-wants them dense, and then one copy, whatever came together.
+A value of the graph is a view of a stored tensor (see ``views``). Moving elements costs nothing until a kernel wants
+them dense; then all moves so far cost one copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
 from trnrt.planner.steps import Operand, Step
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-# What the session's dtype holds: truth as 0 and 1, and in float32 the whole numbers of two bytes.
+# Types that the session's dtype holds: truth as 0 and 1, and in float32 the whole numbers of two bytes.
 _TRUTH = {ir.DataType.BOOL}
 _SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
 # Integers that the core made itself (a cast) are whole numbers in the session's dtype.
@@ -43,7 +43,8 @@ class Lowering:
 
     ``dtype`` is the session's. ``tensors`` are constants of the model that steps read like computed tensors.
     ``no_fuse`` are nodes that are computed in no step with what comes before them; ``prepared`` are weights of products
-    that another lowering of the same graph has laid out.
+    that another lowering of the same graph has laid out. ``moves_indices``: the node that is being lowered only brings
+    numbers of an input to where they are indices (``row_numbers.py``).
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Lowering:
         self._lists: set[str] = set()
         self._copies: dict[View, str] = {}
         self._index_nodes = index_nodes(graph)
-        self._moves_indices = False
+        self.moves_indices = False
 
     def walk(self) -> None:
         """Lower every node."""
@@ -85,11 +86,11 @@ class Lowering:
                 continue
             lower = lowering_of((node.domain, node.op_type))
             done = len(self.steps)
-            self._moves_indices = node.name in self._index_nodes
+            self.moves_indices = node.name in self._index_nodes
             try:
                 if lower is None:
                     raise refusal(node)
-                if any(_is_static(value) and 0 in (value.shape or ()) for value in node.outputs):
+                if any(is_static(value) and 0 in (value.shape or ()) for value in node.outputs):
                     raise Blocked("its output has no elements", "export the model for shapes that leave something")
                 lower(self, node)
             except Blocked as blocked:
@@ -104,12 +105,12 @@ class Lowering:
 
     def _block(self, node: ir.Node, blocked: Blocked) -> None:
         name, op = node_name(node), operator_name(node)
-        to_blame = not isinstance(blocked, NotStatic) or all(_is_static(v) for v in node.inputs if v is not None)
+        to_blame = not isinstance(blocked, NotStatic) or all(is_static(v) for v in node.inputs if v is not None)
         if to_blame:
             self.blockers.append(Blocker(name, op, blocked.reason, blocked.hint))
         self.reports[name] = NodeReport(name, op, None, None, "blocked", blocked.reason)
 
-    # What lowering functions ask.
+    # Queries of lowering functions.
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """The value of a constant, or None where it is computed."""
@@ -125,7 +126,7 @@ class Lowering:
         """The static shape of a value; blocks the node where there is none."""
         if value is None:
             raise Blocked("a required input is missing", "connect it, or export the model anew")
-        if value.shape is None or not _is_static(value):
+        if value.shape is None or not is_static(value):
             raise NotStatic(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
         return tuple(int(d) for d in value.shape if isinstance(d, int))
 
@@ -152,7 +153,7 @@ class Lowering:
         return Operand(self._copies[pattern], view.shape)
 
     def view_of(self, value: ir.Value | None, *, short_integers: bool = False) -> View:
-        """A tensor of the device as an access pattern on a stored one. Blocks what the device does not hold."""
+        """A tensor of the device as an access pattern on a stored one. Blocks a value that the device does not hold."""
         self.shape(value)
         assert value is not None
         self._check_dtype(value, short_integers)
@@ -168,7 +169,7 @@ class Lowering:
 
     def _check_dtype(self, value: ir.Value, short_integers: bool) -> None:
         kind = value.dtype
-        if self._moves_indices:
+        if self.moves_indices:
             return  # nothing but access patterns comes of them, which the host follows
         short = short_integers and kind in _SHORT_INTEGERS and self.dtype == "float32"
         whole = short_integers and kind in INTEGERS and self.root(value) in self._whole_numbers
@@ -188,11 +189,6 @@ class Lowering:
         if constant is not None and name not in self.tensors:
             self.tensors[name] = np.ascontiguousarray(constant, np.float32).reshape(constant.shape or (1,))
         return View.whole(name, self.shape(value))
-
-    @property
-    def moves_indices(self) -> bool:
-        """Whether the node only brings numbers of an input to where they are indices: see ``numbers``."""
-        return self._moves_indices
 
     def index_view(self, value: ir.Value) -> View:
         """Integers of an input of the model as an access pattern on it; no step may read them through it."""
@@ -232,11 +228,11 @@ class Lowering:
             return None, ASKED
         return readers[0], ""
 
-    # What lowering functions do.
+    # Actions of lowering functions.
 
     def add(self, step: Step, nodes: list[ir.Node], why: str, place: str = "core") -> None:
         """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
-        if self._moves_indices:
+        if self.moves_indices:
             raise Blocked("indices that are more than moved on their way from an input", FALLBACK)
         self.steps.append(step)
         step.nodes = [node_name(n) for n in nodes]
@@ -271,7 +267,8 @@ class Lowering:
         self._views[value_name(made)] = view
 
     def settle_outputs(self) -> None:
-        """Copy outputs of the model that are views which the host can't read: it only gives elements another shape."""
+        """Copy outputs of the model that are views, unless they only give elements another shape: the host can do
+        that."""
         for value in self.graph.outputs:
             view = self._views.get(value_name(value))
             if view is not None and not view.is_whole and not self.is_on_host(value):
@@ -338,7 +335,7 @@ class Lowering:
         return found
 
     def report(self, node: ir.Node, place: str, reason: str, step: str | None = None) -> None:
-        """Say what became of a node."""
+        """Note how a node was lowered."""
         self.reports[node_name(node)] = NodeReport(node_name(node), operator_name(node), step, None, place, reason)
 
 
@@ -352,7 +349,8 @@ def _ordered_values(graph: ir.Graph, stored: set[str]) -> dict[str, tuple[str, t
     return {value_name(v): (value_name(v), tuple(range(len(v.shape or ())))) for v in made}
 
 
-def _is_static(value: ir.Value) -> bool:
+def is_static(value: ir.Value) -> bool:
+    """Whether a value has a known dtype and shape."""
     return value.dtype is not None and value.shape is not None and all(isinstance(d, int) for d in value.shape)
 
 

@@ -25,12 +25,12 @@ def blocks_of(total: int) -> int:
 
 
 def _block_copy(array: Array) -> Array:
-    """(C, ...) -> (P, B, ...): row b*128 + p at [p, b]; what is missing in the last block is zero."""
+    """(C, ...) -> (P, B, ...): row b*128 + p at [p, b]; the last block is filled with zeros."""
     return np.ascontiguousarray(_block_view(array))
 
 
 def _block_view(array: Array) -> Array:
-    """``_block_copy`` as a view, where nothing is missing."""
+    """``_block_copy`` as a view, where the last block is full."""
     rows = array.shape[0]
     blocks, parts = blocks_of(rows), min(rows, PARTITIONS)
     padded = array
@@ -77,7 +77,7 @@ def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
 
 
 def stacked_weight(weight: Array, kernel: tuple[int, int]) -> Array:
-    """What ``conv_weight`` makes of one group of few channels -> (32*(KH-1) + C, 1, KW, O) for conv2d_stacked."""
+    """A weight of ``conv_weight``, one group of few channels -> (32*(KH-1) + C, 1, KW, O) for conv2d_stacked."""
     channels, _, _, outputs = weight.shape
     stacked = np.zeros((APART * (kernel[0] - 1) + channels, 1, kernel[1], outputs), weight.dtype)
     for row in range(kernel[0]):

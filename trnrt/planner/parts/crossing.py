@@ -1,4 +1,4 @@
-"""What it costs to leave the device for the CPU and to come back: the bytes each way, and a fixed latency."""
+"""The cost of leaving the device for the CPU and coming back: the bytes each way, and a fixed latency."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Crossing:
 
     @classmethod
     def estimate(cls, link: HostLink, to_host: int, to_device: int, *, open_shapes: bool = False) -> Crossing:
-        """The crossing of so many bytes."""
+        """The crossing of these bytes each way."""
         cost = link.transfer_us(to_host) + link.transfer_us(to_device)
         return cls(to_host, to_device, cost, open_shapes)
 

@@ -43,7 +43,7 @@ def type_open_values(model: ir.Model) -> None:
 
 
 def cut(model: ir.Model, name: str, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ImportedModel:
-    """What makes ``outputs`` of ``inputs``, with the constants that it reads, as a model called ``name``."""
+    """Cut out the nodes that make ``outputs`` of ``inputs``, with their constants, as a model called ``name``."""
     graph = ir.convenience.extract(model.graph, list(inputs), list(outputs))
     graph.name = name
     for domain, version in model.opset_imports.items():

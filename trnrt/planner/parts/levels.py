@@ -59,19 +59,19 @@ class Flow:
         self.outputs = set(graph.outputs)
 
     def inputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-        """What the nodes read and don't make, constants left out."""
+        """The values that the nodes read and don't make, constants left out."""
         made = {value for node in nodes for value in node.outputs}
         read = dict.fromkeys(value for node in nodes for value in self.reads[node])
         return [value for value in read if value not in made and value.const_value is None]
 
     def results_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-        """What the nodes make and others read."""
+        """The values that the nodes make and others read."""
         inside = set(nodes)
         made = (value for node in nodes for value in node.outputs)
         return [value for value in made if not inside.issuperset(self.readers.get(value, ()))]
 
     def outputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-        """What the nodes make, and others or the graph's caller read."""
+        """The values that the nodes make, and others or the graph's caller read."""
         outside = set(self.results_of(nodes))
         made = (value for node in nodes for value in node.outputs if value.name)
         return [value for value in made if value in outside or value in self.outputs]

@@ -1,8 +1,8 @@
 """A model as parts: plans for the device, and what onnxruntime runs on the CPU between them (``--fallback``).
 
 Without fallback there is one part, the plan of the whole model. With it, the nodes that can't be lowered become parts
-for the CPU. What can be lowered is told by lowering: first the whole graph, then each part of it as a graph of its own,
-until all parts for the device can be planned.
+for the CPU. Lowering itself shows which ones these are: first of the whole graph, then each part of it as a graph of
+its own, until all parts for the device can be planned.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.checking import check_choices
 from trnrt.planner.choices import DEFAULT, Choices
-from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
+from trnrt.planner.lowering.walk import Lowering, is_static, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, plan_view, rows_of
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.parts.crossing import Crossing, crossing_note, host_link
 from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
 from trnrt.planner.parts.levels import Flow, group_nodes
 from trnrt.planner.placing.passes import fewer_rows
-from trnrt.planner.plan import Array, NodeReport, Plan
+from trnrt.planner.plan import Array, NodeReport, Plan, StepReport
 
 MOST_PARTS = 1000
 """Parts of a model: each is a kernel module to trace, or a session of onnxruntime."""
 
 _ROUNDS = 8
-"""After so many tries a part that can't be planned goes to the CPU whole."""
+"""After this many tries a part that can't be planned goes to the CPU whole."""
 
 _ONLY_MOVES = "only moves elements, next to nodes on the CPU: not worth a round trip"
 
@@ -87,18 +87,23 @@ class Partition:
         return tuple(part.plan for part in self.parts if isinstance(part, DevicePart))
 
     @property
+    def steps(self) -> list[StepReport]:
+        """The steps of all plans."""
+        return [step for plan in self.plans for step in plan.steps]
+
+    @property
     def cpu_parts(self) -> tuple[CpuPart, ...]:
         """The parts for the CPU."""
         return tuple(part for part in self.parts if isinstance(part, CpuPart))
 
     @property
     def choices(self) -> Choices:
-        """What was asked for, and what was found, for all parts."""
+        """The choices of the user and of the search, for all parts."""
         return reduce(or_, (plan.choices for plan in self.plans), DEFAULT)
 
     @property
     def crossings_us(self) -> float:
-        """What all round trips cost."""
+        """The cost of all round trips, in microseconds."""
         return sum(part.crossing.predicted_us for part in self.cpu_parts)
 
 
@@ -113,10 +118,10 @@ def make_partition(
     ``values`` are those of the inputs that are the model's parameters.
 
     Raises UnsupportedModelError with every blocking node where there is no fallback, InputError where the shapes do
-    not fit the model, OptionError where the choices name what is not there.
+    not fit the model, OptionError where the choices name something unknown.
     """
     partition = _partition_model(model, shapes, options, values)
-    check_choices(options.choices, partition.nodes, [step for plan in partition.plans for step in plan.steps])
+    check_choices(options.choices, partition.nodes, partition.steps)
     return partition
 
 
@@ -177,13 +182,13 @@ class _Partitioner:
             if node_name(node) in lists:
                 continue
             for value in [*read, *(value for value in node.outputs if value.name)]:
-                if not _is_static(value):
+                if not is_static(value):
                     self.blocked.setdefault(node_name(node), f"the shape of {value_name(value)!r} depends on the data")
                 elif 0 in (value.shape or ()):
                     self.blocked.setdefault(node_name(node), f"{value_name(value)!r} is empty")
 
     def partition(self, batch: int | None) -> Partition:
-        """Plan the parts, and sort out what they can't do, until all can be planned."""
+        """Plan the parts, and move nodes to the CPU, until all parts can be planned."""
         rounds = 0
         while True:
             rounds += 1
@@ -264,7 +269,7 @@ class _Partitioner:
         return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, serialize_part(part))
 
     def _crossing(self, before: list[ir.Node], after: list[ir.Node]) -> Crossing:
-        """What the device part before a CPU part hands over, and what the one after it takes.
+        """The crossing of a CPU part: the device part before it hands values over, the one after it takes some.
 
         The model's own inputs and outputs cross without fallback, too: they are not counted.
         """
@@ -277,7 +282,7 @@ class _Partitioner:
 
 
 def fallback_notes(partition: Partition) -> list[str]:
-    """What runs on the CPU, each node with its reason and the cost of its round trip; nothing where nothing does."""
+    """The nodes on the CPU, each with its reason and the cost of its round trip; empty where there are none."""
     notes = []
     for part in partition.cpu_parts:
         cost = crossing_text(part.crossing)
@@ -309,12 +314,8 @@ def _names(values: Sequence[ir.Value]) -> tuple[str, ...]:
     return tuple(value_name(value) for value in values)
 
 
-def _is_static(value: ir.Value) -> bool:
-    return value.dtype is not None and value.shape is not None and all(isinstance(d, int) for d in value.shape)
-
-
 def _bytes(value: ir.Value) -> int | None:
     """Bytes of a value; None where only the run tells: of open shapes and of strings."""
-    if not _is_static(value) or value.dtype in (None, ir.DataType.STRING) or value.shape is None:
+    if not is_static(value) or value.dtype in (None, ir.DataType.STRING) or value.shape is None:
         return None
     return int(prod(d for d in value.shape if isinstance(d, int)) * value.dtype.itemsize)

@@ -22,7 +22,7 @@ from trnrt.planner.steps import Step
 
 Fewer = Callable[[int], GraphView | None]
 AT_ONCE = 16
-"""Up to so many rows a batch is planned as a whole: looking at its parts, too, would make that take longer. ResNet-50
+"""A batch of up to this many rows is planned as a whole: planning its parts, too, would take longer. ResNet-50
 on trn1 was the measure: 16 images ran well in one pass, 32 took half the time in several."""
 # Their second input is a shape, in which the batch may stand.
 _SHAPED = {"Reshape", "Expand"}
@@ -36,8 +36,8 @@ def most_fewer(batch: int) -> int:
 def fewer_rows(
     model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array] | None, view: GraphView
 ) -> Fewer:
-    """What gives the graph for fewer rows than ``view``, which is that for ``shapes``: None where it is another one, or
-    where rows depend on each other."""
+    """A function that gives the graph for fewer rows than ``view`` (the graph for ``shapes``): None where the graph
+    differs, or where rows depend on each other."""
     data = [name for name in shapes if name not in model.parameters]
     counts = {shapes[name][:1] for name in data}
 
@@ -60,7 +60,7 @@ def fewer_rows(
 
 
 def _same_graph(whole: ir.Graph, part: ir.Graph) -> bool:
-    """Whether two graphs differ in the shapes of what they compute, and in nothing else."""
+    """Whether two graphs differ in the shapes of their results, and in nothing else."""
     nodes = list(whole), list(part)
     return len(nodes[0]) == len(nodes[1]) and all(map(_same_node, *nodes))
 

@@ -22,7 +22,7 @@ from trnrt.planner.steps import Step
 class Placed:
     """The layout and the stored shape of every tensor, and why it lives there.
 
-    ``within`` are the values that nothing but the ``sweep`` touches: so many of their images are there at a time.
+    ``within`` are the values that only the ``sweep`` touches: some of their images are there at a time.
     ``spilled`` are those that are in HBM for want of room.
     """
 
@@ -43,7 +43,7 @@ class Placed:
         return self.shapes[value]
 
     def held_shape(self, value: str) -> tuple[int, ...]:
-        """The shape of what is there of ``value`` at a time."""
+        """The shape of the part of ``value`` that is there at a time."""
         shape = self.shapes[value]
         return (self.sweep.images, *shape[1:]) if self.sweep is not None and value in self.within else shape
 
@@ -111,7 +111,8 @@ def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
 
 
 def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
-    """What SBUF has left at each step, beside the tensors that live there and the tiles of the step's kernel."""
+    """The room that SBUF has left at each step, beside the tensors that live there and the tiles of the step's
+    kernel."""
     alive = [sum(sizes.values()) for sizes in _live_tensors(steps, placed, itemsize)]
     usable, sweep = target.sbuf_usable_bytes, placed.sweep
     parts = steps if sweep is None else sweep.parts(steps)
@@ -167,7 +168,7 @@ def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict
     sweep = placed.sweep
     for value, (first, last) in spans.items():
         if sweep is not None and value not in placed.within:
-            # What others make for a sweep, or read of it, is there from its first images to its last.
+            # A value that others make for a sweep, or read of it, is there from its first images to its last.
             spans[value] = (sweep.first if first in sweep else first, sweep.end - 1 if last in sweep else last)
     alive: list[dict[str, int]] = [{} for _ in steps]
     for value, (first, last) in spans.items():

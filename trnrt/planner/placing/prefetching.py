@@ -132,7 +132,7 @@ class Prefetched:
 
 
 def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetched:
-    """Choose what is held, group it, and bring each group in as early as there is room."""
+    """Choose the weights to hold, group them, and bring each group in as early as there is room."""
     if not calls:
         return Prefetched()
     biases = Transfer()
@@ -206,7 +206,7 @@ def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], rooms: 
     """Whether a weight of ``step`` can come with a transfer, and find room from its first step on."""
     total = transfer.columns * itemsize + more
     first, last = rooms.span(transfer.first, step)
-    # The first product of the model waits for the first transfer: it has nothing that can come later.
+    # The first product of the model waits for the first transfer: no later weight may share it.
     return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[first : last + 1]) // 2
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
 
 from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.planner.choices import ASKED
+from trnrt.nki.machine.targets import get_target
+from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing.placement import Placed, tile_shape
 from trnrt.planner.placing.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of
@@ -41,7 +42,6 @@ class KernelModule:
     biases: set[str]
     lines: list[tuple[int, int]]
     calls: list[Call]
-    kernels: list[str]
     identifiers: dict[str, str]
     loosely: bool
     parts: dict[str, WeightPart]
@@ -94,7 +94,7 @@ class _Writer:
             self.body.append(f"{self.indent}{self.rows[value]} = {self.names.identifier(value)}[row : row + {rows}]")
 
     def transfers(self, calls: list[Call], number: int) -> None:
-        """Ask for what is brought in before step ``number``."""
+        """Write the transfers that come before step ``number``."""
         if self.prefetched.biases is not None and number == 0:
             bare = all(part.bias for part in self.prefetched.biases.parts)
             if not bare and self.warms_up and calls[0].module in _PRODUCTS:
@@ -208,7 +208,7 @@ class _Writer:
         return self.views[value] if self._in_part(value) else self.identifier(value)
 
     def identifier(self, value: str) -> str:
-        """What a value is called outside of sweeps."""
+        """The name of a value outside of sweeps."""
         return self.rows.get(value) or self.names.identifier(value)
 
     @property
@@ -257,14 +257,14 @@ def _where(layout: Layout) -> str:
     return "HBM" if layout is Layout.HBM else f"SBUF {layout.value}"
 
 
-@dataclass
-class Draft:
-    """What a module is rendered from, but for the weights that are brought in ahead.
+@dataclass(frozen=True)
+class Material:
+    """The ingredients of a module; ``batch`` is None where the model has none.
 
     ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
-    ``heading`` are lines for the docstring; names are escaped when it is rendered. ``own_weights`` are the steps that
-    load their weights themselves. ``warms_up``: the tensor engine's clock rises with its work. ``times``: how often the
-    whole is done over, each time for the next rows of the batch; all else is of one time.
+    ``heading`` are lines for the docstring; names are escaped when it is rendered.
+
+    ``fewer`` gives the same for the largest part of the batch that can be taken at a time, None where there is none.
     """
 
     name: str
@@ -272,41 +272,58 @@ class Draft:
     inputs: list[DeviceTensor]
     constants: dict[str, Array]
     results: list[DeviceTensor]
-    placed: Placed
+    target: str
     dtype: str
     heading: list[str]
-    own_weights: Collection[str] = ()
-    warms_up: bool = False
+    batch: int | None
+    choices: Choices
+    fewer: Callable[[], Material | None] = lambda: None
+
+    def tune(self) -> None:
+        """Give the steps' kernels the options that were chosen."""
+        for step in self.steps:
+            step.tune(self.choices.step_options(step.name))
+
+
+@dataclass
+class Draft:
+    """A module before its weights are brought in ahead. ``times``: how often the whole is repeated, each time for the
+    next rows of the batch; all else is of one time."""
+
+    material: Material
+    placed: Placed
     times: int = 1
     parts: list[Step] = field(init=False)
     calls: list[Call] = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare the weights, once for all renderings."""
-        sweep = self.placed.sweep
-        self.parts = self.steps if sweep is None else sweep.parts(self.steps)
-        self.calls = [_call(step, self.placed, self.own_weights) for step in self.parts]
+        sweep, steps = self.placed.sweep, self.material.steps
+        self.parts = steps if sweep is None else sweep.parts(steps)
+        self.calls = [_call(step, self.placed, self.material.choices) for step in self.parts]
 
 
 def render(draft: Draft, rooms: Rooms) -> KernelModule:
     """The module of a plan; ``rooms`` is what SBUF has left for weights."""
-    steps, calls, itemsize = draft.parts, draft.calls, as_dtype(draft.dtype).itemsize
+    steps, calls, material = draft.parts, draft.calls, draft.material
+    itemsize = as_dtype(material.dtype).itemsize
     prefetched = plan_prefetch(calls, rooms, itemsize)
     kernels = {call.kernel for call in calls}
-    entry = Names(_OWN_NAMES | kernels).identifier(draft.name)
+    entry = Names(_OWN_NAMES | kernels).identifier(material.name)
     names = Names(_OWN_NAMES | kernels | {entry})
-    parameters = [names.identifier(tensor.name) for tensor in draft.inputs]
-    weights = {names.identifier(constant): array for constant, array in draft.constants.items()}
-    results = {result.name: result for result in draft.results}
-    writer = _Writer(draft.placed, draft.dtype, names, results, prefetched, itemsize, draft.warms_up, weights=weights)
-    writer.passes(draft.inputs, draft.times)
+    parameters = [names.identifier(tensor.name) for tensor in material.inputs]
+    weights = {names.identifier(constant): array for constant, array in material.constants.items()}
+    results = {result.name: result for result in material.results}
+    warms_up = get_target(material.target).timing.tensor.ramp_window_ns > 0  # its clock rises with its work
+    writer = _Writer(draft.placed, material.dtype, names, results, prefetched, itemsize, warms_up, weights=weights)
+    writer.passes(material.inputs, draft.times)
     for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
         writer.transfers(calls, number)
         writer.sweep(steps, number)
         writer.step(number, step, call)
     imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
     imports |= {("warm_up", "warm_up")} if writer.outer + _WARMING in writer.body else set()
-    head = _head(entry, imports, parameters + list(writer.weights), draft.heading)
+    head = _head(entry, imports, parameters + list(writer.weights), material.heading)
     returned = _tuple([names.identifier(result) for result in results])
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]
     stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
@@ -317,22 +334,23 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
         biases=writer.biases,
         lines=[(first + len(head), last + len(head)) for first, last in writer.spans],
         calls=calls,
-        kernels=[call.kernel for call in calls],
         identifiers={value: writer.identifier(value) for value in stored},
         loosely=prefetched.loosely,
         parts=writer.parts,
         loading=[
-            _loading(number, step.name in draft.own_weights, call, prefetched)
+            _loading(number, step.name in material.choices.own_weights, call, prefetched)
             for number, (step, call) in enumerate(zip(steps, calls, strict=True))
         ],
         views=writer.views,
     )
 
 
-def _call(step: Step, placed: Placed, own_weights: Collection[str]) -> Call:
+def _call(step: Step, placed: Placed, choices: Choices) -> Call:
     """The step's call; if it is to load its own weights, only its biases can come with others."""
     call = step.call(placed)
-    return replace(call, held=tuple(k for k in call.held if k in call.biases)) if step.name in own_weights else call
+    if step.name not in choices.own_weights:
+        return call
+    return replace(call, held=tuple(key for key in call.held if key in call.biases))
 
 
 def _loading(number: int, asked: bool, call: Call, prefetched: Prefetched) -> tuple[str, str]:

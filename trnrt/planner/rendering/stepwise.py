@@ -16,7 +16,7 @@ from trnrt.planner.plan import Plan, StepReport
 def split_functions(plan: Plan) -> Plan:
     """The plan with such a module; it computes the same, by the same instructions. ``lines`` of its steps are new.
 
-    What a step's call reads becomes the arguments of its function; what is constant stays in the call.
+    Tensors that a step's call reads become arguments of its function; constants stay in the call.
     """
     tree = ast.parse(plan.source)
     entry = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == plan.entry)

@@ -50,7 +50,7 @@ def encode(partition: Partition) -> tuple[dict[str, Any], list[Array]]:
 
 
 def decode(encoded: Mapping[str, Any], arrays: Sequence[Array]) -> Partition:
-    """What ``encode`` was given. NotSaved for anything else."""
+    """The partition that ``encode`` was given. NotSaved for anything else."""
     try:
         partition = _decode(encoded, arrays)
     except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:

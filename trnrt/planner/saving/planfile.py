@@ -1,6 +1,6 @@
 """A plan as a small document that a person edits, and what an edited one asks of the planner.
 
-Nothing of such a file is executed or looked up but in the model: its names only choose among what is planned.
+Nothing in such a file is executed: its names only choose among steps and nodes of the model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What was read: for which model and device it is, and its steps."""
+    """A parsed file: its model and device, and its steps."""
 
     model: str
     target: str
@@ -68,13 +68,13 @@ def plan_document(partition: Partition) -> dict[str, Any]:
                 "weights": step.weights,
                 "options": dict(step.options),
             }
-            for step in _steps(partition)
+            for step in partition.steps
         ],
     }
 
 
 def parse_plan(content: bytes) -> PlanFile:
-    """The file that ``content`` is. ValueError, with what is wrong, for anything else."""
+    """Parse ``content``. ValueError, with the reason, where it is no plan."""
     try:
         document = json.loads(content)
     except RecursionError:
@@ -95,13 +95,13 @@ def parse_plan(content: bytes) -> PlanFile:
 
 
 def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Choices, list[str]]:
-    """What a file asks for that the planner does not do by itself; and what else comes of it, in words.
+    """The choices of a file that the planner does not make by itself; and, in words, what can't be as the file says.
 
     ``plan`` makes the parts with given choices. OptionError for what can't be, which names the step and the reason.
     """
     default = plan(DEFAULT)
-    _check_nodes(file, _steps(default))
-    apart = Choices(no_fuse=frozenset(_starts(file, _steps(default))))
+    _check_nodes(file, default.steps)
+    apart = Choices(no_fuse=frozenset(_starts(file, default.steps)))
     split = default if apart == DEFAULT else plan(apart)
     pairs = list(_pairs(file, split, default))
     for entry, step in pairs:
@@ -184,9 +184,9 @@ def _starts(file: PlanFile, steps: Sequence[StepReport]) -> Iterator[str]:
 def _pairs(file: PlanFile, made: Partition, default: Partition) -> Iterator[tuple[Entry, StepReport]]:
     """Each step of the file with that of the plan which computes its nodes. OptionError where there is none."""
     left: dict[tuple[str, ...], list[StepReport]] = {}
-    for step in _steps(made):
+    for step in made.steps:
         left.setdefault(tuple(sorted(step.nodes)), []).append(step)
-    by_default = {(step.name, step.nodes) for step in _steps(default)}
+    by_default = {(step.name, step.nodes) for step in default.steps}
     for entry in file.entries:
         same = left.get(tuple(sorted(entry.nodes)), [])
         found = next((step for step in same if step.name == entry.step), same[0] if same else None)
@@ -201,7 +201,7 @@ def _not_so(entry: Entry, made: Partition) -> OptionError:
     """The error for a step that can't be made of these nodes."""
     if not entry.nodes:
         return OptionError(f"--plan: step '{printable(entry.step)}' has no nodes", hint="leave it out")
-    homes = {node: step for step in _steps(made) for node in step.nodes}
+    homes = {node: step for step in made.steps for node in step.nodes}
     first = homes[entry.nodes[0]]
     other = next((node for node in entry.nodes if homes[node].name != first.name), None)
     wrong = f"--plan: step '{printable(entry.step)}' can't be {_nodes_text(entry.nodes)}"
@@ -224,7 +224,7 @@ def _nodes_text(nodes: Sequence[str]) -> str:
 
 
 def _check_loading(entry: Entry, step: StepReport) -> None:
-    """OptionError where a file tells weights of a step that has none, or none of one that has."""
+    """OptionError where a file names weights of a step without any, or none of a step with some."""
     if entry.weights is not None and (entry.weights == "none") != (step.weights == "none"):
         has = "none" if step.weights == "none" else step.weights
         raise OptionError(
@@ -234,18 +234,18 @@ def _check_loading(entry: Entry, step: StepReport) -> None:
 
 
 def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterator[str]:
-    """What a plan does not do that the file says: in words where the file says what the default plan does too.
+    """Differences between a file and its plan, in words, where the file repeats the default plan.
 
-    OptionError where somebody wrote it.
+    OptionError where the user changed it.
     """
-    before = {(step.name, step.nodes): step for step in _steps(default)}
+    before = {(step.name, step.nodes): step for step in default.steps}
     for entry, step in _pairs(file, made, default):
         old = before.get((entry.step, entry.nodes))
-        told = (
+        settings = (
             ("place", entry.place, step.place, old and old.place, step.reason),
             ("weights", entry.weights, step.weights, old and old.weights, step.weights_reason),
         )
-        for key, wanted, got, unasked, reason in told:
+        for key, wanted, got, unasked, reason in settings:
             if wanted is None or wanted == got:
                 continue
             if wanted != unasked:
@@ -254,7 +254,3 @@ def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterato
                     hint=f'write "{got}", or change what is in the way',
                 )
             yield f'step \'{printable(entry.step)}\': {key} "{got}", not "{wanted}": {reason}'
-
-
-def _steps(partition: Partition) -> list[StepReport]:
-    return [step for plan in partition.plans for step in plan.steps]

@@ -1,1 +1,1 @@
-"""What the planner tries out and times before it decides."""
+"""The planner's trials, which it times before it decides."""

@@ -1,4 +1,4 @@
-"""What could be planned otherwise for one step: the candidates that ``trnrt inspect --why`` compares."""
+"""Other ways to plan one step: the candidates that ``trnrt inspect --why`` compares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Candidate:
 class Weighed:
     """A candidate with the whole model's predicted time (microseconds) and its number of steps; None where it can't be.
 
-    ``chosen``: it is what is planned.
+    ``chosen``: the plan has it.
     """
 
     candidate: Candidate
@@ -42,7 +42,7 @@ class Weighed:
 
 def find_step(partition: Partition, wanted: str) -> StepReport:
     """The step called ``wanted``, else the one that computes the node of this name. OptionError where there is none."""
-    steps = [step for plan in partition.plans for step in plan.steps]
+    steps = partition.steps
     for step in steps:
         if step.name == wanted:
             return step
@@ -60,7 +60,7 @@ def find_step(partition: Partition, wanted: str) -> StepReport:
 
 
 def candidates(partition: Partition, choices: Choices, step: StepReport) -> list[Candidate]:
-    """As planned (with ``choices``) first, then what differs in one thing; and what can't be, with the reason."""
+    """As planned (with ``choices``) first, then plans that differ in one thing, and impossible ones with the reason."""
     return [
         Candidate("as planned", choices, step.reason),
         *_fusions(partition, choices, step),
@@ -76,14 +76,14 @@ def _fusions(partition: Partition, choices: Choices, step: StepReport) -> Iterat
         what = f"{reports[node].op} {printable(node)} not fused"
         apart = replace(choices, no_fuse=choices.no_fuse | {node})
         yield Candidate(what, apart, "in a step of its own", f"--no-fuse {printable(node)}")
-    told = [note.partition(" is not fused into ") for note in partition.notes]
-    for head, _, rest in told:
+    notes = [note.partition(" is not fused into ") for note in partition.notes]
+    for head, _, rest in notes:
         target, _, reason = rest.partition(": ")
         if rest and any(target.rpartition(" ")[2] == repr(node) for node in step.nodes) and reason != ASKED:
             yield Candidate(f"{head} fused", None, reason)
     for node in sorted(choices.no_fuse):
         neighbour = node == step.nodes[0] if step.nodes else False
-        neighbour |= any(repr(node) in head and repr(step.name) in rest for head, _, rest in told)
+        neighbour |= any(repr(node) in head and repr(step.name) in rest for head, _, rest in notes)
         if neighbour:
             what = f"{reports[node].op} {printable(node)} fused"
             together = replace(choices, no_fuse=choices.no_fuse - {node})

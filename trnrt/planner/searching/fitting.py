@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -12,46 +12,20 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.profiling import in_order_us
-from trnrt.planner.choices import ASKED, Choices
+from trnrt.planner.choices import ASKED
 from trnrt.planner.placing.placement import Placed, place, rooms_of
+from trnrt.planner.placing.prefetching import Rooms
 from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
-from trnrt.planner.plan import Array, DeviceTensor
-from trnrt.planner.rendering.module import Draft, KernelModule, render
+from trnrt.planner.rendering.module import Draft, KernelModule, Material, render
 from trnrt.planner.searching.trial import trace_source
-from trnrt.planner.steps import Step
 
 # Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small. The
 # first was 0.85 until the search came; a larger one is refused more often, and each refusal is a trace. Measure
 # the networks with much weight (ResNet-101, the VGGs) when one changes, and how long they take to plan.
 _SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
-# Once so many instructions were traced to time sweeps, no other is tried. It is no time, so that a plan is the same
+# After tracing this many instructions to time sweeps, no other is tried. It is no time, so that a plan is the same
 # anywhere. Measure the networks of large batches when it changes, and how long they take to plan.
 MOST_TRACED = 160_000
-
-
-@dataclass(frozen=True)
-class Material:
-    """What a module is made from: see ``Draft``; ``batch`` is None where the model has none.
-
-    ``fewer`` gives the same for the largest part of the batch that it can be taken in, None where there is no such.
-    """
-
-    name: str
-    steps: list[Step]
-    inputs: list[DeviceTensor]
-    constants: dict[str, Array]
-    results: list[DeviceTensor]
-    target: str
-    dtype: str
-    heading: list[str]
-    batch: int | None
-    choices: Choices
-    fewer: Callable[[], Material | None] = lambda: None
-
-    def tune(self) -> None:
-        """Give the steps' kernels the options that were chosen."""
-        for step in self.steps:
-            step.tune(self.choices.step_options(step.name))
 
 
 @dataclass(frozen=True)
@@ -60,8 +34,8 @@ class Fitted:
     it was until they did. ``share`` is the part of SBUF's room that was left to weights; ``traced`` counts the
     instructions that were traced to choose it.
 
-    ``rows``: the batch that it is for, None where there is none. It may be a part of what was asked for, which is then
-    taken in so many passes over the module.
+    ``rows``: the batch that it is for, None where there is none. It may be a part of the batch that
+    was asked for; the batch is then taken in passes over the module.
     """
 
     placed: Placed
@@ -76,8 +50,8 @@ class Fitted:
 def fit(material: Material) -> Fitted:
     """The module that the timing model likes best of those that find room.
 
-    Where a batch does not fit, that may be one for fewer rows, in so many passes. Once it is, no more rows than these
-    are tried at a time.
+    Where a batch does not fit, that may be one for fewer rows, in several passes. Then no more rows than these are
+    tried at a time.
     """
     batch = material.batch or 1
     fitted = None if batch > 1 and _place_tensors(material, None).spilled else _fit_plain(material)
@@ -105,13 +79,12 @@ def _fit_plain(material: Material) -> Fitted:
 
 
 def repeat_part(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
-    """The module that takes a batch in so many passes over the one that was fitted for a ``part`` of its rows.
+    """The module that takes a batch in ``times`` passes over the one that was fitted for a ``part`` of its rows.
 
-    ``heading`` is that of the whole. It is not traced: what one pass leaves in SBUF the next does not need.
+    ``heading`` is that of the whole. It is not traced: no pass needs what another one left in SBUF.
     """
-    draft = replace(_draft(part, fitted.placed), times=times, heading=heading)
-    hardware, itemsize = get_target(part.target), as_dtype(part.dtype).itemsize
-    rooms = rooms_of(part.steps, fitted.placed, hardware, itemsize)
+    draft = Draft(replace(part, heading=heading), fitted.placed, times)
+    rooms = _rooms(part, fitted.placed)
     return replace(fitted, module=render(draft, rooms.with_share(fitted.share)), program=None)
 
 
@@ -194,13 +167,11 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
 
     Tensors that are too large for the gaps between other tiles go to HBM, one after the other.
     """
-    hardware, itemsize = get_target(material.target), as_dtype(material.dtype).itemsize
     in_hbm: dict[str, str] = {}
     tries = 0
     while True:
         placed = _place_tensors(material, sweep, in_hbm)
-        draft = _draft(material, placed)
-        rooms = rooms_of(material.steps, placed, hardware, itemsize)
+        draft, rooms = Draft(material, placed), _rooms(material, placed)
         largest = placed.largest_in_sbuf()
         for share in _SHARES:
             module = render(draft, rooms.with_share(share))
@@ -230,16 +201,5 @@ def _place_tensors(
     return place(material.steps, shapes, leaving, hardware, itemsize, in_hbm, sweep)
 
 
-def _draft(material: Material, placed: Placed) -> Draft:
-    return Draft(
-        material.name,
-        material.steps,
-        material.inputs,
-        material.constants,
-        material.results,
-        placed,
-        material.dtype,
-        material.heading,
-        material.choices.own_weights,
-        get_target(material.target).timing.tensor.ramp_window_ns > 0,
-    )
+def _rooms(material: Material, placed: Placed) -> Rooms:
+    return rooms_of(material.steps, placed, get_target(material.target), as_dtype(material.dtype).itemsize)

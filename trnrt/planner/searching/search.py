@@ -1,10 +1,10 @@
-"""The search: what the planner chooses by asking the timing model, where estimates would have to guess.
+"""The search: choices that the timing model makes, where estimates would have to guess.
 
-Steps offer alternatives to what they do by default: sizes of what is worked on at once, of loads, and ways to compute
-(``Step.tunable``); nodes can be kept in steps of their own; and steps can load their weights themselves. Layers that
-are alike are decided together. First all of them try something at once, and the timeline tells how much later each
-step ends than those before it: that ranks the alternatives for as many layers as there are at the price of one trial.
-What promises most is then timed by itself, in the whole model, and kept only where that gets faster.
+Steps offer alternatives to their defaults: sizes of pieces and of loads, and ways to compute (``Step.tunable``); nodes
+can be kept in steps of their own; and steps can load their weights themselves. Layers that are alike are decided
+together. First all of them try something at once, and the timeline tells how much later each step ends than those
+before it: that ranks the alternatives for as many layers as there are at the price of one trial. The most promising
+ones are then timed alone, in the whole model, and kept only where it gets faster.
 
 The budget is a number of traced instructions, never a time: a model has the same plan on every machine.
 """
@@ -22,21 +22,21 @@ from trnrt.nki.machine.timing import PS_PER_US, schedule
 from trnrt.planner.choices import Choices
 from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Tried
-from trnrt.planner.searching.fitting import Fitted, Material, fit, refit
+from trnrt.planner.rendering.module import Material
+from trnrt.planner.searching.fitting import Fitted, fit, refit
 from trnrt.planner.steps import Step
-
-"""0 takes the estimates, 1 searches."""
 
 BUDGET = 96_000
 """Instructions that the trials of one plan may have together, those of the plan to begin with among them: a limit of
 planning time that is the same on every machine. When it or a number below changes, search the networks anew
 (docs/kernels.md, Tuned numbers) and compare latencies and planning time."""
 TRIAL = 1_500
-"""What a trial counts beside its instructions, as it is planned and rendered, too: about that share of its time."""
+"""What a trial costs beside its instructions, in instructions: planning and rendering take about that share of its
+time."""
 LEAST_GAIN = 0.0003
-"""Part of the model's time that a change has to save: 0.3 us of a millisecond, less than a device's noise."""
+"""The share of the model's time that a change must save: 0.3 us of a millisecond, less than a device's noise."""
 PATIENCE = 10
-"""Trials in a row that gain nothing, after which no more are made: they are ordered by what they promise."""
+"""The search ends after this many trials in a row without a gain: they come in the order of their promise."""
 _FUSED_BYTES = 2048
 """Bytes a partition of a result below which no node is tried in a step of its own: another pass over less gains nothing
 that the search would keep. Kept from when the search came."""
@@ -44,7 +44,7 @@ that the search would keep. Kept from when the search came."""
 
 @dataclass(frozen=True)
 class Searched:
-    """What was found: the choices with the module they give, and all that was timed for them."""
+    """The result: the choices with their module, and all that was timed for them."""
 
     choices: Choices
     fitted: Fitted
@@ -93,8 +93,9 @@ class Move:
 def search(
     material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices, effort: int
 ) -> Searched:
-    """The choices with which the model is predicted to be fastest, of those within the budget; what was asked for
-    stays. ``material`` gives what a module for so many rows is made from. Nothing is traced where no step can gain."""
+    """The choices with which the model is predicted to be fastest, of those within the budget; the user's
+    choices stay. ``material`` gives the material of a module for a number of rows. Nothing is traced where no step can
+    gain."""
     fitted = _fit_first(material, batch, choices)
 
     def part(chosen: Choices) -> Material:
@@ -146,7 +147,7 @@ class _Search:
     weighed: list[Tried] = field(default_factory=list)
 
     def run(self) -> Searched:
-        """Rank what can be changed, and change what makes the model faster."""
+        """Rank the possible changes, and keep those that make the model faster."""
         first = self.material(self.choices)
         base = self.fitted if self.fitted.program is not None else refit(first, self.fitted.placed.sweep)
         assert base is not None, "it found room before"
@@ -175,7 +176,8 @@ class _Search:
         return None if fitted is None else (fitted, time_module(material.steps, fitted))
 
     def _survey(self, groups: Sequence[Sequence[Move]]) -> dict[Move, float]:
-        """What each change promises: microseconds that its steps end earlier when all layers change something."""
+        """The gain that each change promises: microseconds that its steps end earlier when all layers change
+        something."""
         promised: dict[Move, float] = {}
         for number in range(max(map(len, groups), default=0)):
             moves = [group[number] for group in groups if number < len(group)]
@@ -191,7 +193,7 @@ class _Search:
         return promised
 
     def _take_together(self, promised: dict[Move, float]) -> None:
-        """Change all at once what promises most for each layer, or the half of it that promises more, and so on."""
+        """Make the most promising change of each layer, all at once; else the better half of them, and so on."""
         best: dict[tuple[str, ...], Move] = {}
         for move in sorted(promised, key=lambda move: (-promised[move], move.steps, move.what)):
             if promised[move] > LEAST_GAIN * self.best.us:
@@ -205,7 +207,7 @@ class _Search:
     def _order_moves(
         self, groups: Sequence[Sequence[Move]], promised: dict[Move, float], layers: _Layers
     ) -> list[Move]:
-        """What is tried by itself, the most promising first; what promises nothing at all changes nothing."""
+        """The moves to try alone, the most promising first, without those that promise exactly 0."""
         least = LEAST_GAIN * self.best.us
         options = [move for group in groups for move in group if promised.get(move, least) > -least]
         options = [move for move in options if promised.get(move) != 0.0]
@@ -244,14 +246,14 @@ def _apply_moves(choices: Choices, moves: Iterable[Move]) -> Choices:
 
 @dataclass(frozen=True)
 class _Layers:
-    """The steps of the plan to begin with, and what can be changed for those that are alike."""
+    """The steps of the first plan, and the changes for those that are alike."""
 
     steps: Sequence[Step]
     fitted: Fitted
     choices: Choices
 
     def options(self) -> list[list[Move]]:
-        """The options of the steps; not what was asked for."""
+        """The options of the steps, but for those that the user chose."""
         asked = {(step, option) for step, option, _ in self.choices.options}
         alike: dict[object, list[Step]] = {}
         for number, step in enumerate(self.steps):
@@ -292,7 +294,7 @@ class _Layers:
         ]
 
     def _signature(self, number: int) -> object:
-        """What two steps have in common that are computed alike: all but their names and weights."""
+        """The key by which steps are alike: everything but their names and weights."""
         step, module, placed = self.steps[number], self.fitted.module, self.fitted.placed
         call = module.calls[number]
         tensors = [step.output, *(source.value for source in step.sources)]
