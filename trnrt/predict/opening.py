@@ -55,7 +55,7 @@ def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, s
             "--id names a column of a Parquet file or an array of an .npz, and no --input is one",
             hint="without it, the ids of pictures are their paths, those of other rows their numbers, from 0",
         )
-    readers = _readers(places, asked, wanted, metadata)
+    readers = _open_readers(places, asked, wanted, metadata)
     return _join_readers(readers, wanted, _id_readers(readers, places, asked.id))
 
 
@@ -101,7 +101,7 @@ def _conversion(path: Path, read: str) -> str:
     return f"python3 -c {shlex.quote(program)}"
 
 
-def _readers(
+def _open_readers(
     places: Sequence[tuple[str, str | None, Path]],
     asked: Asked,
     wanted: Sequence[Wanted],
