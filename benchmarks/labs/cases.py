@@ -159,7 +159,7 @@ def row(case: Case) -> Row:
         predicted_us=times.ours.us,
         low_us=times.ours.least_us,
         high_us=times.ours.most_us,
-        compared=_compared(case, found),
+        compared=_compare_kernels(case, found),
         limit_us=case.limit_us,
         target_us=times.target_us(case),
         bound_us=times.bound_us,
@@ -180,7 +180,7 @@ def _times(case: Case, found: Prediction, theirs: Timeline | None) -> Times:
     return Times(ours, theirs_us, max(tensor, memory) + fixed, share)
 
 
-def _compared(case: Case, prediction: Prediction) -> tuple[Compared, ...]:
+def _compare_kernels(case: Case, prediction: Prediction) -> tuple[Compared, ...]:
     """The case's measured kernels, the one first that ours is the least ahead of."""
     found = []
     for figure in case.measured:

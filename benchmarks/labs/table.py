@@ -86,12 +86,12 @@ def _matmul(target: str, m: int, k: int, n: int, clock: DeviceClock, **bars: Any
     )
 
 
-def _predicted(x: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
+def _predict_class(x: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
     result: Array = (np.maximum(x @ w1 + b1, 0) @ w2 + b2).argmax(axis=1)[:, None]
     return result
 
 
-def _signed(generator: np.random.Generator, shapes: Shapes) -> list[Array]:
+def _draw_centred(generator: np.random.Generator, shapes: Shapes) -> list[Array]:
     """Centred numbers, so that the classes differ: with positive weights one would win in every row."""
     return [generator.standard_normal(shape) / np.sqrt(shape[0]) for shape in shapes]
 
@@ -107,16 +107,16 @@ def _feed_forward(dtype: str, target_us: float) -> Case:
         clock="benchmark",
         kernel=entries.feed_forward_predict,
         shapes=((rows, features), (features, hidden), (1, hidden), (hidden, classes), (1, classes)),
-        reference=_predicted,
+        reference=_predict_class,
         flops=2.0 * rows * weights,
         hbm_bytes=item * (rows * features + weights) + 4 * rows,
         target_us=target_us,
-        draw=_signed,
+        draw=_draw_centred,
         tolerance=Tolerance(0, 0.5),
     )
 
 
-def convolved(x: Array, w: Array, bias: Array, pool: int = 1) -> Array:
+def convolve(x: Array, w: Array, bias: Array, pool: int = 1) -> Array:
     """The convolution without padding, a product for each tap, and the maxima of its windows."""
     images, _, height, width = x.shape
     outputs, _, rows, columns = w.shape
@@ -157,7 +157,7 @@ def _conv(
         clock=clock,
         kernel=conv2d_bias_pool,
         shapes=((images, channels, rows, columns), (outputs, channels, taps, taps), (outputs,)),
-        reference=lambda x, w, b: convolved(x, w, b, pool),
+        reference=lambda x, w, b: convolve(x, w, b, pool),
         flops=2.0 * images * outputs * channels * taps**2 * result,
         hbm_bytes=elements * as_dtype(dtype).itemsize,
         options={"pool": pool},
@@ -190,10 +190,10 @@ def _convs(benchmark_us: float, profiler_us: float | None = None) -> tuple[Figur
     return tuple(found)
 
 
-def _of_prepared(x: Array, w: Array) -> Array:
+def _convolve_prepared(x: Array, w: Array) -> Array:
     """The convolution of 3 x 3 whose weights are (P, B, T, O), as the planner prepares them."""
     natural = w.transpose(3, 1, 0, 2).reshape(w.shape[3], x.shape[1], 3, 3)
-    return convolved(x, natural, np.zeros(w.shape[3]))
+    return convolve(x, natural, np.zeros(w.shape[3]))
 
 
 def _small_convs() -> list[Case]:
@@ -207,7 +207,7 @@ def _small_convs() -> list[Case]:
         name=f"{name}, prepared weights",
         kernel=convolution,
         shapes=((1, 256, 32, 16), (128, 2, 9, 256)),
-        reference=_of_prepared,
+        reference=_convolve_prepared,
         options={"taps": 3},
         measured=(),  # the published kernel had to bring its weights into order
         target_us=32.0,

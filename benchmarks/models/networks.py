@@ -73,12 +73,12 @@ class _Builder:
 
     def _weight(self, shape: tuple[int, ...], gain: float = 1.0) -> str:
         """Normally distributed with He's variance, 2 / inputs, times ``gain`` squared."""
-        return self._stored(shape, gain * math.sqrt(2 / math.prod(shape[1:])))
+        return self._store_tensor(shape, gain * math.sqrt(2 / math.prod(shape[1:])))
 
     def _bias(self, outputs: int) -> str:
-        return self._stored((outputs,), 0.1)
+        return self._store_tensor((outputs,), 0.1)
 
-    def _stored(self, shape: tuple[int, ...], spread: float) -> str:
+    def _store_tensor(self, shape: tuple[int, ...], spread: float) -> str:
         """A tensor of the next drawn numbers, from the start again at their end: a VGG would take seconds to draw."""
         name, count = f"weight_{len(self._graph.initializer)}", math.prod(shape)
         start, self._taken = self._taken, (self._taken + count) % _DRAWN

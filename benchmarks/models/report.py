@@ -55,7 +55,7 @@ def _line(row: Row) -> Document:
         "bound_ratio": row.predicted_us / bound.us,
         "bound_memory_us": bound.memory_us,
         "bound_tensor_us": bound.tensor_us,
-        "compared_with": _compared_with(row),
+        "compared_with": _figure_kind(row),
         "device_us": None if known is None or known.device is None else known.device.us,
         "device_ratio": row.device_ratio,
         "device_error_us": None if row.device_ratio is None else host_fit().error_us,
@@ -69,7 +69,7 @@ def _line(row: Row) -> Document:
     }
 
 
-def _compared_with(row: Row) -> str:
+def _figure_kind(row: Row) -> str:
     """The kind of figure that ``device_ratio`` is formed with."""
     return "no comparison" if row.device_ratio is None or row.published is None else "less host"
 

@@ -86,15 +86,15 @@ def usual(bench: Bench) -> list[Row]:
         server = stack.enter_context(serving([str(digits.model), str(other.model)], bench.cache))
         time.sleep(0.5)
         rows = [Row("idle memory, two models", server.resident() / 1e6, "MB", IDLE_MB, note="resident")]
-        rows += _added(bench, server, digits)
+        rows += _measure_overhead(bench, server, digits)
         instant = stack.enter_context(serving([str(still.model)], bench.cache, module=INSTANT))
         best, told = _throughput(bench, (server, digits), (instant, still))
         rows += told
-        rows += _probed(bench, server, digits)
-        return rows + flooded(server, digits, bench.effort.flood, 2 * best, bench.effort.connections)
+        rows += _measure_probes(bench, server, digits)
+        return rows + flood(server, digits, bench.effort.flood, 2 * best, bench.effort.connections)
 
 
-def _added(bench: Bench, server: Server, sample: Sample) -> list[Row]:
+def _measure_overhead(bench: Bench, server: Server, sample: Sample) -> list[Row]:
     """What a lone client waits for beyond the session's own time."""
     drive(server, sample, clients=1, seconds=0.5)
     ledger = drive(server, sample, clients=1, seconds=bench.effort.seconds)
@@ -139,7 +139,7 @@ def _require_right(ledger: Ledger) -> None:
         raise RuntimeError(f"not every request was answered: {ledger.told()}")
 
 
-def _probed(bench: Bench, server: Server, sample: Sample) -> list[Row]:
+def _measure_probes(bench: Bench, server: Server, sample: Sample) -> list[Row]:
     """How long health and metrics take, each on a new connection, while 64 clients keep the server busy."""
     with loading(server, sample, clients=CLIENTS, seconds=bench.effort.seconds + 1) as driver:
         time.sleep(_SETTLED_S)
@@ -157,7 +157,7 @@ def _probed(bench: Bench, server: Server, sample: Sample) -> list[Row]:
     ]
 
 
-def flooded(server: Server, sample: Sample, requests: int, rate: float, connections: int) -> list[Row]:
+def flood(server: Server, sample: Sample, requests: int, rate: float, connections: int) -> list[Row]:
     """More requests than the server can answer, at a steady rate."""
     with watching_memory(server) as seen:
         ledger = drive(server, sample, clients=connections, requests=requests, rate=rate)
@@ -196,13 +196,13 @@ def merging(bench: Bench) -> list[Row]:
     ]
 
 
-def stopped(bench: Bench) -> list[Row]:
+def measure_shutdown(bench: Bench) -> list[Row]:
     """SIGTERM while 64 clients wait for answers, some times."""
     digits = samples.digits(bench.folder)
     unanswered, codes, told = 0, [], []
     for _ in range(bench.effort.stops):
         with serving([str(digits.model)], bench.cache) as server:
-            ledger, moment, code = terminated(server, digits)
+            ledger, moment, code = terminate_loaded(server, digits)
         unanswered += len(ledger.before(moment).verdict) - ledger.before(moment).count(*_DONE)
         codes.append(code)
         told.append(ledger.since(moment).told() or "none")
@@ -213,7 +213,7 @@ def stopped(bench: Bench) -> list[Row]:
     ]
 
 
-def terminated(server: Server, sample: Sample, after_s: float = 0.7) -> tuple[Ledger, float, int]:
+def terminate_loaded(server: Server, sample: Sample, after_s: float = 0.7) -> tuple[Ledger, float, int]:
     """Load a server, and stop it meanwhile: what became of the requests, the moment of the signal, its exit code."""
     with loading(server, sample, clients=CLIENTS, seconds=30.0, patience_s=5.0) as driver:
         time.sleep(after_s)
@@ -222,11 +222,11 @@ def terminated(server: Server, sample: Sample, after_s: float = 0.7) -> tuple[Le
         return driver.ledger(), moment, code
 
 
-def crashed(bench: Bench) -> list[Row]:
+def measure_worker_loss(bench: Bench) -> list[Row]:
     """kill -9 of one worker of two while 64 clients wait for answers."""
     digits = samples.digits(bench.folder)
     with serving([str(digits.model), "--workers", "2"], bench.cache) as server:
-        ledger, moment, _ = killed(server, digits, seconds=bench.effort.seconds + 1)
+        ledger, moment, _ = kill_worker(server, digits, seconds=bench.effort.seconds + 1)
     failed = failures(ledger)
     flying = in_flight(ledger, moment)
     later = failures(ledger.since(moment + _DYING_S))
@@ -238,7 +238,7 @@ def crashed(bench: Bench) -> list[Row]:
     ]
 
 
-def killed(server: Server, sample: Sample, seconds: float, after_s: float = 0.7) -> tuple[Ledger, float, int]:
+def kill_worker(server: Server, sample: Sample, seconds: float, after_s: float = 0.7) -> tuple[Ledger, float, int]:
     """Load a server of several workers, and kill the one with the most connections.
 
     What became of the requests, the moment, and how many sockets that one had, which are not all connections.
@@ -280,8 +280,8 @@ Case = Callable[[Bench], list[Row]]
 CASES: dict[str, Case] = {
     "two small models": usual,
     "a slow model": merging,
-    "a shutdown under load": stopped,
-    "the loss of a worker": crashed,
+    "a shutdown under load": measure_shutdown,
+    "the loss of a worker": measure_worker_loss,
 }
 
 

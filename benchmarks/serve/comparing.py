@@ -126,7 +126,7 @@ def run(server: Server, point: Point, host: Host, seed: int) -> Run:
     name, count = f"zeros_{math.prod(point.shape)}", max(200, int(point.rate * SECONDS))
     _pin(server.process.pid, 0)
     before = cpu_seconds(server.process.pid)
-    seen = _sent(Stream(server.port, name, point.shape, point.binary, point.rate, count, seed))
+    seen = _send_stream(Stream(server.port, name, point.shape, point.binary, point.rate, count, seed))
     spent = (cpu_seconds(server.process.pid) - before) / count * 1e6
     span = float(seen.answered.max() - seen.sent[0])
     batch = count / float((1 / seen.rows).sum())
@@ -139,7 +139,7 @@ def run(server: Server, point: Point, host: Host, seed: int) -> Run:
     return Run(measured, replayed, late, float(np.median(seen.compute_ms)) * 1e3)
 
 
-def _sent(content: Stream) -> Seen:
+def _send_stream(content: Stream) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "seen.npz"
         command = [sys.executable, "-m", "benchmarks.serve.arrivals", as_json(content), str(file)]
@@ -207,12 +207,12 @@ def lines(one: Compared, host: Host) -> Iterator[str]:
         return
     late, others = median(run.late_us for run in runs), median(one.others)
     noise = f"{len(runs)} runs, {one.thrown_away} thrown away; others {others:.2f} CPUs; sent {late:,.0f} us late"
-    yield head + _told("measured", [run.measured for run in runs]) + f"; {noise}"
-    yield " " * len(head) + _told("replayed", [run.replayed for run in runs])
-    yield " " * len(head) + _told("planned", [planned(point, host)])
+    yield head + _figures_text("measured", [run.measured for run in runs]) + f"; {noise}"
+    yield " " * len(head) + _figures_text("replayed", [run.replayed for run in runs])
+    yield " " * len(head) + _figures_text("planned", [planned(point, host)])
 
 
-def _told(name: str, figures: Sequence[Figures]) -> str:
+def _figures_text(name: str, figures: Sequence[Figures]) -> str:
     p50, p99, batch, cpu = (median(getattr(one, f) for one in figures) for f in ("p50_us", "p99_us", "batch", "cpu_us"))
     p99s = [one.p99_us / 1e3 for one in figures]
     spread = f"  {min(p99s):.2f} - {max(p99s):.2f}" if len(p99s) > 1 else ""

@@ -61,7 +61,7 @@ class Requests:
         """The bytes of a load's ``index``-th request."""
         return id_of(index).encode().join(self._parts[index % len(self._parts)])
 
-    def expected_of(self, index: int) -> Expected:
+    def expected_answer(self, index: int) -> Expected:
         """What the answer to it must be."""
         return self.expected[index % len(self.expected)]
 
@@ -107,7 +107,7 @@ class Generator:
             for connection in list(self._free):
                 self._next(connection)
         else:
-            await self._paced(self._load.rate)
+            await self._send_paced(self._load.rate)
         deadline = self._end + self._load.patience_s
         while (self._waiting or self._tasks or self._more()) and time.monotonic() < deadline:
             if not self._open and not self._tasks:
@@ -129,7 +129,7 @@ class Generator:
                 continue
             answered[index], answer = held
             status[index] = answer.status
-            verdict[index] = judge(answer, id_of(index), self._requests.expected_of(index))
+            verdict[index] = judge(answer, id_of(index), self._requests.expected_answer(index))
             ids.append(answer.header("x-request-id"))
         sent = np.asarray(self._sent)
         return Ledger(sent, answered, status, verdict, duplicates(ids), len(self._late), self._refused)
@@ -137,7 +137,7 @@ class Generator:
     def _more(self) -> bool:
         return len(self._sent) < self._load.requests and time.monotonic() < self._end
 
-    async def _paced(self, rate: float) -> None:
+    async def _send_paced(self, rate: float) -> None:
         start = time.monotonic()
         while self._more():
             due = min(int((time.monotonic() - start) * rate) + 1, self._load.requests)
@@ -149,7 +149,7 @@ class Generator:
         loop = asyncio.get_running_loop()
         try:
             _, made = await loop.create_connection(
-                lambda: Connection(self._answered, self._lost, number), "127.0.0.1", self._load.port
+                lambda: Connection(self._take_answer, self._lose_connection, number), "127.0.0.1", self._load.port
             )
         except OSError:
             self._refused += 1
@@ -169,7 +169,7 @@ class Generator:
         self._sent.append(time.monotonic())
         connection.send(request, index)
 
-    def _answered(self, connection: Connection, answer: Answer) -> None:
+    def _take_answer(self, connection: Connection, answer: Answer) -> None:
         index = connection.busy
         if index is None:
             self._late.append(answer)
@@ -184,7 +184,7 @@ class Generator:
         else:
             self._free.append(connection)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lose_connection(self, connection: Connection) -> None:
         self._open.discard(connection)
         if self._over:
             return  # it was this side that ended it
@@ -207,12 +207,12 @@ def main(arguments: list[str]) -> None:
     load = Load(**json.loads(arguments[0]))
     generator = Generator(load, Requests(load))
 
-    def begun() -> None:
+    def announce_start() -> None:
         sys.stdout.write("begun\n")
         sys.stdout.flush()
 
     gc.disable()  # it lives for seconds, and a pause of its own would be counted as the server's
-    _run(generator.run(begun))
+    _run(generator.run(announce_start))
     generator.ledger().write(Path(arguments[1]))
 
 

@@ -76,7 +76,7 @@ class Server:
 
     def tail(self) -> str:
         """The end of what it said."""
-        return _said(self.log)[-4000:]
+        return _read_log(self.log)[-4000:]
 
 
 @contextmanager
@@ -114,17 +114,17 @@ def _ready(process: subprocess.Popen[bytes], log: Path, ready_s: float, stop_s: 
     """The server that this process is, once every model is ready."""
     deadline = time.monotonic() + ready_s
     while True:
-        listens = re.search(r"listening on http://\S+:(\d+);", _said(log))
+        listens = re.search(r"listening on http://\S+:(\d+);", _read_log(log))
         if listens and (server := Server(process, int(listens[1]), log, stop_s)).ready:
             return server
         if process.poll() is not None:
-            raise ServerFailed(f"the server ended with {process.returncode}\n{_said(log)[-4000:]}")
+            raise ServerFailed(f"the server ended with {process.returncode}\n{_read_log(log)[-4000:]}")
         if time.monotonic() > deadline:
-            raise ServerFailed(f"the server was not ready within {ready_s:g} s\n{_said(log)[-4000:]}")
+            raise ServerFailed(f"the server was not ready within {ready_s:g} s\n{_read_log(log)[-4000:]}")
         time.sleep(_POLL_S)
 
 
-def _said(log: Path) -> str:
+def _read_log(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")
 
 

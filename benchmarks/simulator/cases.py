@@ -53,7 +53,7 @@ def replay(effort: Effort) -> list[Row]:
     rounds = effort.step_rounds
     a, b = _random(128, 64), _random(128, 64)
     weights = _random(128, 128) / 128
-    run = _replayed(kernels.small_steps, a, b, weights, rounds)
+    run = _make_replay(kernels.small_steps, a, b, weights, rounds)
     ours, theirs = in_turns([run, partial(numpy_small_steps, a, b, weights, rounds)], effort.rounds)
     beyond = median(x - y for x, y in zip(ours, theirs, strict=True)) / (8 * rounds + 3)
     by_hand = f"numpy's own arithmetic takes {median(theirs) / (8 * rounds + 3) * 1e6:.1f} us"
@@ -134,7 +134,7 @@ def fused_conv(effort: Effort) -> list[Row]:
 def _our_conv(image: Array, weights: Array, bias: Array) -> Run:
     from benchmarks.simulator.fused import conv_kernel, prepared
 
-    return _replayed(conv_kernel, image, *prepared(weights, bias), keep=1)
+    return _make_replay(conv_kernel, image, *prepared(weights, bias), keep=1)
 
 
 def _pytorch_conv(image: Array, weights: Array, bias: Array) -> Run:
@@ -168,7 +168,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def _replayed(kernel: Kernel, *arguments: Any, keep: int | None = None) -> Run:
+def _make_replay(kernel: Kernel, *arguments: Any, keep: int | None = None) -> Run:
     """A function that replays the kernel; tensors after the first ``keep`` are loaded once, as weights are."""
     executor = Executor(trace(kernel, *arguments, target=TARGET))
     arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]

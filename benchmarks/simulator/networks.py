@@ -47,7 +47,7 @@ def measure_networks(*, quick: bool = False, working: Callable[[str], Any]) -> l
             with working(path.stem):
                 model = Path(folder) / path.name
                 _write_randomized(path, model)
-                rows += _compared(model, rounds=3 if quick else 9)
+                rows += _compare_systems(model, rounds=3 if quick else 9)
                 if path.stem == COLD:
                     rows += _cold(model, Path(folder) / "cache")
                 model.unlink()
@@ -91,7 +91,7 @@ def _write_randomized(source: Path, target: Path) -> None:
     onnx.save(model, target)
 
 
-def _compared(model: Path, rounds: int) -> list[Row]:
+def _compare_systems(model: Path, rounds: int) -> list[Row]:
     """Runs in turns, and the peak memory of each process."""
     processes = {system: _start(system, model) for system in _SYSTEMS}
     taken: dict[str, list[float]] = {system: [] for system in _SYSTEMS}

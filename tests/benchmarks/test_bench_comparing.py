@@ -41,7 +41,7 @@ def test_a_server_with_a_device_that_waits_is_compared(
     with serving([str(model)], tmp_path / "cache", module=waiting, **limits) as server:
         found = comparing.run(server, point, HOST, seed=1)
         with pytest.raises(RuntimeError, match="ended with"):
-            comparing._sent(Stream(server.port, "nobody", (1, 8, 8), False, 1000.0, 2, 0, 2))
+            comparing._send_stream(Stream(server.port, "nobody", (1, 8, 8), False, 1000.0, 2, 0, 2))
     # However slow the machine is, a batch lasts as long as the device, and the model knows no more than that.
     assert DEVICE_US <= found.device_us <= found.measured.p99_us
     assert DEVICE_US < found.replayed.p50_us <= found.replayed.p99_us

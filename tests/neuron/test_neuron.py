@@ -195,7 +195,7 @@ def test_a_damaged_one_in_the_cache_is_made_anew(machine: Hardware, tmp_path: Pa
 def test_what_is_kept_says_what_it_is_good_for(machine: Hardware) -> None:
     plan = opened().plan(1)
     made = artefacts.describe_made(plan, b"", 1)
-    assert artefacts.describe(made) == {"target": "trn2", "lnc": 1, "versions": versions()}
+    assert (made.target, made.lnc, made.versions) == ("trn2", 1, versions())
     assert artefacts.misfit(made, made) == ""
 
 

@@ -196,7 +196,7 @@ def test_the_cores_that_a_process_was_given_are_honoured(
         lease_for_process(1)
     monkeypatch.setattr(cores._Process, "lease", None)
     monkeypatch.setenv(VISIBLE, "7,8")
-    with pytest.raises(BackendError, match="names a core that is not there: this machine has 8, of 1 physical each"):
+    with pytest.raises(BackendError, match="names a missing core: this machine has 8, of 1 physical cores each"):
         lease_for_process(1)
     monkeypatch.setenv(VISIBLE, "")
     with pytest.raises(BackendError, match="given no NeuronCore"):
@@ -249,7 +249,7 @@ def test_nothing_is_found_on_a_good_machine(tmp_path: Path, monkeypatch: pytest.
     assert findings(Asked()) == findings(Asked("trn2", 1)) == findings(Asked("trn1", running=False)) == []
     be_instance(monkeypatch, tmp_path, "t3.micro", 1)
     (finding,) = findings(Asked())
-    assert "can't be told" in finding.found and "--target" in finding.mend
+    assert "is unknown" in finding.found and "--target" in finding.mend
     assert findings(Asked("trn2")) == []
 
 

@@ -156,7 +156,7 @@ def test_a_closed_kernel_says_why(machine: Hardware) -> None:
 
 def test_a_run_that_meets_a_close_is_no_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whoever asks after the thread was told to end has an answer at once, and the core is not lost."""
-    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: lambda *inputs: [])
+    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: lambda *inputs: [])
     copy = neuron._Copy("model", tmp_path / "model.pt", 0)
     neuron._close([copy])
     with pytest.raises(DeviceError, match="it was closed") as caught:
@@ -171,7 +171,7 @@ def test_what_an_interrupted_run_gives_is_nobody_elses_answer(monkeypatch: pytes
         def get(self, *arguments: Any, **keywords: Any) -> Any:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: None)
+    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: None)
     monkeypatch.setattr(neuron, "_run", lambda module, inputs: inputs)
     copy = neuron._Copy("model", tmp_path / "model.pt", 0)
     first, second = np.zeros(1), np.ones(1)
@@ -184,7 +184,7 @@ def test_what_an_interrupted_run_gives_is_nobody_elses_answer(monkeypatch: pytes
 
 def test_a_fork_can_not_use_what_its_parent_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No other thread of the parent is in it: nobody would answer, and the device would seem to hang."""
-    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: None)
+    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: None)
     copy = neuron._Copy("model", tmp_path / "model.pt", 0)
     own, copy._thread = copy._thread, threading.Thread()
     with pytest.raises(BackendError, match="before this process was forked") as caught:
@@ -215,7 +215,7 @@ def test_a_model_is_unloaded_by_its_own_thread(hangs: bool, monkeypatch: pytest.
         raise RuntimeError(f"NRT_FAILURE {module.go}")
 
     unloaded, go = list[str](), threading.Event()
-    monkeypatch.setattr(neuron, "_on_core", lambda artefact, core: Module(unloaded, go))
+    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: Module(unloaded, go))
     monkeypatch.setattr(neuron, "_run", failing)
     copy = neuron._Copy("model", tmp_path / "model.pt", 0)
     with pytest.raises(DeviceError) as caught:

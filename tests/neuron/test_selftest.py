@@ -99,7 +99,7 @@ def test_on_the_device(name: str) -> None:
 
 
 def wrong() -> Direct:
-    return Direct("wrong", "added", ((40,), (40,)), np.subtract)
+    return Direct("wrong", "add_vectors", ((40,), (40,)), np.subtract)
 
 
 def test_wrong_numbers_fail() -> None:
@@ -108,7 +108,7 @@ def test_wrong_numbers_fail() -> None:
 
 
 def test_a_result_of_nan_fails() -> None:
-    case = Direct("nan", "added", ((40,), (40,)), lambda a, b: np.full(40, np.nan))
+    case = Direct("nan", "add_vectors", ((40,), (40,)), lambda a, b: np.full(40, np.nan))
     assert not running.run_case(case, "simulator", "trn2").passed
 
 

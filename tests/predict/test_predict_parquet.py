@@ -160,11 +160,11 @@ def test_any_lists_are_rows_or_have_a_reason(tmp_path: Path, rows: list[Any], gr
     ("column", "wanted", "told"),
     [
         (pa.array([[1.0]], LISTS), want("str", 1), "holds numbers, and input 'x'"),
-        (pa.array([1.0]), want("float32", 3), "has one value a row, and input 'x'"),
+        (pa.array([1.0]), want("float32", 3), "has one value in each row, and input 'x'"),
         (fixed(np.ones((2, 4))), want("float32", 3), "takes lists of 3 values"),
         (fixed(np.ones((2, 3, 2))), want("float32", 2, 3), "lists 2 deep of the lengths"),
         (lists(np.ones((2, 2, 3))), want("float32", 6), "has 2 levels of lists"),
-        (lists(np.ones((2, 6))), want("float32", 2, None), "says how large a row is"),
+        (lists(np.ones((2, 6))), want("float32", 2, None), "gives the size of a row"),
         (pa.array([{"a": 1}]), want("float32", 1), "which is no tensor"),
         (pa.array([None]), want("float32", 1), "which is no tensor"),
         (pa.array([0], pa.timestamp("s")), want("float32", 1), "which is no tensor"),
@@ -215,7 +215,7 @@ def test_an_input_a_column_and_several_inputs(tmp_path: Path) -> None:
     assert {name: values.tolist() for name, values in rows.feeds.items()} == {"age": [[1.0]], "pay": [10.0]}
     with pytest.raises(InputError, match="are input 'pay'"):
         opened(FEATURES, tmp_path, *wanted)
-    with pytest.raises(OptionError, match="doesn't say for which input"):
+    with pytest.raises(OptionError, match="doesn't name its input"):
         opened(FEATURES, tmp_path, *wanted, columns=("income",))
 
 
@@ -223,8 +223,8 @@ def test_an_input_a_column_and_several_inputs(tmp_path: Path) -> None:
     ("columns", "told"),
     [
         (("nothing",), "has no column 'nothing'"),
-        (("age",), "has one value a row"),
-        (("age,income,label",), "3 columns of one value each are not what"),
+        (("age",), "has one value in each row"),
+        (("age,income,label",), "3 columns of one value each don't fit"),
         (("name,age",), None),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_folder_gives_its_pictures_in_the_order_of_their_names(folder: Path) -
     assert rows.feeds["image"].shape == (5, 3, 4, 4)
     assert rows.feeds["image"][4, :, 0, 0].tolist() == [70, 20, 30]
     np.testing.assert_array_equal(source.read(3, 5).feeds["image"], rows.feeds["image"][2:4])
-    assert source.notes[1] == "called like no picture, and left alone: 1 file"
+    assert source.notes[1] == "ignored, as their names don't end in .png, .jpg or .jpeg: 1 file"
 
 
 def test_single_pictures_are_rows_in_the_order_given(folder: Path) -> None:

@@ -165,8 +165,8 @@ def close(maker: PartMaker) -> None:
 
 
 def said(maker: PartMaker, number: int) -> dict[str, Any]:
-    (told,) = maker({"number": np.array([number])})["told"]
-    return {"told": told}
+    (answer,) = maker({"number": np.array([number])})["answer"]
+    return {"answer": answer}
 
 
 def test_a_part_travels_as_a_row_and_so_does_an_error(
@@ -183,7 +183,7 @@ def test_a_part_travels_as_a_row_and_so_does_an_error(
         )
     assert caught.value.hint is not None and "shared storage" in caught.value.hint
     np.save(tmp_path / "x.npy", np.zeros((10, 4), np.float32))
-    with pytest.raises(InputError, match="the job is not what it was"):
+    with pytest.raises(InputError, match="the job has changed"):
         on_ray._read_answer(said(PartMaker(job, str(tmp_path), tmp_path / "out", Local()), 0), job, tmp_path / "out")
     (tmp_path / "m.onnx").unlink()
     with pytest.raises(ModelFileError):
@@ -204,7 +204,7 @@ def test_another_machine_is_named_with_what_it_has_not(
     here = socket.gethostname()
     with monkeypatch.context() as patch:
         patch.setattr(socket, "gethostname", lambda: "elsewhere")
-        with pytest.raises(InputError, match=f"on {here}: the job is not what it was") as caught:
+        with pytest.raises(InputError, match=f"on {here}: the job has changed") as caught:
             on_ray._read_answer(other, job, tmp_path / "out")
         assert caught.value.hint is not None and "shared storage" in caught.value.hint
         assert on_ray._read_answer(made, job, tmp_path / "out").number == 0

@@ -237,7 +237,7 @@ def test_a_part_is_believed_only_with_its_digest(tmp_path: Path, name: str, fini
     (out / name).write_bytes(content)
     outcome = trnrt(*arguments, "--output", out)
     assert outcome.document["rows_run"] == 4
-    assert "not as they were written, and made again: part-00001.parquet" in outcome.err
+    assert "changed since they were written, and made again: part-00001.parquet" in outcome.err
     assert digests(out) == whole
 
 
@@ -274,7 +274,7 @@ def test_another_setting_in_the_same_directory_is_refused(tmp_path: Path, option
     before = digests(out)
     outcome = trnrt(*arguments, *options, "--output", out)
     assert outcome.code == 2
-    assert f"holds another prediction; what is not the same: {told}" in outcome.err
+    assert f"holds another prediction; the differences: {told}" in outcome.err
     assert digests(out) == before
     assert trnrt(*arguments, *options, "--output", out, "--overwrite").code == 0
     assert trnrt(*arguments, *options, "--output", tmp_path / "new").code == 0
@@ -285,10 +285,10 @@ def test_another_model_or_input_in_the_same_directory_is_refused(tmp_path: Path)
     arguments, out = small(tmp_path), tmp_path / "out"
     assert trnrt(*arguments, "--output", out).code == 0
     other = [arguments[0], linear(tmp_path / "other.onnx"), *arguments[2:]]
-    assert "what is not the same: model " in trnrt(*other, "--output", out).err
+    assert "the differences: model " in trnrt(*other, "--output", out).err
     status = (tmp_path / "x.parquet").stat()
     os.utime(tmp_path / "x.parquet", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert "what is not the same: input x 1 file" in trnrt(*arguments, "--output", out).err
+    assert "the differences: input x 1 file" in trnrt(*arguments, "--output", out).err
 
 
 def test_an_input_that_changes_while_it_is_read_is_no_finished_job(
@@ -342,7 +342,7 @@ def test_files_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     for options in ((), ("--overwrite",)):
         outcome = trnrt(*arguments, "--output", out, *options)
         assert outcome.code == 2
-        assert "has files that are none of a batch prediction: 'thesis.txt'" in outcome.err
+        assert "has files that are not from a batch prediction: 'thesis.txt'" in outcome.err
     assert (out / "thesis.txt").read_text("utf-8") == "all of it"
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
     assert trnrt(*arguments, "--output", out / "thesis.txt").code == 2
@@ -357,7 +357,7 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (out / "_manifest.json").write_text(text, "utf-8")
     outcome = trnrt(*arguments, "--output", out)
     assert outcome.code == 2
-    assert "is no manifest that this trnrt can read" in outcome.err
+    assert "is no manifest that this version of trnrt can read" in outcome.err
     assert trnrt(*arguments, "--output", out, "--overwrite").code == 0
 
 

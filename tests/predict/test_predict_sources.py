@@ -185,7 +185,7 @@ def test_arrays_in_fortrans_order_are_read_by_rows(tmp_path: Path, form: str) ->
 
 def test_a_compressed_array_in_fortrans_order_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "x", np.asfortranarray(np.ones((20, 3))), "deflated")
-    with pytest.raises(InputError, match="compressed and in Fortran's order"):
+    with pytest.raises(InputError, match="compressed and in Fortran order"):
         opened(path, wanted=[want("float32", 3)])
 
 
@@ -251,11 +251,11 @@ def test_bad_rows_of_any_input_are_left_out_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "wanted", "told"),
     [
-        ({"z": np.ones((4, 3))}, [want("float32", 3)], "which no input is called"),
-        ({"x": np.ones((4, 2))}, [want("float32", 3)], r"float64 \[4, 2\], is not what input 'x'"),
-        ({"x": np.ones(3)}, [want("float32", 3)], "is not what"),
-        ({"x": np.ones((4, 0))}, [want("float32", None)], "is not what"),
-        ({"x": np.ones(())}, [want("float32")], "is not what"),
+        ({"z": np.ones((4, 3))}, [want("float32", 3)], "no input has this name"),
+        ({"x": np.ones((4, 2))}, [want("float32", 3)], r"float64 \[4, 2\], does not fit input 'x'"),
+        ({"x": np.ones(3)}, [want("float32", 3)], "does not fit"),
+        ({"x": np.ones((4, 0))}, [want("float32", None)], "does not fit"),
+        ({"x": np.ones(())}, [want("float32")], "does not fit"),
         ({"x": np.ones((4, 3), complex)}, [want("float32", 3)], "holds complex numbers"),
         ({"x": np.ones(3), "y": np.ones(4)}, [want(), want(name="y")], "different numbers of rows"),
         ({"x": np.ones(3)}, [want(), want(name="y")], "no rows for input 'y'"),

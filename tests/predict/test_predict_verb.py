@@ -328,7 +328,7 @@ def test_a_job_goes_to_another_process_and_makes_the_same_part(tmp_path: Path) -
 def test_a_job_is_not_opened_where_the_input_is_another(tmp_path: Path) -> None:
     job = opened_rows(tmp_path).job
     opened_rows(tmp_path, rows=10)
-    with pytest.raises(InputError, match=r"the job is not what it was: input x .*rows 8 -> 10"):
+    with pytest.raises(InputError, match=r"the job has changed: input x .*rows 8 -> 10"):
         open_job(job)
 
 
@@ -394,7 +394,7 @@ def test_other_tables_are_refused_with_the_command_that_converts_them(tmp_path: 
     complaint = predict(model, "--input", path, out=tmp_path / "out", code=2)
     (hint,) = [line.removeprefix("hint: ") for line in complaint.splitlines() if line.startswith("hint: ")]
     command, _, program = shlex.split(hint)
-    assert command == "python3" and "tables are read from Parquet alone" in complaint
+    assert command == "python3" and "the only format that tables are read from" in complaint
     exec(program, {})
     predict(model, "--input", path.with_suffix(".parquet"), out=tmp_path / "out")
     assert parts(tmp_path / "out") == [{"id": 0, "y": [1.0, 2.0, 3.0]}]

@@ -62,7 +62,7 @@ def test_overload_is_told(limit: str, digits: Sample, folder: Path) -> None:
 
 def test_a_shutdown_answers_what_was_sent_before(digits: Sample, folder: Path) -> None:
     with started([str(digits.model)], folder / "cache") as server:
-        ledger, moment, code = cases.terminated(server, digits)
+        ledger, moment, code = cases.terminate_loaded(server, digits)
     assert code == 0
     assert cases.in_flight(ledger, moment) > 0
     nothing_is_wrong(ledger.before(moment))
@@ -75,7 +75,7 @@ def test_a_killed_worker_takes_only_its_own_requests_along(digits: Sample, folde
     with started([str(digits.model), "--workers", "2"], folder / "cache") as server:
         before = set(server.workers())
         assert len(before) == 2
-        ledger, moment, held = cases.killed(server, digits, seconds=2.5)
+        ledger, moment, held = cases.kill_worker(server, digits, seconds=2.5)
         replaced(server, before)
         assert status(server, "/v2/health/ready") == 200
         nothing_is_wrong(drive(server, digits, clients=8, requests=200))

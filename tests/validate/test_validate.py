@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import trnrt
 from trnrt.errors import OptionError
-from trnrt.validate import changed_decisions, compare, default_tolerances, validate
+from trnrt.validate import Tolerance, changed_decisions, compare, default_tolerance, validate
 
 MODELS = Path(__file__).parents[2] / "models"
 NAN, INF = float("nan"), float("inf")
@@ -101,8 +101,8 @@ def test_a_wrong_weight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tolerances() -> None:
-    assert default_tolerances("float32") == (1e-4, 1e-5)
-    assert default_tolerances("bfloat16") == default_tolerances("float16") == (2e-2, 1e-2)
+    assert default_tolerance("float32") == Tolerance(1e-4, 1e-5)
+    assert default_tolerance("bfloat16") == default_tolerance("float16") == Tolerance(2e-2, 1e-2)
     session = trnrt.InferenceSession(MODELS / "digits_cnn.onnx", dtype="bfloat16")
     feeds = session.random_inputs(8)
     assert not validate(session, feeds, rtol=0, atol=0).passed

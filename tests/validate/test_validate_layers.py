@@ -205,7 +205,7 @@ def test_progress() -> None:
 
 def test_a_step_alone_is_its_lines_of_the_plan() -> None:
     plan = opened("digits_cnn").plan(4)
-    alone = PlanReader(plan).alone(plan.steps[1])
+    alone = PlanReader(plan).plan_step(plan.steps[1])
     assert list(alone.weights) == ["weights_first"]
     assert [tensor.shape for tensor in alone.inputs] == [(4, 16, 4, 4)]
     call = plan.source.splitlines()[plan.steps[1].lines[0] - 1 : plan.steps[1].lines[1]]

@@ -1,23 +1,21 @@
-"""Compiled models on disk: what each is good for, and the reason where it does not fit.
+"""Compiled models on disk: how each was made, and why one does not fit.
 
     <stem>.pt            the TorchScript module with the compiled kernel (NEFF) and the weights
-    <stem>_neuron.json   what it was made from, for, and by: see ``Made``; and the digest of the .pt
+    <stem>_neuron.json   its source, target and versions: see ``Made``; and the digest of the .pt
 
-The SDK's pages do not say which versions may load what others have saved, so an artefact is taken by the very versions
-that made it, and by no others.
+The SDK's pages do not say which versions can load models that other versions saved. So an artefact is only loaded by
+the versions that made it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from trnrt.neuron.device import installed_versions
 from trnrt.planner.naming import identifier
@@ -29,9 +27,9 @@ _BY = ("nki", "neuronx-cc", "torch-neuronx", "torch")
 
 @dataclass(frozen=True)
 class Made:
-    """What an artefact was made from (digests), for (target, physical cores) and by (versions of packages).
+    """How an artefact was made: from these digests, for this target and physical cores, by these package versions.
 
-    ``debug_info``: it keeps the lines of its source, which changes nothing of what it computes.
+    ``debug_info``: it has its source lines, which does not change its results.
     """
 
     kernel: str
@@ -43,12 +41,12 @@ class Made:
 
     @property
     def key(self) -> str:
-        """A name for what is made of all this."""
+        """A name for artefacts made in this way."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode("utf-8")).hexdigest()[:32]
 
 
 def describe_made(plan: Plan, source: bytes, lnc: int, *, debug_info: bool = False) -> Made:
-    """What the artefact of a plan would be, compiled here and now."""
+    """How a plan's artefact would be made here and now."""
     shapes = [(t.name, t.shape, t.dtype) for t in (*plan.inputs, *plan.results)]
     kernel = hashlib.sha256(source + _kernels_digest() + repr((plan.entry, shapes)).encode("utf-8"))
     weights = hashlib.sha256()
@@ -60,11 +58,11 @@ def describe_made(plan: Plan, source: bytes, lnc: int, *, debug_info: bool = Fal
 
 
 def misfit(made: Made, wanted: Made) -> str:
-    """Why an artefact is not the wanted one; nothing where it is."""
+    """Why an artefact is not the wanted one; "" if it is."""
     if made.target != wanted.target:
         return f"it was compiled for {made.target}, and {wanted.target} is wanted"
     if made.lnc != wanted.lnc:
-        return f"it was compiled for {made.lnc} physical cores in a logical one, and {wanted.lnc} is wanted"
+        return f"it was compiled for {made.lnc} physical cores per logical one, and {wanted.lnc} is wanted"
     for name in sorted({*made.versions, *wanted.versions}):
         before, here = made.versions.get(name, "no version"), wanted.versions.get(name, "none")
         if before != here:
@@ -77,12 +75,12 @@ def misfit(made: Made, wanted: Made) -> str:
 
 
 def stem_of(plan: Plan) -> str:
-    """What the files of a plan are called."""
+    """The stem of a plan's file names."""
     return identifier(plan.name)
 
 
 def find(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, str]:
-    """The artefact in a directory, or why there is none that fits."""
+    """The artefact in a directory, or None and the reason."""
     path, note = directory / f"{stem}.pt", directory / f"{stem}_neuron.json"
     try:
         document = json.loads(note.read_bytes())
@@ -90,7 +88,7 @@ def find(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, str]:
         digest = document["digest"]
         reason = misfit(made, wanted)
         if not reason and digest != _digest_of(path):
-            reason = "it was changed after it was made: its digest is another one"
+            reason = "it was changed after it was made: its digest differs"
     except FileNotFoundError as error:
         return None, f"there is no {Path(error.filename).name} in {directory}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -99,7 +97,7 @@ def find(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, str]:
 
 
 def find_below(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, str]:
-    """``find`` in the directory or a folder of it: one directory holds one batch, and a server runs several."""
+    """``find`` in the directory or one of its folders: each folder holds one batch, and a server runs several."""
     reasons = []
     for folder in (directory, *(note.parent for note in sorted(directory.glob(f"*/{stem}_neuron.json")))):
         found, reason = find(folder, stem, wanted)
@@ -107,27 +105,22 @@ def find_below(directory: Path, stem: str, wanted: Made) -> tuple[Path | None, s
             return found, ""
         reasons.append(reason)
     if len(reasons) > 1 and not (directory / f"{stem}_neuron.json").exists():
-        del reasons[0]  # where there are folders, it is no news that nothing is beside them
+        del reasons[0]  # if there are folders, the directory itself need not have one
     return None, "; ".join(reasons)
 
 
 def keep(directory: Path, stem: str, made: Made, save: Callable[[Path], None]) -> list[Path]:
-    """Write an artefact by ``save``, which is given a path, and what it is good for; a reader sees both or neither."""
+    """Write an artefact with ``save``, which gets a path, and its record; a reader sees both or neither."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path, note = directory / f"{stem}.pt", directory / f"{stem}_neuron.json"
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{stem}.", suffix=".pt")
-    os.close(handle)
-    try:
-        save(Path(temporary))
-        content = {"schema_version": SCHEMA_VERSION, "made": asdict(made), "digest": _digest_of(Path(temporary))}
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    # Last, and whole: without it the artefact is not taken, and with an older one its digest does not match.
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{stem}.", suffix=".json")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1))
-    Path(temporary).replace(note)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=f".{stem}.") as folder:
+        model, record = Path(folder) / path.name, Path(folder) / note.name
+        save(model)
+        content = {"schema_version": SCHEMA_VERSION, "made": asdict(made), "digest": _digest_of(model)}
+        record.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        model.replace(path)
+        # Last: without the record the artefact is not loaded, and an older record has another digest.
+        record.replace(note)
     return [path, note]
 
 
@@ -138,13 +131,8 @@ def _digest_of(path: Path) -> str:
 
 @cache
 def _kernels_digest() -> bytes:
-    """Of the code that kernel modules call."""
+    """The digest of the code that kernel modules call."""
     digest = hashlib.sha256()
     for path in sorted((Path(__file__).parents[1] / "kernels").rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.digest()
-
-
-def describe(made: Made) -> dict[str, Any]:
-    """What an artefact is good for, as JSON."""
-    return {"target": made.target, "lnc": made.lnc, "versions": dict(made.versions)}

@@ -1,10 +1,10 @@
-"""NeuronCores as a backend: kernel modules compiled by torch_neuronx.trace, and run by AWS's runtime.
+"""NeuronCores as a backend: torch_neuronx.trace compiles kernel modules, and AWS's runtime runs them.
 
 Written to the documentation of Neuron SDK 2.32 (torch-neuronx 2.9 of 2.31, its last with PyTorch/XLA), and tested
 against a fake that is generated from it. **Nothing here was ever run on a device.** No other file imports torch.
 
-The runtime starts when the first model is compiled or loaded, in the environment that it finds then, and keeps its
-cores until the process ends. So they are leased first, and the variables are set here, before torch is imported.
+The runtime starts when the first model is compiled or loaded, reads the environment then, and keeps its cores until the
+process ends. So cores are leased first, and the variables are set here, before torch is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from traceback import clear_frames
@@ -37,25 +37,25 @@ from trnrt.planner.plan import Plan
 
 TIMEOUT_VARIABLE = "NEURON_RT_EXEC_TIMEOUT"
 LOADING_S = 600.0
-"""A model that is not on its core by then never will be."""
+"""Seconds that loading a model on its core may take."""
 DEBUG_SETTINGS = {
     "NKI_DEBUG_INFO": "True",
     "NEURON_FRAMEWORK_DEBUG": "1",
     "XLA_IR_DEBUG": "1",
     "XLA_HLO_DEBUG": "1",
 }
-"""With these, what is compiled keeps the lines of its source (tools/neuron-explorer/environment-variables.rst, and
+"""With these, compiled kernels keep their source lines (tools/neuron-explorer/environment-variables.rst, and
 nki/guides/use-neuron-profile.rst)."""
 GRACE_S = 5.0
-"""The runtime's own limit, in whole seconds, comes first; where it fails, too, we stop waiting this much later."""
+"""Seconds beyond the runtime's own limit, in whole seconds, after which we stop waiting, in case that fails."""
 
-_PLACING = threading.Lock()  # torch_neuronx.neuron_cores_context says that it is not for several threads at a time
+_PLACING = threading.Lock()  # torch_neuronx.neuron_cores_context documents that it is for one thread at a time
 _hung: set[int] = set()
 _models_on: dict[int, int] = {}
 
 
 class NeuronBackend:
-    """Compiles kernel modules, and runs them on this process's cores. ``folder``: where what was compiled is kept."""
+    """Compiles kernel modules, and runs them on this process's cores. ``folder``: where compiled modules are kept."""
 
     name = "neuron"
 
@@ -65,30 +65,22 @@ class NeuronBackend:
         self._options, self._folder = options, folder
 
     def load(self, plan: Plan, path: Path, source: bytes) -> NeuronKernel:
-        """Compile the module, or take what was compiled before, and put it on its cores with its weights."""
+        """Compile the module, unless it is compiled already, and load it on its cores with its weights."""
         if self._options.compile_only:
             raise BackendError("this session was opened to compile, not to run", hint="open it without compile_only")
         lease = lease_for_process(self.parallel, self.lnc)
         self._set_environment(plan.target)
         cores = _least_used(lease, self.parallel)
-        if self._options.compiled is not None:
-            found, reason = find_below(self._options.compiled, stem_of(plan), describe_made(plan, source, self.lnc))
-            if found is None:
-                shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in plan.inputs)
-                told = f"{plan.name} for {shapes}: {reason}"
-                raise BackendError(told, hint="compile it here: trnrt compile MODEL --backend neuron -o DIR")
-            return NeuronKernel(plan, found, cores, self._options.timeout_s)
-        if self._folder is not None:
-            return NeuronKernel(
-                plan, self._find_or_compile(plan, path, source, self._folder), cores, self._options.timeout_s
-            )
-        with tempfile.TemporaryDirectory() as folder:
-            return NeuronKernel(
-                plan, self._find_or_compile(plan, path, source, Path(folder)), cores, self._options.timeout_s
-            )
+        with ExitStack() as stack:
+            if self._options.compiled is not None:
+                artefact = self._find_compiled(self._options.compiled, plan, source)
+            else:
+                folder = self._folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                artefact = self._find_or_compile(plan, path, source, folder)
+            return NeuronKernel(plan, artefact, cores, self._options.timeout_s)
 
     def compile_into(self, directory: Path, plan: Plan, path: Path, source: bytes) -> list[Path]:
-        """Compile the module into ``directory``, on the CPU alone: no device is needed or touched."""
+        """Compile the module into ``directory``, on the CPU alone, without a device."""
         self._set_environment(plan.target)
         made = self._describe_made(plan, source)
         stem = stem_of(plan)
@@ -104,26 +96,34 @@ class NeuronBackend:
         if found is not None:
             os.utime(found)
             return found
-        # Where the device is another target's, or can't be told, the compiler has to be.
+        # If the device is of another target or unknown, the compiler must be told the target.
         on_device = device_target() == plan.target
         work = folder / f"{made.key}_neuronx-cc"
-        written = keep(
-            folder,
-            made.key,
-            made,
-            lambda file: self._compile(file, plan, path, source, work, on_device=on_device),
-        )
-        return written[0]
+
+        def save(file: Path) -> None:
+            self._compile(file, plan, path, source, work, on_device=on_device)
+
+        return keep(folder, made.key, made, save)[0]
+
+    def _find_compiled(self, directory: Path, plan: Plan, source: bytes) -> Path:
+        found, reason = find_below(directory, stem_of(plan), describe_made(plan, source, self.lnc))
+        if found is None:
+            shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in plan.inputs)
+            raise BackendError(
+                f"{plan.name} for {shapes}: {reason}",
+                hint="compile it here: trnrt compile MODEL --backend neuron -o DIR",
+            )
+        return found
 
     def _compile(self, file: Path, plan: Plan, path: Path, source: bytes, work: Path, *, on_device: bool) -> None:
-        """Trace and compile the module, and save it with its weights beside the NEFF, not in it."""
+        """Trace and compile the module; save it with its weights beside the NEFF, not in it."""
         torch, torch_neuronx = _import_torch()
         kernel = load_entry(plan, path, source, importable=True)
         module = _as_module(torch, kernel if self.lnc == 1 else kernel[self.lnc], list(plan.weights.values()))  # type: ignore[index]
         examples = tuple(
             _as_tensor(torch, np.zeros(tensor.shape, as_dtype(tensor.dtype).numpy)) for tensor in plan.inputs
         )
-        # Where there are no logical cores of several, the compiler has no such flag.
+        # The compiler has this flag only for targets with logical cores of several physical ones.
         arguments = ["--lnc", str(self.lnc)] if get_target(plan.target).device.most_lnc > 1 else []
         if not on_device:
             arguments += ["--target", plan.target]
@@ -158,7 +158,7 @@ class NeuronKernel:
         self._closed = ""
         self._free: SimpleQueue[_Copy] = SimpleQueue()
         self._copies: list[_Copy] = []
-        weakref.finalize(self, _close, self._copies)  # a thread keeps each copy alive, and the model on its core
+        weakref.finalize(self, _close, self._copies)  # else a thread would keep each copy alive, and on its core
         try:
             for core in cores:
                 self._copies.append(_Copy(plan.name, artefact, core))
@@ -168,7 +168,7 @@ class NeuronKernel:
             raise
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Run on the first core that is free; from several threads on several cores at a time."""
+        """Run on the first free core; several threads run on several cores at a time."""
         copy = self._free.get()
         try:
             if self._closed:
@@ -182,27 +182,27 @@ class NeuronKernel:
         return results
 
     def close(self, reason: str = "it was closed") -> None:
-        """Unload it. The cores stay this process's, as the runtime keeps them until it ends."""
+        """Unload it. The runtime keeps the cores until this process ends."""
         self._closed = self._closed or reason
         _close(self._copies)
 
     def _check_results(self, results: list[Array]) -> list[Array]:
-        """The results in the plan's dtypes; DeviceError where they are not its results."""
+        """The results in the plan's dtypes; DeviceError if their shapes or dtypes differ from the plan's."""
         dtypes = [as_dtype(tensor.dtype).numpy for tensor in self._plan.results]
         got = [array.shape for array in results]
-        if got != [tensor.shape for tensor in self._plan.results] or not all(map(_holds, results, dtypes)):
+        if got != [tensor.shape for tensor in self._plan.results] or not all(map(_fits, results, dtypes)):
             wanted = ", ".join(f"{tensor.dtype} {tensor.shape}" for tensor in self._plan.results)
             found = ", ".join(f"{array.dtype} {array.shape}" for array in results)
             raise DeviceError(
                 f"{self._plan.name}: the device returned {found}; its plan has {wanted}",
-                hint="the compiled model is another one's: trnrt cache clear",
+                hint="the compiled model belongs to another one: trnrt cache clear",
                 usable=True,
             )
         return [array.astype(dtype, copy=False) for array, dtype in zip(results, dtypes, strict=True)]
 
 
 def _neff_in(work: Path) -> Path | None:
-    """The compiled kernel that the compiler left in its folder, None where it can't be told.
+    """The compiled kernel in the compiler's folder, None if it is not clear which file that is.
 
     It is graph.neff (nki/guides/use-neuron-profile.rst), or has a hash in its name (neuron-runtime/nrtpy/
     nrtpy-troubleshooting.rst).
@@ -212,7 +212,7 @@ def _neff_in(work: Path) -> Path | None:
 
 
 def _close(copies: list[_Copy]) -> None:
-    """End each once: runs on several cores may fail at the same time, and each of them closes all."""
+    """End each copy once: runs on several cores may fail at the same time, and each closes all copies."""
     ended: list[_Copy] = []
     with suppress(IndexError):
         while True:
@@ -228,13 +228,12 @@ _Answers = SimpleQueue[BaseException | list[Array] | None]
 
 
 class _Copy:
-    """A model on one core, and a thread that loads, runs and unloads it: from what hangs, only that thread does not
-    come back."""
+    """A model on one core, and a thread that loads, runs and unloads it: if the device hangs, only this thread does."""
 
     def __init__(self, name: str, artefact: Path, core: int) -> None:
         self._name, self._core = name, core
         self._asked: SimpleQueue[tuple[Callable[[], list[Array] | None], _Answers] | None] = SimpleQueue()
-        self._module: Any = None  # the thread's alone: whoever lets go of it last unloads it
+        self._module: Any = None  # used by the thread alone: dropping the last reference unloads it
         self._lock, self._ended, self._gone = threading.Lock(), False, threading.Event()
         self._models_on = _models_on
         self._models_on[core] = self._models_on.get(core, 0) + 1
@@ -242,7 +241,7 @@ class _Copy:
         self._thread.start()
 
         def load() -> None:
-            self._module = _on_core(artefact, core)
+            self._module = _load_on_core(artefact, core)
 
         try:
             self._call(load, LOADING_S, "loading it")
@@ -256,7 +255,7 @@ class _Copy:
         return results
 
     def end(self) -> None:
-        """Take no more calls, and unload the model after those that were taken."""
+        """Refuse further calls, and unload the model after those that are queued."""
         if self._core not in _hung:
             self._models_on[self._core] -= 1
         with self._lock:
@@ -264,19 +263,19 @@ class _Copy:
             self._asked.put(None)
 
     def wait(self, seconds: float) -> None:
-        """Until it is unloaded, so long at most; not where that can't be."""
+        """Wait until it is unloaded, for at most ``seconds``; not if it hangs or is this very thread."""
         if self._core not in _hung and self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._gone.wait(seconds)
 
     def _call(self, function: Callable[[], list[Array] | None], timeout_s: float, doing: str) -> list[Array] | None:
         doing = f"{self._name}: {doing} on core {self._core}"
-        answers: _Answers = SimpleQueue()  # this call's own: one that Ctrl-C ended is still answered, to nobody
-        with self._lock:  # after the None that ends the thread nobody would answer: that is no device that hangs
+        answers: _Answers = SimpleQueue()  # of this call alone: a call that Ctrl-C ended is still answered
+        with self._lock:  # a call after the None that ends the thread would get no answer, as if the device hung
             if self._ended:
                 raise DeviceError(f"{doing}: it was closed", hint="open it again", usable=True)
-            if not self._thread.is_alive():  # no thread of a process is in its forks
+            if not self._thread.is_alive():  # forks have none of their parent's threads
                 raise BackendError(
-                    f"{doing}: it was loaded before this process was forked, which can't use its parent's NeuronCore",
+                    f"{doing}: it was loaded before this process was forked; a fork can't use its parent's NeuronCore",
                     hint="open the model in each process; multiprocessing has spawn for that",
                 )
             self._asked.put((function, answers))
@@ -290,13 +289,13 @@ class _Copy:
                 hint="end this process, which frees the core; a longer limit is timeout_s",
                 usable=False,
             ) from None
-        if isinstance(answer, TrnrtError):  # ours already: no fault of the device
+        if isinstance(answer, TrnrtError):  # not from the device
             raise answer
         if isinstance(answer, BaseException):
-            told = device_error(doing, answer)
-            if isinstance(told, DeviceError) and not told.usable:
+            error = device_error(doing, answer)
+            if isinstance(error, DeviceError) and not error.usable:
                 note_failure(self._core)
-            raise told from answer
+            raise error from answer
         return answer
 
     def _serve(self) -> None:
@@ -305,20 +304,20 @@ class _Copy:
             try:
                 answers.put(function())
             except BaseException as error:
-                clear_frames(error.__traceback__)  # they hold the module, and whoever has the error would unload it
+                clear_frames(error.__traceback__)  # they hold the module: whoever drops the error would unload it
                 answers.put(error)
             del asked, function, answers
         self._module = None
         self._gone.set()
 
 
-def run_kernel(kernel: Callable[..., Any], *arrays: Array, target: str, lnc: int | None = None) -> list[Array]:
-    """AWS's direct route, for tests of kernels: ``kernel`` compiled and run on numpy arrays, without PyTorch."""
-    cores = logical_config(lnc)
+def run_kernel(kernel: Callable[..., Any], *arguments: Any, target: str) -> list[Array]:
+    """Compile ``kernel`` and run it on numpy arrays by AWS's direct route, without PyTorch: for tests of kernels."""
+    cores = logical_config()
     lease_for_process(1, cores)
     os.environ[TARGET_VARIABLE], os.environ[LNC_VARIABLE] = target, str(cores)
     try:
-        results = (kernel if cores == 1 else kernel[cores])(*arrays)  # type: ignore[index]
+        results = (kernel if cores == 1 else kernel[cores])(*arguments)  # type: ignore[index]
     except Exception as error:
         raise device_error(f"kernel {getattr(kernel, '__name__', kernel)}", error) from error
     return [np.asarray(result) for result in (results if isinstance(results, tuple | list) else [results])]
@@ -337,7 +336,7 @@ def _import_torch() -> tuple[Any, Any]:
 
 
 def _least_used(lease: Lease, count: int) -> list[int]:
-    """The cores to load on, numbered as torch_neuronx does: from 0, of those that the process sees."""
+    """The cores to load on, in torch_neuronx's numbers: from 0, of those that the process sees."""
     usable = [core for core in range(len(lease.cores)) if core not in _hung]
     if len(usable) < count:
         raise DeviceError(
@@ -348,8 +347,8 @@ def _least_used(lease: Lease, count: int) -> list[int]:
     return sorted(usable, key=lambda core: (_models_on.get(core, 0), core))[:count]
 
 
-def _on_core(artefact: Path, core: int) -> Any:
-    """The model, loaded on a core straight away, and its weights moved there, so that no run brings them again."""
+def _load_on_core(artefact: Path, core: int) -> Any:
+    """Load the model on a core, and move its weights there once, not with each run."""
     torch, torch_neuronx = _import_torch()
     with _PLACING, torch_neuronx.neuron_cores_context(start_nc=core, nc_count=1):
         module = torch.jit.load(str(artefact))
@@ -363,8 +362,8 @@ def _run(module: Any, inputs: Sequence[Array]) -> list[Array]:
     return [_as_array(torch, result) for result in (results if isinstance(results, tuple | list) else [results])]
 
 
-def _holds(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether a result is of that dtype. PyTorch/XLA may hold a kernel's unsigned integers in another integer type."""
+def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether a result fits a dtype. PyTorch/XLA may hold a kernel's unsigned integers in another integer type."""
     return array.dtype == dtype or (array.dtype.kind in "iu" and dtype.kind in "iu")
 
 
@@ -375,7 +374,7 @@ def _as_module(torch: Any, kernel: Callable[..., Any], weights: Sequence[Array])
         def __init__(self) -> None:
             super().__init__()
             for k, weight in enumerate(weights):
-                # requires_grad: integers have no gradient, and nothing here is trained.
+                # No requires_grad: integers have no gradient, and nothing is trained.
                 parameter = torch.nn.Parameter(_as_tensor(torch, weight), requires_grad=False)
                 self.register_parameter(f"weight_{k}", parameter)
 
@@ -386,7 +385,7 @@ def _as_module(torch: Any, kernel: Callable[..., Any], weights: Sequence[Array])
 
 
 def _as_tensor(torch: Any, array: Array) -> Any:
-    """An array as a tensor; bfloat16, which torch takes from no array, by way of its bits."""
+    """An array as a tensor; bfloat16, which torch takes from no array, by its bits."""
     array = np.require(array, requirements=["C", "W"])
     if array.dtype == as_dtype("bfloat16").numpy:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

@@ -1,9 +1,9 @@
-"""NeuronCores are leased: two processes, of one server or of several, never fight for one.
+"""Leases of NeuronCores, so that processes of one or several servers never compete for a core.
 
-The Neuron runtime takes every core that it can see and keeps it until its process ends; a second process then fails.
-So each process locks a file for each physical core that it uses, in a folder that all processes of the machine share,
-and shows the runtime only those. The kernel frees the lock when the process ends, however it ends. Beside the locks is
-noted which core failed last, and when: whoever replaces a process whose core is lost shall get another one.
+The Neuron runtime takes every core that it can see and keeps it until its process ends; a second process then fails. So
+each process locks a file for each physical core that it uses, in a folder that all processes of the machine share, and
+shows the runtime only those cores. The operating system releases the lock when the process ends, however it ends. Files
+beside the locks record when a core failed, so that a process that replaces a failed one gets another core.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from trnrt.neuron.device import device_target, logical_config, neuron_devices
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 AVOIDED_S = 600.0
-"""For so long a core that failed is leased after all others."""
+"""Seconds for which a core that failed is leased after all others."""
 _MOST_CORES = 1024
 _SPAN = re.compile(r"\d{1,4}(-\d{1,4})?", re.ASCII)
 _LOCKS = Path("/proc/locks")
 
 
 class Lease:
-    """Cores, as the runtime numbers them, that this process may use until it ends, or ``release``."""
+    """Cores, in the runtime's numbers, that this process may use until it ends or calls ``release``."""
 
     def __init__(self, cores: tuple[int, ...], lnc: int, files: Sequence[int]) -> None:
         self.cores, self.lnc, self._files = cores, lnc, list(files)
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody else can have them."""
+        """Whether the cores are still locked."""
         return bool(self._files)
 
     def release(self) -> None:
-        """Let others have them."""
+        """Unlock the cores."""
         while self._files:
             os.close(self._files.pop())
 
 
 class _Process:
-    """The lease of the process itself: the runtime starts once, and keeps the cores that it saw then."""
+    """The lease of this process: the runtime starts once, and keeps the cores that it saw then."""
 
     lock = Lock()
     lease: Lease | None = None
 
 
 def _forget_lease() -> None:
-    """In a child: the lease is its parent's, who holds the locks all the same, and whose runtime it can't use."""
+    """Drop the parent's lease in a fork, which can't use the parent's runtime. The parent keeps the locks."""
     lease, _Process.lease, _Process.lock = _Process.lease, None, Lock()
     if lease is not None:
         lease.release()
@@ -64,20 +64,20 @@ os.register_at_fork(after_in_child=_forget_lease)
 
 
 def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None, lnc: int = 1) -> Lease:
-    """The first ``count`` of the known cores in a row that nobody has.
+    """Lease the first ``count`` consecutive cores of those known that are free. Cores that failed lately come last.
 
-    BackendError where there are too few; CoresTakenError where there would be enough if nobody had any.
+    The cores are consecutive because the runtime takes no other list. ``lnc``: physical cores in each of them; the
+    locks are on the physical ones, so that processes with another setting are seen, too.
 
-    In a row, because the runtime takes no other list. ``lnc``: how many physical cores each of them is; the locks are
-    on those, so that processes with another setting are seen, too. Cores that failed lately come last.
+    BackendError if too few cores are known, CoresTakenError if other processes have them.
     """
     folder = folder or _shared_folder()
     _make_shared(folder)
     failed = failed_cores(folder)
     rows = [tuple(known[start : start + count]) for start in range(len(known) - count + 1)]
     rows = [cores for cores in rows if cores == tuple(range(cores[0], cores[0] + count))]
-    with _choosing(folder):
-        for cores in sorted(rows, key=lambda cores: max(failed.get(core, 0.0) for core in _physical(cores, lnc))):
+    with _lock_choice(folder):
+        for cores in sorted(rows, key=lambda cores: max(failed.get(core, 0.0) for core in _physical_cores(cores, lnc))):
             files = _lock_cores(folder, cores, lnc)
             if files is not None:
                 return Lease(cores, lnc, files)
@@ -85,80 +85,80 @@ def lease_cores(known: Sequence[int], count: int = 1, folder: Path | None = None
     holders = _holders(folder)
     by = f"; the others are held by process {', '.join(map(str, holders))}" if holders else ""
     row = " in a row" if count > 1 else ""
-    told = os.environ.get(VISIBLE)  # a process that has cores shows its children these, and no more
+    visible = os.environ.get(VISIBLE)  # a process with cores shows its children these alone
     kind = CoresTakenError if rows else BackendError
     raise kind(
         f"{free} of {len(known)} NeuronCores are free, and {count}{row} {'is' if count == 1 else 'are'} needed{by}",
         hint="ask for fewer cores or --workers, or stop another process that uses them"
-        + (f"; {VISIBLE}={told} allows no others" if told else ""),
+        + (f"; {VISIBLE}={visible} allows no others" if visible else ""),
     )
 
 
 def lease_for_process(count: int = 1, lnc: int = 1) -> Lease:
     """The cores of this process: those it has already, or ``count`` leased now; the runtime sees no others.
 
-    BackendError where it has fewer, or has them in another logical configuration, or none are free.
+    BackendError if it has fewer, or in another logical configuration, or if none are free.
     """
     with _Process.lock:
         lease = _Process.lease
         if lease is None or not lease.is_held:
             return _lease_for_process(count, lnc)
-    told = os.environ.get(VISIBLE)
-    if told is not None and not set(lease.cores) <= set(parse_cores(told)):
+    visible = os.environ.get(VISIBLE)
+    if visible is not None and not set(lease.cores) <= set(parse_cores(visible)):
         raise BackendError(
-            f"this process took NeuronCore {_span(lease)}, and {VISIBLE} now says {told!r}: the runtime keeps it",
+            f"this process took NeuronCore {_span(lease)}, and {VISIBLE} now says {visible!r}: the runtime keeps it",
             hint="use a new process for other cores",
         )
-    has = f"this process has {len(lease.cores)} NeuronCores of {lease.lnc} physical cores each"
     if lease.lnc != lnc or len(lease.cores) < count:
         raise BackendError(
-            f"{has}, which the runtime keeps until the process ends; {count} of {lnc} were asked for",
+            f"this process has {len(lease.cores)} NeuronCores of {lease.lnc} physical cores each, which the runtime "
+            f"keeps until the process ends; {count} of {lnc} were asked for",
             hint="ask for all of them when the first model is opened, or use another process",
         )
     return lease
 
 
 def lease_for_worker(count: int = 1, lnc: int | None = None) -> Lease:
-    """Cores for this worker, of those that ``known_cores`` tells; the runtime sees no others."""
+    """Lease cores for this worker, of ``known_cores``; the runtime sees no others."""
     with _Process.lock:
         return _lease_for_process(count, logical_config(lnc))
 
 
 def known_cores(lnc: int = 1) -> list[int]:
-    """The cores that the environment allows, or that the machine has. BackendError where it names none, or others.
+    """The cores that the environment allows, else the machine's. BackendError if it names none, or unknown ones.
 
-    In a container that has some of the machine's devices, the environment may count those of the whole machine.
+    In a container with some of the machine's devices, the environment may use the whole machine's numbers.
     """
-    told, there = os.environ.get(VISIBLE), device_cores(lnc)
-    allowed = there if told is None else parse_cores(told)
+    visible, there = os.environ.get(VISIBLE), device_cores(lnc)
+    allowed = there if visible is None else parse_cores(visible)
     devices = neuron_devices()
     is_whole = devices == [f"/dev/neuron{k}" for k in range(len(devices))]
     if there and is_whole and not set(allowed) <= set(there):
         raise BackendError(
-            f"{VISIBLE}={told} names a core that is not there: this machine has {len(there)}, of {lnc} physical each",
+            f"{VISIBLE}={visible} names a missing core: this machine has {len(there)}, of {lnc} physical cores each",
             hint=f"unset {VISIBLE}, or name some of 0-{len(there) - 1}",
         )
     return allowed
 
 
 def leased_cores(folder: Path | None = None) -> tuple[int, ...]:
-    """The physical cores that any process has leased, this one too."""
+    """The physical cores that any process has leased, this one included."""
     folder = folder or _shared_folder()
     names = [path.name.removeprefix("core-") for path in folder.glob("core-*") if not path.is_symlink()]
     known = sorted(int(name) for name in names if name.isdecimal())
     if not known:
         return ()
-    with _choosing(folder):  # looking is locking: nobody who chooses meanwhile may find a core taken by it
+    with _lock_choice(folder):  # _is_free locks for a moment, and must not make a core look taken
         return tuple(core for core in known if not _is_free(folder, core, 1))
 
 
 def note_failure(number: int) -> None:
-    """The core that this process numbers so, from 0, is lost to it: others shall take it last."""
+    """Record that this process's core ``number``, from 0, failed: others will lease it last."""
     lease = _Process.lease
     if lease is None or number >= len(lease.cores):
         return
-    for core in _physical(lease.cores[number : number + 1], lease.lnc):
-        with suppress(OSError):  # another user's note stays as it is: it is a preference, and no more
+    for core in _physical_cores(lease.cores[number : number + 1], lease.lnc):
+        with suppress(OSError):  # another user's file can't be touched; it is only a preference
             file = _open_shared(_shared_folder() / f"failed-{core}")
             try:
                 os.utime(file)
@@ -167,7 +167,7 @@ def note_failure(number: int) -> None:
 
 
 def failed_cores(folder: Path | None = None) -> dict[int, float]:
-    """The physical cores that failed within AVOIDED_S, and when."""
+    """The physical cores that failed within AVOIDED_S, with the time."""
     now, found = time.time(), dict[int, float]()
     for path in (folder or _shared_folder()).glob("failed-*"):
         number = path.name.removeprefix("failed-")
@@ -179,7 +179,7 @@ def failed_cores(folder: Path | None = None) -> dict[int, float]:
 
 
 def parse_cores(text: str) -> list[int]:
-    """``0-3,8`` as numbers. BackendError for anything else, and for nothing: then no core was given to the process."""
+    """Parse ``0-3,8``. BackendError for anything else, and for "": then the process was given no core."""
     if not text.strip():
         raise BackendError(
             f"{VISIBLE} is set to nothing: this process was given no NeuronCore",
@@ -201,7 +201,7 @@ def parse_cores(text: str) -> list[int]:
 
 
 def device_cores(lnc: int = 1) -> list[int]:
-    """The cores of this machine, as the runtime numbers them where ``lnc`` physical ones make one."""
+    """The cores of this machine, in the runtime's numbers if ``lnc`` physical cores make one."""
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 
     device = get_target(device_target() or DEFAULT_TARGET).device
@@ -216,20 +216,20 @@ def _lease_for_process(count: int, lnc: int) -> Lease:
 
 
 def _span(lease: Lease) -> str:
-    """A lease's cores as the runtime takes them."""
+    """A lease's cores in the runtime's format."""
     first, last = lease.cores[0], lease.cores[-1]
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _physical(cores: Sequence[int], lnc: int) -> list[int]:
+def _physical_cores(cores: Sequence[int], lnc: int) -> list[int]:
     """The physical cores of logical ones."""
     return [core * lnc + k for core in cores for k in range(lnc)]
 
 
 def _lock_cores(folder: Path, cores: Sequence[int], lnc: int) -> list[int] | None:
-    """The locked files of all these cores; None where somebody has one of them."""
+    """Lock the files of all these cores and return them; None if another process has one of them."""
     files: list[int] = []
-    for physical in _physical(cores, lnc):
+    for physical in _physical_cores(cores, lnc):
         file = _open_shared(folder / f"core-{physical}")
         files.append(file)
         try:
@@ -249,8 +249,8 @@ def _is_free(folder: Path, core: int, lnc: int) -> bool:
 
 
 @contextmanager
-def _choosing(folder: Path) -> Iterator[None]:
-    """One process at a time looks for cores: two that each hold what the other needs would both find too few."""
+def _lock_choice(folder: Path) -> Iterator[None]:
+    """Let one process at a time look for cores: else two could each hold a core that the other needs."""
     file = _open_shared(folder / "choosing")
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -260,7 +260,7 @@ def _choosing(folder: Path) -> Iterator[None]:
 
 
 def _holders(folder: Path) -> list[int]:
-    """The processes that hold locks in the folder, where the system tells."""
+    """The processes that hold locks in the folder, if the system shows them."""
     try:
         files = {str(path.stat().st_ino) for path in folder.glob("core-*")}
         lines = [line.split() for line in _LOCKS.read_text(encoding="ascii").splitlines()]
@@ -275,7 +275,7 @@ def _shared_folder() -> Path:
 
 
 def _open_shared(path: Path) -> int:
-    """A file to lock; it may be another user's, which the kernel lets nobody open as if it were to be created."""
+    """Open a file to lock. Without O_CREAT if it exists: Linux refuses that for another user's file."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags)
@@ -284,7 +284,7 @@ def _open_shared(path: Path) -> int:
 
 
 def _make_shared(folder: Path) -> None:
-    """The folder, in which every user may lock: it is made once, by whoever comes first."""
+    """Make the folder, in which every user may lock, unless it exists."""
     try:
         folder.mkdir()
     except FileExistsError:

@@ -1,7 +1,7 @@
-"""What there is of a NeuronCore and of AWS's packages on this machine. Nothing of theirs is imported to find out.
+"""The NeuronCores and AWS packages of this machine. None of the packages is imported to find them.
 
-The one place that looks: ``requirements`` judges these facts for ``--backend neuron``, and ``trnrt doctor`` shows them.
-The facts are from the SDK's documentation of release 2.32; nothing here was ever run on a machine with a device.
+``requirements`` judges these facts for ``--backend neuron``, and ``trnrt doctor`` shows them. File names and variables
+are from the documentation of SDK 2.32; nothing here was ever run on a machine with a device.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ DEFAULT_LNC = 1
 """The kernels run on one physical core. The runtime's own default is 2 on trn2."""
 
 AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla", "nrtpy")
-"""AWS's Python packages, what they stand on, and one that they don't stand beside."""
+"""AWS's Python packages, torch, which they need, and nrtpy, which conflicts with them."""
 
 OWN_PACKAGES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
-"""What trnrt stands on without a device."""
+"""The packages that trnrt needs without a device."""
 
 PREFIXES = ("NEURON_", "NEURONCORE_", "NKI_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-# Not all of trnrt's own: a report is sent to others, and a server's variables may hold secrets.
+# Not all TRNRT_ variables: a report is sent to others, and a server's variables may hold secrets.
 OWN_SETTINGS = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
 
 ROOT = Path("/")
-"""Of the file system; another one in tests."""
+"""The file system's root; tests use another one."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """An installed Python package. ``placeholder``: it holds no more than one file, as AWS's do on PyPI."""
+    """An installed Python package. ``placeholder``: it has at most one file, as AWS's packages on PyPI have."""
 
     name: str
     version: str
@@ -46,10 +46,10 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A machine, as far as it decides whether kernels can run on its NeuronCores.
+    """The facts that decide whether kernels can run on a machine's NeuronCores.
 
-    ``instance`` is what EC2 calls it ("trn2.48xlarge"), ``lnc_file`` what the machine's own file sets, ``listed_lnc``
-    what neuron-ls says (where it was asked), ``seam`` why kernels don't get AWS's nki although it may be installed.
+    ``instance``: EC2's type ("trn2.48xlarge"). ``lnc_file``: the setting in the machine's file; ``listed_lnc``: by
+    neuron-ls, if it was run. ``seam``: why kernels don't import AWS's nki, although it may be installed.
     """
 
     python: str
@@ -63,12 +63,12 @@ class Facts:
 
     @property
     def target(self) -> str | None:
-        """The target that this machine is, by its instance type."""
+        """The target, by the instance type."""
         return target_of(self.instance)
 
 
 def look_for_device(root: Path | None = None, environ: Mapping[str, str] | None = None) -> Facts:
-    """Gather the facts; ``root`` and ``environ`` are for tests. What can't be read is None or empty."""
+    """Gather the facts; ``root`` and ``environ`` are for tests. Facts that can't be read are None or empty."""
     root, environ = root or ROOT, os.environ if environ is None else environ
     names = (*AWS_PACKAGES, *OWN_PACKAGES)
     return Facts(
@@ -94,14 +94,14 @@ def neuron_device() -> str | None:
 
 
 def device_target() -> str | None:
-    """The target that this machine's device is, or None where there is no device or its kind can't be told."""
+    """The target of this machine's device; None if there is no device, or its kind is unknown."""
     if neuron_device() is None:
         return None
     return target_of(first_line(ROOT / "sys/devices/virtual/dmi/id/product_name"))
 
 
 def target_of(instance: str | None) -> str | None:
-    """The target of an EC2 instance type, which EC2 gives as the product name; None where it is none of AWS's."""
+    """The target of an EC2 instance type, which is the machine's product name; None for other machines."""
     from trnrt.nki.machine.targets import known_targets
 
     family = (instance or "").split(".")[0]
@@ -109,29 +109,29 @@ def target_of(instance: str | None) -> str | None:
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of AWS's packages, and of what they stand on, that are installed; without importing any."""
+    """The installed versions of AWS's packages and torch, without importing them."""
     found = {name: _package(name) for name in AWS_PACKAGES}
     return {name: package.version for name, package in found.items() if package is not None}
 
 
-def logical_config(asked: int | None = None) -> int:
-    """How many physical cores make a logical one: what was asked for, else the environment's, else 1.
+def logical_config(asked: int | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Physical cores per logical core: ``asked``, else the environment's, else 1.
 
-    BackendError where the two differ: the runtime takes the environment's, and a kernel compiled for another fails.
+    BackendError if the two differ: the runtime uses the environment's, and a kernel compiled for another fails.
     """
-    told = os.environ.get(LNC_VARIABLE)
-    if told is not None and told not in ("1", "2"):
-        raise BackendError(f"{LNC_VARIABLE}={told} is neither 1 nor 2", hint=f"export {LNC_VARIABLE}={DEFAULT_LNC}")
-    if asked is not None and told is not None and int(told) != asked:
+    value = (os.environ if environ is None else environ).get(LNC_VARIABLE)
+    if value not in (None, "1", "2"):
+        raise BackendError(f"{LNC_VARIABLE}={value} is neither 1 nor 2", hint=f"export {LNC_VARIABLE}={DEFAULT_LNC}")
+    if asked is not None and value not in (None, str(asked)):
         raise BackendError(
-            f"--lnc {asked} was asked for, and {LNC_VARIABLE}={told} is set, which the runtime goes by",
-            hint=f"unset {LNC_VARIABLE}, or ask for --lnc {told}",
+            f"--lnc {asked} was asked for, and {LNC_VARIABLE}={value} is set, which the runtime uses",
+            hint=f"unset {LNC_VARIABLE}, or ask for --lnc {value}",
         )
-    return asked or int(told or DEFAULT_LNC)
+    return asked or int(value or DEFAULT_LNC)
 
 
 def first_line(path: Path) -> str | None:
-    """The text of a small file of the system, or None where it can't be read or is empty."""
+    """The text of a small system file; None if it is empty or can't be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:

@@ -1,7 +1,7 @@
-"""What the Neuron runtime and compiler say when something fails, as errors that name the way out.
+"""Failures of the Neuron runtime and compiler as errors that name the way out.
 
-The status codes and what helps are from the SDK's pages on nrt_status.h and on troubleshooting; none was ever met here.
-Those pages and nrtpy's call a status by its name. What torch-neuronx raises has its number alone, as in
+The status codes and remedies are from the SDK's pages on nrt_status.h and on troubleshooting; none was ever met here.
+Those pages and nrtpy's name a status. torch-neuronx's errors have its number alone, as in
 libraries/nxd-inference/tutorials/trn2-llama3.3-70b-tutorial.rst: "Failed to execute the model status=1003 message=...".
 """
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from trnrt.errors import BackendError, DeviceError, KernelError, TrnrtError
 
 _LONGEST = 600
-"""Characters of a message that are shown: a compiler's may be a whole log."""
+"""Characters that are shown of a message: a compiler's may be a whole log."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """A status of the runtime: what it means, what helps, and whether this process can go on using the core.
+    """A status of the runtime: its meaning, the remedy, and whether the core is still ``usable`` by this process.
 
-    Not ``device``: only this run failed, for its inputs, and the model is as good as before.
+    ``device``: False if only this run failed, because of its inputs, and the model still works.
     """
 
     number: int
@@ -68,22 +68,21 @@ STATUSES = {
 }
 _NUMBERED = re.compile(r"\bstatus=(\d{1,4}),? (?:error )?message=")
 _TAKEN = re.compile(r"Neuron ?Core\(s\) not available")
-# What torch-neuronx says whatever the reason; that is in the runtime's own log (aws-neuron-sdk, issue 835).
+# torch-neuronx's message for any reason; the reason is in the runtime's log (aws-neuron-sdk, issue 835).
 _NOT_STARTED = re.compile(r"Neuron Runtime could not be initialized")
-# A module of TorchScript puts its own stack before what went wrong in it, and may put Python's after it.
+# TorchScript puts its own stack before the error's message, and may put Python's after it.
 _SCRIPT = re.compile(r"Traceback of TorchScript.*\n\w*(?:Error|Exception): (.*?)(?:\n\nAt:\n.*)?\Z", re.DOTALL)
 
 
 def status_of(message: str) -> tuple[str, Status] | None:
-    """The status that a message of the runtime tells, by its name."""
-    told = {str(status.number): name for name, status in STATUSES.items()} | {name: name for name in STATUSES}
+    """The status in a message of the runtime, with its name."""
+    known = {str(status.number): name for name, status in STATUSES.items()} | {name: name for name in STATUSES}
     words = (*re.findall(r"\bNRT_[A-Z_]+\b", message), *_NUMBERED.findall(message))
-    name = next((told[word] for word in words if word in told), None)
-    return None if name is None else (name, STATUSES[name])
+    return next(((known[word], STATUSES[known[word]]) for word in words if word in known), None)
 
 
 def device_error(doing: str, error: BaseException) -> BackendError:
-    """What the runtime raised while it was ``doing`` something, with what its status means."""
+    """The error for an exception of the runtime while ``doing`` something."""
     whole, said = _error_texts(error)
     if _TAKEN.search(whole):
         return DeviceError(f"{doing}: another process has the NeuronCore: {said}", hint=_OTHER_CORE, usable=True)
@@ -97,14 +96,14 @@ def device_error(doing: str, error: BaseException) -> BackendError:
     if found is None:
         return DeviceError(f"{doing}: {said}", hint="see the runtime's log: NEURON_RT_LOG_LEVEL=INFO", usable=True)
     name, status = found
-    told = f"{doing}: {status.meaning} ({name}, {status.number}): {said}"
-    if not status.device:  # a server must not lose its model to whoever sends it NaNs
-        return BackendError(told, hint=status.remedy)
-    return DeviceError(told, hint=status.remedy, usable=status.usable)
+    message = f"{doing}: {status.meaning} ({name}, {status.number}): {said}"
+    if not status.device:  # a client that sends NaNs must not cost a server its model
+        return BackendError(message, hint=status.remedy)
+    return DeviceError(message, hint=status.remedy, usable=status.usable)
 
 
 def compile_error(name: str, target: str, log: str, error: BaseException) -> TrnrtError:
-    """What the compiler raised for a kernel module, or the runtime, to which it brings what it made."""
+    """The error for an exception of the compiler, or of the runtime, on which it loads its result."""
     whole, said = _error_texts(error)
     if _TAKEN.search(whole) or _NOT_STARTED.search(whole) or status_of(whole) is not None:
         return device_error(f"{name}: compiling it for {target}", error)
@@ -115,13 +114,13 @@ def compile_error(name: str, target: str, log: str, error: BaseException) -> Trn
 
 
 def _error_texts(error: BaseException) -> tuple[str, str]:
-    """What an error says, and what is shown of that."""
+    """An error's whole message, and the part to show."""
     message = str(error) or type(error).__name__
     inner = _SCRIPT.search(message)
     return message, _shorten(message if inner is None else inner[1])
 
 
 def _shorten(message: str) -> str:
-    """The end of a long message, which says what went wrong; on one line."""
+    """The end of a long message, which has the reason, on one line."""
     text = " ".join(message.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"

@@ -1,4 +1,4 @@
-"""How long a loaded kernel takes, by this machine's clock."""
+"""Time a loaded kernel by this machine's clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARM_UP = 10
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of ``runs`` runs, microseconds, from arrays to arrays: transfers to and from the device are in them."""
+    """Times of ``runs`` runs, microseconds, from arrays to arrays, transfers to and from the device included."""
 
     runs: int
     median_us: float
@@ -25,15 +25,14 @@ class Measured:
     p99_us: float
 
 
-def measure(kernel: LoadedKernel, plan: Plan, runs: int = RUNS, warm_up: int = WARM_UP) -> Measured:
-    """Run a kernel on random inputs, one run after the other, the first ones for nothing."""
+def measure(kernel: LoadedKernel, plan: Plan) -> Measured:
+    """Run a kernel on random inputs, one run after the other; the first ``WARM_UP`` don't count."""
     draw = np.random.default_rng(0)
     inputs = [draw.random(tensor.shape).astype(as_dtype(tensor.dtype).numpy) for tensor in plan.inputs]
     times = []
-    for _ in range(warm_up + runs):
+    for _ in range(WARM_UP + RUNS):
         start = time.perf_counter()
         kernel.run(inputs)
         times.append((time.perf_counter() - start) * 1e6)
-    measured = np.array(times[warm_up:])
-    median, p99 = np.percentile(measured, [50, 99])
-    return Measured(runs, float(median), float(measured.min()), float(p99))
+    median, p99 = np.percentile(times[WARM_UP:], [50, 99])
+    return Measured(RUNS, float(median), min(times[WARM_UP:]), float(p99))

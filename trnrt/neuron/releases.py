@@ -1,4 +1,4 @@
-"""Which versions fit together, from ``releases.json``, which names the page of the SDK that each one is from."""
+"""The versions that work together, from ``releases.json``, which names the SDK's page for each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FILE = Path(__file__).with_name("releases.json")
 
 @dataclass(frozen=True)
 class Range:
-    """The versions of one thing that trnrt was written to.
+    """The versions of a package that trnrt was written to.
 
-    ``newer`` is the state of what is at ``below`` or beyond, and ``beyond`` what is to be said of it.
+    ``newer``: the state of versions from ``below`` on; ``beyond``: a remark on them.
     """
 
     name: str
@@ -29,20 +29,20 @@ class Range:
     beyond: str = ""
 
     def state(self, version: str) -> str:
-        """The state of a version: "ok", "wrong" for what is too old, ``newer`` for what is too new."""
+        """The state of a version: "ok", "wrong" if it is too old, ``newer`` if it is too new."""
         if numbers(version) < numbers(self.at_least):
             return "wrong"
         return "ok" if numbers(version) < numbers(self.below) else self.newer
 
     @property
     def text(self) -> str:
-        """The range as a person reads it."""
+        """The range, for messages."""
         return f">={self.at_least}, <{self.below}"
 
 
 @dataclass(frozen=True)
 class Releases:
-    """The data file. ``driver_needs_runtime``: from that driver on, none but that runtime, or a later one, starts."""
+    """The data file. ``driver_needs_runtime``: from this driver on, only this runtime or a later one starts."""
 
     sdk: str
     index: str
@@ -54,7 +54,7 @@ class Releases:
     sources: dict[str, str]
 
     def release_of(self, package: str, version: str) -> str | None:
-        """The SDK release that a package is from, by its first three numbers; None if it is none of those listed."""
+        """The SDK release of a package, by its first three numbers; None if no listed release has it."""
         return next(
             (sdk for sdk, has in self.releases.items() if numbers(has.get(package, ""))[:3] == numbers(version)[:3]),
             None,
@@ -62,7 +62,7 @@ class Releases:
 
     @property
     def pip_command(self) -> str:
-        """What installs the Python packages. Exact versions, so that pip can't take the placeholders on PyPI."""
+        """The command that installs the Python packages: exact versions, so that pip can't take PyPI's placeholders."""
         pins = " ".join(f"{p.name}=={p.install}" for p in self.packages if p.needed and p.install)
         return f"pip install --extra-index-url {self.index} {pins}"
 

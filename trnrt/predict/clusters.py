@@ -1,4 +1,4 @@
-"""Ray, for whoever runs something on it: one of this machine that ends with the command, or a cluster that runs."""
+"""Ray: start it on this machine for as long as the command runs, or join a running cluster."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trnrt.neuron.device import logical_config
 
 CPU = "CPU"
 NEURON_CORES = "neuron_cores"
-"""What Ray calls the resource; it shows a process its cores with NEURON_RT_VISIBLE_CORES."""
+"""Ray's name for the resource. Ray assigns a process its cores by NEURON_RT_VISIBLE_CORES."""
 CLIENT = "ray://"
-"""How the address of a cluster begins for those who are no part of it."""
+"""The prefix of a cluster's address for machines outside of it."""
 USAGE = "RAY_USAGE_STATS_ENABLED"
 _USAGE_FILE = "RAY_USAGE_STATS_CONFIG_PATH"
 _NAMESPACE = "serve"
-"""That of Ray Serve; nothing else that is done here has a name."""
+"""Ray Serve's; nothing else here uses names."""
 
 
 def require() -> None:
@@ -34,9 +34,9 @@ def require() -> None:
 
 @contextmanager
 def start_cluster(each: Mapping[str, float], count: int) -> Iterator[dict[str, Any]]:
-    """Ray on this machine as long as the context lasts: its addresses and folders.
+    """Run Ray on this machine in this context; yields its addresses and folders.
 
-    OptionError where there is no room for ``count`` processes that need ``each`` of its resources.
+    OptionError if the machine has too little for ``count`` processes that need the resources ``each``.
     """
     import ray
 
@@ -54,7 +54,7 @@ def start_cluster(each: Mapping[str, float], count: int) -> Iterator[dict[str, A
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-        except Exception as error:  # of no kind of its own, where its processes take longer than Ray waits
+        except Exception as error:  # Ray raises it if its processes take longer than it waits
             reason = " ".join(str(error).split())
             raise BackendError(f"Ray did not start: {reason}", hint="try again when the machine is less busy") from None
         yield dict(context.address_info)
@@ -64,20 +64,19 @@ def start_cluster(each: Mapping[str, float], count: int) -> Iterator[dict[str, A
 
 @contextmanager
 def join_cluster(address: str) -> Iterator[None]:
-    """A connection to a cluster. BackendError where there is none."""
+    """Connect to a cluster in this context. BackendError if there is none."""
     import ray
 
     _keep_quiet()
-    warnings.filterwarnings("ignore", "Ray Client connection timed out")  # it is told below
+    warnings.filterwarnings("ignore", "Ray Client connection timed out")  # it is raised below
     try:
         ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        told = f"no cluster of Ray at --address {address!r}: {' '.join(str(error).split())}"
-        hint = (
-            "HOST:PORT is for machines of the cluster, which ray start --address HOST:PORT makes of this one; "
-            "elsewhere say ray://HOST:10001; a cluster that wants a token needs RAY_AUTH_MODE=token here"
-        )
-        raise BackendError(told, hint=hint) from None
+        raise BackendError(
+            f"no cluster of Ray at --address {address!r}: {' '.join(str(error).split())}",
+            hint="HOST:PORT works on machines of the cluster, which ray start --address HOST:PORT joins; elsewhere say "
+            "ray://HOST:10001; if the cluster requires a token, set RAY_AUTH_MODE=token",
+        ) from None
     try:
         yield
     finally:
@@ -85,17 +84,18 @@ def join_cluster(address: str) -> Iterator[None]:
 
 
 def check_room(each: Mapping[str, float], count: int, room: Mapping[str, float]) -> None:
-    """OptionError where this machine, which has ``room``, has too little for ``count`` processes."""
+    """OptionError if this machine's resources, ``room``, are too little for ``count`` processes."""
     for resource, amount in each.items():
-        if count * amount > room.get(resource, 0):
-            told = (
-                f"{count} replicas need {count * amount:g} {resource}, and this machine has {room.get(resource, 0):g}"
+        available = room.get(resource, 0)
+        if count * amount > available:
+            raise OptionError(
+                f"{count} replicas need {count * amount:g} {resource}, and this machine has {available:g}",
+                hint="ask for fewer --replicas, or reserve fewer CPUs with --replica-cpus",
             )
-            raise OptionError(told, hint="ask for fewer --replicas, or set fewer CPUs aside with --replica-cpus")
 
 
 def _keep_quiet() -> None:
-    """Nothing is sent to Ray's makers unless the user says so, and Ray's logs stay in its folder."""
+    """Turn off Ray's usage reports unless the user configured them, and keep Ray's logs in its folder."""
     from ray._private import worker
 
     file = os.environ.get(_USAGE_FILE) or Path("~/.ray/config.json").expanduser()
@@ -103,5 +103,5 @@ def _keep_quiet() -> None:
         os.environ.setdefault(USAGE, "0")
     for name in ("ray", "ray.data", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # That a process died is printed to stdout, log_to_driver or not: it would stand within the JSON of a command.
+    # Ray prints the death of a process to stdout, despite log_to_driver, and so into the JSON of a command.
     vars(worker)["_worker_logs_enabled"] = False

@@ -1,20 +1,19 @@
-"""What a Parquet column holds for an input, by its type, and its values as arrays.
+"""Parquet columns as arrays for an input: which types fit, and their values.
 
-For an input whose row has the shape S, of n values:
+For an input whose rows have the shape S and n values:
 
     a number, bool or text               where n is 1
     a list, fixed-size or not            n values in C's order, whatever S is
     lists of lists                       as deep as S is long, with S's lengths
     a fixed-shape tensor                 of the shape S
-    bytes, or a struct with ``bytes``    a PNG or JPEG file, where the input takes pictures
+    bytes, or a struct with ``bytes``    a PNG or JPEG file, if the input takes pictures
 
-A null, in place of a row or within it, makes the row a bad one; so does a list of another length.
+A null, in place of a row or within it, makes the row bad; so does a list of another length.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Leaf:
-    """What is in a column below its lists: numpy's letter of the kind; ``lengths`` of the lists, None where open."""
+    """The values below a column's lists. ``kind``: numpy's letter; ``lengths``: of the lists, None if they vary."""
 
     kind: str
     lengths: tuple[int | None, ...]
 
 
 def is_picture(type_: pa.DataType) -> bool:
-    """Whether a column of this type may hold encoded pictures."""
+    """Whether a column of this type can hold encoded pictures."""
     import pyarrow as pa
 
     if pa.types.is_struct(type_):
@@ -47,7 +46,7 @@ def is_picture(type_: pa.DataType) -> bool:
 
 
 def leaf_of(type_: pa.DataType) -> Leaf | None:
-    """What a column of this type holds; None for what is no tensor."""
+    """The values in a column of this type; None if it is no tensor."""
     import pyarrow as pa
 
     if isinstance(type_, pa.FixedShapeTensorType):
@@ -63,9 +62,9 @@ def leaf_of(type_: pa.DataType) -> Leaf | None:
 
 
 def row_shape(type_: pa.DataType, wanted: Wanted, place: str) -> tuple[int, ...]:
-    """The shape of the input's rows, with what the model leaves open as the column's type says.
+    """The shape of the input's rows; the column's type gives sizes that the model leaves open.
 
-    InputError for a type that the input can't take.
+    InputError for a type that doesn't fit the input.
     """
     leaf = leaf_of(type_)
     if leaf is None:
@@ -77,35 +76,30 @@ def row_shape(type_: pa.DataType, wanted: Wanted, place: str) -> tuple[int, ...]
     if len(lengths) == len(shape):
         shape = tuple(have if want is None else want for want, have in zip(shape, lengths, strict=True))
     known = _known_shape(shape, wanted, place)
-    expected = known
-    if len(lengths) != len(known):
-        expected = (math.prod(known),) if len(lengths) == 1 else ()
-    if len(lengths) != len(expected) or (not lengths and math.prod(known) != 1):
-        depth = f"{count_text(len(lengths), 'level')} of lists" if lengths else "one value a row"
-        raise InputError(f"{place} has {depth}, and {wanted.describe()} takes {_column_kinds(known)}")
-    for have, want in zip(lengths, expected, strict=True):
-        if have is not None and have != want:
-            raise InputError(
-                f"{place} is {name_text(str(type_))}, and {wanted.describe()} takes {_column_kinds(known)}"
-            )
+    takes = f"{wanted.describe()} takes {_column_kinds(known)}"
+    size = math.prod(known)
+    expected = known if len(lengths) == len(known) else (size,) if len(lengths) == 1 else ()
+    if len(lengths) != len(expected) or (not lengths and size != 1):
+        depth = f"{count_text(len(lengths), 'level')} of lists" if lengths else "one value in each row"
+        raise InputError(f"{place} has {depth}, and {takes}")
+    if any(have not in (None, want) for have, want in zip(lengths, expected, strict=True)):
+        raise InputError(f"{place} is {name_text(str(type_))}, and {takes}")
     return known
 
 
 def tensor(column: pa.Array, shape: tuple[int, ...], wanted: Wanted) -> tuple[Array, dict[int, str]]:
-    """A column's rows in the input's dtype, (rows, *shape), and why some have none; ``row_shape`` took its type."""
+    """A column's rows in the input's dtype, (rows, *shape), and why some have none. ``row_shape`` accepts its type."""
     import pyarrow as pa
 
     rows = len(column)
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    depth = 0
-    type_ = column.type
-    while _is_list(type_):
-        depth, type_ = depth + 1, type_.value_type
+    leaf = leaf_of(column.type)
+    assert leaf is not None
+    depth = len(leaf.lengths)
     lengths = shape if depth == len(shape) else (math.prod(shape),) * depth
-    leaf, kept, bad = _unnest_lists(column, lengths, rows)
-    found = _numpy(leaf).reshape(len(kept), *shape)
-    fitted, reasons = fit(found, wanted)
+    values, kept, bad = _unnest_lists(column, lengths, rows)
+    fitted, reasons = fit(_as_numpy(values).reshape(len(kept), *shape), wanted)
     if len(kept) == rows:
         return fitted, reasons
     made = np.zeros((rows, *shape), wanted.dtype)
@@ -114,7 +108,7 @@ def tensor(column: pa.Array, shape: tuple[int, ...], wanted: Wanted) -> tuple[Ar
 
 
 def contents(column: pa.Array) -> list[bytes | None]:
-    """The files in a column of pictures; None for a null."""
+    """The encoded pictures in a column; None for a null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -128,16 +122,13 @@ def id_values(column: pa.Array) -> Array:
     """The ids in a column of integers or texts; None for a null."""
     import pyarrow as pa
 
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if column.null_count or not pa.types.is_integer(column.type):
         return np.array(column.to_pylist(), object)
-    found: Array = column.to_numpy(zero_copy_only=False)
-    return found
+    return _as_numpy(column)
 
 
 def id_dtype(type_: pa.DataType, place: str) -> np.dtype[Any]:
-    """numpy's dtype for ids of this type, object for texts; InputError for a column that can't be ids."""
+    """numpy's dtype for ids of this type, object for texts; InputError if they are neither integers nor texts."""
     import pyarrow as pa
 
     if _kind(type_) not in ("i", "u", "U") or pa.types.is_decimal(type_):
@@ -149,7 +140,7 @@ def id_dtype(type_: pa.DataType, place: str) -> np.dtype[Any]:
 
 
 def _unnest_lists(column: pa.Array, lengths: tuple[int, ...], rows: int) -> tuple[pa.Array, Array, dict[int, str]]:
-    """The values below the lists of the rows that are whole, which rows these are, and why the others are not."""
+    """The values below the lists of the rows that are whole, the numbers of these rows, and why others are not."""
     import pyarrow.compute as pc
 
     kept: Array = np.arange(rows)
@@ -159,11 +150,10 @@ def _unnest_lists(column: pa.Array, lengths: tuple[int, ...], rows: int) -> tupl
         sizes = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
         wrong: Array = np.asarray(sizes != length).reshape(len(kept), width)
         if wrong.any():
-            told = {-1: "null"}
             where = "" if not level else f" in level {level + 1} of its lists"
             for row in np.flatnonzero(wrong.any(axis=1)):
                 size = int(sizes[row * width + int(wrong[row].argmax())])
-                bad[int(kept[row])] = told.get(size, f"{count_text(size, 'value')}{where}, not {length}")
+                bad[int(kept[row])] = "null" if size == -1 else f"{count_text(size, 'value')}{where}, not {length}"
             column, kept = _drop_rows(column, wrong, width), kept[~wrong.any(axis=1)]
         column = column.flatten()
         width *= length
@@ -177,14 +167,14 @@ def _unnest_lists(column: pa.Array, lengths: tuple[int, ...], rows: int) -> tupl
 
 
 def _drop_rows(column: pa.Array, wrong: Array, width: int) -> pa.Array:
-    """The values of the rows in which nothing is wrong, (rows, width)."""
+    """The values of the rows, (rows, width), in which none is wrong."""
     import pyarrow as pa
 
     return column.filter(pa.array(np.repeat(~wrong.any(axis=1), width)))
 
 
-def _numpy(leaf: pa.Array) -> Array:
-    """Values without nulls, as numpy holds them: texts as objects."""
+def _as_numpy(leaf: pa.Array) -> Array:
+    """Values without nulls as an array: texts as objects."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -205,7 +195,7 @@ def _kind(type_: pa.DataType) -> str:
     types: Any = pa.types
     if types.is_dictionary(type_):
         type_ = type_.value_type
-    kinds: Mapping[str, bool] = {
+    kinds = {
         "b": types.is_boolean(type_),
         "i": types.is_signed_integer(type_),
         "u": types.is_unsigned_integer(type_),
@@ -225,14 +215,14 @@ def _known_shape(shape: tuple[int | None, ...], wanted: Wanted, place: str) -> t
     known = tuple(size for size in shape if size is not None)
     if len(known) < len(shape):
         raise InputError(
-            f"neither the model nor {place} says how large a row is: {wanted.describe()}",
+            f"neither the model nor {place} gives the size of a row: {wanted.describe()}",
             hint=f"say --shape {name_text(wanted.name)}={'x'.join(str(size or 224) for size in shape)}",
         )
     return known
 
 
 def _column_kinds(shape: tuple[int, ...]) -> str:
-    """What a column may hold for a row of this shape."""
+    """The kinds of column that fit a row of this shape."""
     count = math.prod(shape)
     ways = [f"lists of {count_text(count, 'value')}"]
     if len(shape) > 1:
@@ -241,5 +231,5 @@ def _column_kinds(shape: tuple[int, ...]) -> str:
 
 
 def column_text(column: str, file: str) -> str:
-    """A column as messages name it."""
+    """A column's name, for messages."""
     return f"column {quote(column)} of {quote(file)}"

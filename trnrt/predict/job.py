@@ -1,9 +1,9 @@
-"""What a batch prediction is: all that its numbers depend on, as plain values that can be sent to another process.
+"""A batch prediction's job: all that its numbers depend on, as plain values that can be sent to another process.
 
-A job is cut into parts of ``rows_per_part`` consecutive rows of the input. A part depends on the job and on its number,
-and on nothing else: whoever makes it, whenever, and after however many failures, it has the same bytes. So every run of
-the session has the job's one batch size: within one bucket a row's answer is the same bit for bit whatever stands
-beside it (docs/batches.md), and a bad row that is left out changes no other.
+A job is cut into parts of ``rows_per_part`` consecutive rows. A part's bytes depend on the job and the part's number
+alone, not on the process that makes it, nor on failures before. So the session always runs the job's one batch size:
+within one bucket a row's answer does not depend on its neighbours, bit for bit (docs/batches.md), and a bad row that is
+left out changes no other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trnrt.predict.writing import writer_version
 from trnrt.report.text import count_text, list_text, name_text, quote
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
 from trnrt.running.buckets import DEFAULT_BUCKETS
-from trnrt.running.rows import as_matrix
+from trnrt.running.rows import as_matrix, pad_rows
 from trnrt.session import InferenceSession
 
 if TYPE_CHECKING:
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from trnrt.importer import ImportedModel, TensorInfo
 
 ROWS_PER_PART = 16384
-"""Rows of a part, where their outputs are not too large: a file that is quick to write, and not much work to lose."""
+"""The most rows of a part: a file that is quick to write, and little work to lose."""
 BYTES_PER_PART = 64 << 20
-"""Bytes that the outputs of a part may take: they are in memory until it is written."""
+"""The most bytes of a part's outputs: they are in memory until it is written."""
 BYTES_PER_BATCH = 32 << 20
-"""Bytes that the inputs of a batch may take, where nobody says ``--batch``."""
+"""The most bytes of a batch's inputs, without ``--batch``."""
 BYTES_PER_READ = 16 << 20
-"""Bytes of input that are read at once; two such pieces are in memory."""
+"""Bytes of input that are read at once; two such blocks are in memory."""
 READS_PER_PART = 8
-"""Pieces at least that a part of many batches is read in."""
+"""The fewest blocks that a part of many batches is read in."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for. ``target`` None: the device that is present, else trn2; ``form``: "parquet" or "npz".
+    """The user's settings. ``target``: None is the machine's device, else trn2. ``form``: "parquet" or "npz".
 
-    ``top``: the best classes of each row, beside the outputs. ``batch`` and ``rows_per_part`` None: as fits. ``limit``:
-    only the input's first rows.
+    ``top``: how many of the best classes to write beside the outputs. ``batch``, ``rows_per_part``: None chooses them.
+    ``limit``: only the input's first rows.
     """
 
     model: str
@@ -77,12 +77,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Job:
-    """A request, settled: parts 0 to ``parts`` - 1, of ``rows_per_part`` rows each, the last one of the rest.
+    """A request with everything settled: parts 0 to ``parts`` - 1 of ``rows_per_part`` rows, the last one of the rest.
 
-    Of no rows there is one part, too: who reads it finds its columns.
+    An input of no rows has one part, too, which shows the columns.
 
-    ``batch``: rows of every run of the session. ``identity``: (what, its value) of all that the bytes of the parts
-    depend on; a directory holds the parts of one identity.
+    ``batch``: rows of every run of the session. ``identity``: (name, value) of all that the parts' bytes depend on; a
+    directory holds the parts of one identity.
     """
 
     request: Request
@@ -93,19 +93,19 @@ class Job:
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return max(1, -(-self.rows // self.rows_per_part))
 
     def span(self, number: int) -> tuple[int, int]:
-        """The rows of a part, from and up to."""
+        """The first row of a part, and the one after its last."""
         return number * self.rows_per_part, min((number + 1) * self.rows_per_part, self.rows)
 
 
 @dataclass
 class Opened:
-    """A job in this process: its session, which was made or compiled nothing yet, and its open input.
+    """A job in this process: its session, which has compiled nothing yet, and its open input.
 
-    ``step``: rows that are run together, one batch for each of the cores.
+    ``step``: rows that run together, one batch for each core.
     """
 
     job: Job
@@ -115,9 +115,8 @@ class Opened:
 
     @property
     def block(self) -> int:
-        """Rows that are read at once: whole steps, and a fraction of a part: the next are read while these are run."""
-        width = sum(_bytes(one, self.source.shapes[one.name]) for one in self.source.wanted)
-        rows = min(BYTES_PER_READ // max(width, 1), self.job.rows_per_part // READS_PER_PART)
+        """Rows that are read at once: whole steps, and a fraction of a part, as the next are read while these run."""
+        rows = min(BYTES_PER_READ // max(self.source.row_bytes, 1), self.job.rows_per_part // READS_PER_PART)
         return max(1, rows // self.step) * self.step
 
     @cached_property
@@ -129,12 +128,12 @@ class Opened:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The names of the classes, where the model has them."""
+        """The names of the classes, if the model has them."""
         return labels_of(self.session.metadata) or looked_up_labels(self.session.model)
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know about how the files are understood, and what the parts will hold."""
+        """How the files are understood, and what the parts will hold, for the user."""
         dicts = [output for output in self.session.model.outputs if output.dtype.startswith("seq(map(")]
         return self.source.notes + [
             f"{quote(output.name)} has a number for each of these labels, in this order: "
@@ -143,23 +142,18 @@ class Opened:
         ]
 
     def run(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
-        """The outputs of ``rows`` rows, in whole batches: the last one is filled with copies of its last row.
+        """The outputs of ``rows`` rows, run in whole batches: the last one is filled with copies of its last row.
 
-        Raises what the session does, and OptionError for an output that has no row for each row.
+        Raises what the session raises, and OptionError for an output that has not one entry for each row.
         """
         whole = -(-rows // self.job.batch) * self.job.batch
-        missing = whole - rows
-        padded = {
-            name: np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array
-            for name, array in feeds.items()
-        }
-        names = [output.name for output in self.session.model.outputs]
-        outputs = dict(zip(names, map(as_matrix, self.session.run(None, padded)), strict=True))
+        found = self.session.run(None, {name: pad_rows(array, whole) for name, array in feeds.items()})
+        outputs = {info.name: as_matrix(array) for info, array in zip(self.session.model.outputs, found, strict=True)}
         for name, output in outputs.items():
             if output.shape[:1] != (whole,):
                 raise OptionError(  # no InputError, which would say that a row is bad
-                    f"output {quote(name)} has the shape {output.shape} for {count_text(whole, 'row')}: it is not one "
-                    "answer a row, which batch prediction needs",
+                    f"output {quote(name)} has the shape {output.shape} for {count_text(whole, 'row')}: batch "
+                    "prediction needs one answer for each row",
                     hint="run it with trnrt run",
                 )
         return {name: output[:rows] for name, output in outputs.items()}
@@ -172,7 +166,7 @@ class Opened:
         }
 
     def close(self) -> None:
-        """Close the files, and let go of the device."""
+        """Close the files, and release the device."""
         self.source.close()
         self.session.close()
 
@@ -180,11 +174,11 @@ class Opened:
 def prepare(request: Request, *, checked: bool = False) -> Opened:
     """Open the model and the input, and settle the job. Nothing is compiled or run.
 
-    Only headers are read, and the stored arrays of an .npz, once, for their CRC-32; not where that was ``checked``.
+    Reads headers only and, unless they are ``checked`` already, the stored arrays of an .npz for their CRC-32.
 
     Raises:
-        InputError: for an input that can't be read, or doesn't fit the model; for a model whose inputs are no rows.
-        OptionError: for settings that the model or the input doesn't have.
+        InputError: if an input can't be read or doesn't fit the model, or the model's inputs have no rows.
+        OptionError: for settings that don't fit the model or the input.
     """
     directory = local_path(request.directory)
     session = InferenceSession(
@@ -201,17 +195,17 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
     _check_outside(request.asked.files, directory, wanted)
     source = open_source(request.asked, wanted, session.metadata)
     rows = source.rows if request.limit is None else min(request.limit, source.rows)
-    width = sum(_bytes(one, source.shapes[one.name]) for one in wanted)
-    batch = _batch(session, request.batch, rows, width)
+    batch = _choose_batch(session, request.batch, rows, source.row_bytes)
     session.buckets = (batch,)
     settled = replace(request, target=portable_name(session.target), backend=session.backend)
     per_part = request.rows_per_part or _rows_per_part(_output_bytes(session, source, batch), batch)
     job = Job(settled, rows, per_part, batch, ())
     opened = Opened(job, session, source, batch * max(1, session.runner.parallel))
-    if (reason := _mixing(opened)) is not None:
-        _refuse_mixing(session, batch, reason)
+    if (reason := session.mixing(opened.zeros(1), opened.step)) is not None:
+        if batch > 1:
+            raise _mixing_error(session, reason)
         opened.step = 1
-    _ = opened.classifier  # whether there is such an output is known already
+    _ = opened.classifier  # an error here comes before any work
     opened.job = replace(job, identity=_identity(opened))
     if not checked:
         source.check()
@@ -219,60 +213,61 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
 
 
 def open_job(job: Job) -> Opened:
-    """The job in this process. InputError where model or input are not what they were when it was settled."""
-    opened = prepare(job.request, checked=True)  # by who settled it; the identity tells whether it is the same file
+    """Open the job in this process. InputError if the model or the input has changed since the job was settled."""
+    opened = prepare(job.request, checked=True)  # when it was settled; the identity shows that it is the same file
     if changed := changes(dict(job.identity), dict(opened.job.identity)):
         opened.close()
-        raise InputError(f"the job is not what it was: {list_text(changed)}")
+        raise InputError(f"the job has changed: {list_text(changed)}")
     return opened
 
 
 def check_input(opened: Opened) -> None:
-    """InputError where the input files are no longer those that were opened: the parts may have rows of either."""
+    """InputError if the input files have changed since they were opened: the parts may have rows of both versions."""
     now = open_source(opened.job.request.asked, opened.source.wanted, opened.session.metadata)
     now.close()
     if changed := changes(opened.source.identity, now.identity):
         raise InputError(
             f"the input changed while it was read: {list_text(changed)}",
-            hint="the parts may have rows of either; let nobody write to the files, and begin anew with --overwrite",
+            hint="the parts may mix both versions; start over with --overwrite once nothing writes to the files",
         )
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is not the same, in words."""
+    """The entries that differ, in words."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     return [f"{key} {name_text(before.get(key, 'none'))} -> {name_text(now.get(key, 'none'))}" for key in keys]
 
 
 def _wanted_inputs(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[Wanted]:
-    """The inputs, with what the model or --shape says of a row's sizes."""
+    """The inputs, with a row's sizes from the model or --shape."""
     model = session.model
     if model.batch is None:
-        raise InputError("the model has no batch, so its inputs are no rows", hint="run it with trnrt run")
+        raise InputError("the model has no batch, so its inputs have no rows", hint="run it with trnrt run")
     if model.parameters:
         raise InputError(
-            f"input {quote(model.parameters[0])} says what an operator does (a shape, axes, a count), and is no row",
+            f"input {quote(model.parameters[0])} is an operator's setting (a shape, axes, a count), not data with rows",
             hint="export the model with it as a constant",
         )
-    strange = [info for info in model.inputs if info.dtype.endswith(")") or not info.shape]
-    if strange:
-        what = "one value for all rows" if not strange[0].shape and not strange[0].dtype.endswith(")") else "no tensor"
-        raise InputError(f"input {quote(strange[0].name)} ({strange[0].dtype}) is {what}", hint="run it with trnrt run")
+    for info in model.inputs:
+        is_tensor = not info.dtype.endswith(")")
+        if not is_tensor or not info.shape:
+            what = "one value for all rows" if is_tensor else "no tensor"
+            raise InputError(f"input {quote(info.name)} ({info.dtype}) is {what}", hint="run it with trnrt run")
     if ("" in shapes and len(model.inputs) > 1) or any(shapes.keys() - {"", *(info.name for info in model.inputs)}):
-        default_shapes(model, 1, shapes)  # which says what is wrong with the name
+        default_shapes(model, 1, shapes)  # raises: no input has the name
     return [Wanted(info, _row_sizes(model, info, shapes), as_numpy(info.dtype)) for info in model.inputs]
 
 
 def _row_sizes(model: ImportedModel, info: TensorInfo, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, ...]:
-    """A row's sizes, as the model or --shape says; None where neither does, and the input files may."""
-    said = {name: sizes for name, sizes in shapes.items() if name in ("", info.name)}
-    if said:
-        return default_shapes(replace(model, inputs=(info,)), 1, said)[info.name][1:]
+    """A row's sizes by the model or --shape; None for those that only the input files can give."""
+    given = {name: sizes for name, sizes in shapes.items() if name in ("", info.name)}
+    if given:
+        return default_shapes(replace(model, inputs=(info,)), 1, given)[info.name][1:]
     return tuple(dim if isinstance(dim, int) else None for dim in info.shape[1:])
 
 
 def _check_outside(files: Sequence[str], directory: Path, wanted: Sequence[Wanted]) -> None:
-    """OptionError where the parts would be written into a folder of the input, and be rows of it the next time."""
+    """OptionError if the parts would be in a folder of the input, and so be read as input the next time."""
     names = {one.name: one.info for one in wanted}
     for argument in files:
         folder = split_argument(argument, names)[1]
@@ -283,8 +278,8 @@ def _check_outside(files: Sequence[str], directory: Path, wanted: Sequence[Wante
             )
 
 
-def _batch(session: InferenceSession, asked: int | None, rows: int, width: int) -> int:
-    """Rows of every run: as asked, or the model's own, or the largest default bucket that is of use."""
+def _choose_batch(session: InferenceSession, asked: int | None, rows: int, width: int) -> int:
+    """Rows of every run: ``asked``, or the model's own, or the largest default bucket that the rows and bytes need."""
     fixed = session.model.batch
     if isinstance(fixed, int):
         if asked not in (None, fixed):
@@ -297,23 +292,32 @@ def _batch(session: InferenceSession, asked: int | None, rows: int, width: int) 
 
 
 def _rows_per_part(width: int | None, batch: int) -> int:
-    """Whole batches, as many as their outputs allow; one where a row's bytes are not known."""
+    """Whole batches, as many as their outputs' bytes allow; one batch if a row's ``width`` is not known."""
     rows = batch if width is None else min(ROWS_PER_PART, BYTES_PER_PART // max(width, 1))
     return max(1, rows // batch) * batch
 
 
 def _output_bytes(session: InferenceSession, source: Source, batch: int) -> int | None:
-    """Bytes of a row's outputs; None where a shape is not known before a run."""
+    """Bytes of a row's outputs; None if a shape is not known before a run."""
+    model = session.model
     sizes: dict[Any, int] = {}
     for one in source.wanted:
         sizes |= dict(zip(one.info.shape[1:], source.shapes[one.name], strict=True))
-    sizes.pop(None, None)  # open dimensions without a name are not one size
-    shapes: list[tuple[Any, ...]] = [tuple(sizes.get(d, d) for d in out.shape[1:]) for out in session.model.outputs]
-    if not all(isinstance(dim, int) for shape in shapes for dim in shape):
-        shapes = _bound_shapes(session, {one.name: (batch, *source.shapes[one.name]) for one in source.wanted})
-    if not shapes or not all(isinstance(dim, int) for shape in shapes for dim in shape):
+    sizes.pop(None, None)  # open dimensions without a name may differ
+    shapes: list[tuple[Any, ...]] = [tuple(sizes.get(dim, dim) for dim in out.shape[1:]) for out in model.outputs]
+    if not _are_known(shapes):
+        try:
+            bound = model.bind({name: (batch, *shape) for name, shape in source.shapes.items()}).model.graph.outputs
+        except TrnrtError:  # the session raises it, too, when it runs
+            return None
+        shapes = [tuple(value.shape or (None, None))[1:] for value in bound]
+    if not _are_known(shapes):
         return None
-    return sum(_row_bytes(session, output, shape) for output, shape in zip(session.model.outputs, shapes, strict=True))
+    return sum(_row_bytes(session, output, shape) for output, shape in zip(model.outputs, shapes, strict=True))
+
+
+def _are_known(shapes: Sequence[tuple[Any, ...]]) -> bool:
+    return all(isinstance(dim, int) for shape in shapes for dim in shape)
 
 
 def _row_bytes(session: InferenceSession, output: TensorInfo, shape: tuple[int, ...]) -> int:
@@ -323,7 +327,7 @@ def _row_bytes(session: InferenceSession, output: TensorInfo, shape: tuple[int, 
 
 
 def _dict_labels(session: InferenceSession, output: TensorInfo) -> list[str | int]:
-    """What a list of dicts has in each of them: the labels of the ZipMap that makes it."""
+    """The keys of each dict in a list of dicts: the labels of the ZipMap that makes it."""
     (node,) = (node for node in session.model.model.graph if output.name in (value.name for value in node.outputs))
     return [
         *node.attributes.get_strings("classlabels_strings", ()),
@@ -331,37 +335,16 @@ def _dict_labels(session: InferenceSession, output: TensorInfo) -> list[str | in
     ]
 
 
-def _bound_shapes(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[Any, ...]]:
-    """The shapes of a row's outputs as the operators give them; none where that can't be told."""
-    try:
-        outputs = session.model.bind(shapes).model.graph.outputs
-    except TrnrtError:  # which the session tells where it runs
-        return []
-    found = [output.shape for output in outputs]
-    return [] if None in found else [tuple(shape)[1:] for shape in found if shape is not None]
-
-
-def _bytes(wanted: Wanted, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * wanted.dtype.itemsize
-
-
-def _mixing(opened: Opened) -> str | None:
-    """Why the rows of a batch are not independent; None if they are."""
-    batch = opened.session.model.batch
-    return opened.session.mixing(opened.zeros(max(2, batch if isinstance(batch, int) else 2)), opened.step)
-
-
-def _refuse_mixing(session: InferenceSession, batch: int, reason: str) -> None:
-    if batch > 1:
-        fixed = isinstance(session.model.batch, int)
-        raise OptionError(
-            f"the rows of a batch are not independent: {reason}; an answer would depend on what else is in its batch",
-            hint="export the model with an open batch or a batch of 1" if fixed else "--batch 1 runs each row alone",
-        )
+def _mixing_error(session: InferenceSession, reason: str) -> OptionError:
+    fixed = isinstance(session.model.batch, int)
+    return OptionError(
+        f"the rows of a batch are not independent: {reason}; an answer would depend on the other rows of its batch",
+        hint="export the model with an open batch or a batch of 1" if fixed else "--batch 1 runs each row alone",
+    )
 
 
 def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
-    """All that the bytes of the parts depend on."""
+    """(name, value) of all that the parts' bytes depend on."""
     job, request, asked = opened.job, opened.job.request, opened.job.request.asked
     images = {name: value for name, value in vars(asked.images).items() if value is not None}
     found: dict[str, object] = {
@@ -381,7 +364,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "id": asked.id or "none",
         "columns": "; ".join(asked.columns) or "none",
         "image options": ", ".join(f"{name} {value}" for name, value in images.items()) or "none",
-        # All of it: the simulator and what reads the rows count as much as the planner.
+        # All of trnrt's code: the simulator and the readers count as much as the planner.
         "trnrt": code_version(),
         "pyarrow": writer_version(request.form) or "none",
     }

@@ -1,9 +1,9 @@
-"""All parts of a job on Ray Data: who makes a part is Ray's business, who believes it is the driver's.
+"""Make all parts of a job on Ray Data: Ray chooses the process for a part, the driver accepts the result.
 
-The parts that are missing are the rows of a data set, and the processes that make them hold a session each. What a
-process died with is made again, by Ray, in another one: a part has the same bytes whoever makes it. The driver alone
-puts parts in their places and writes down what is done, so that a job that was stopped goes on, on Ray or without, and
-processes that outlive a driver that was killed (1.7 seconds on one machine) change nothing.
+The missing parts are the rows of a data set; each process that makes them has a session. If a process dies, Ray makes
+its part again in another one, with the same bytes. The driver alone moves parts to their places and records them. So a
+stopped job continues, with Ray or without, and processes that outlive a killed driver (by 1.7 seconds on one machine)
+change nothing.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from trnrt.predict.output import Output
 from trnrt.predict.part import PartDone, bad_file, make_part, part_file
 
 ATTEMPTS = 4
-"""Processes that one part may be the end of, as it may be the part that kills them; Ray itself never gives up."""
+"""Processes that may die while they make one part: the part itself may kill them, and Ray never gives up."""
 SEEN_S = 10.0
-"""How long a file that was written on another machine may take to be seen here."""
+"""Seconds that a file from another machine may take to appear here."""
 THREAD_S = 2.0
-"""How long a thread of Ray Data may take to end."""
+"""Seconds that a thread of Ray Data may take to end."""
 _SHARED = "model, input and output must be at the same paths on all machines, on shared storage"
 _OF_FILES = (InputError, ModelFileError, OptionError)
-"""What another machine's files are wrong with, mostly."""
+"""On another machine these errors mostly mean that its files differ."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where parts are made: by so many processes, with so many CPUs set aside for each, and on which cluster.
+    """The processes that make parts: their number, the CPUs reserved for each, and the cluster.
 
     OptionError for an address that Ray Data does not work with.
     """
@@ -58,20 +58,20 @@ class Place:
 
     def __post_init__(self) -> None:
         if self.address is not None and self.address.startswith(CLIENT):
-            told = f"--address {self.address}: Ray Data works on machines of the cluster alone"
-            raise OptionError(told, hint="ray start --address HOST:PORT makes this one one of them; then say HOST:PORT")
+            message = f"--address {self.address}: Ray Data works on machines of the cluster alone"
+            raise OptionError(message, hint="join it: ray start --address HOST:PORT; then say --address HOST:PORT")
 
 
 def run_parts(opened: Opened, output: Output, place: Place, advance: Callable[[int], None]) -> None:
     """Make the missing parts, in any order; ``advance`` is called with the rows that are done.
 
-    Raises what ``make_part`` and ``Output.add`` raise, and BackendError for what Ray can't do. A signal ends it at
-    once; the parts that are written down are kept.
+    Raises what ``make_part`` and ``Output.add`` raise, and BackendError if Ray fails. A signal stops it at once;
+    recorded parts are kept.
     """
     device = opened.job.request.device
     cores = {NEURON_CORES: float(device.cores if device else 1)} if opened.session.backend == "neuron" else {}
-    # Closed before Ray is: after an error its threads are at work, and one that finds Ray gone ends this process at
-    # once, before anybody was told of the error.
+    # Close it before Ray: after an error its threads still run, and one that finds Ray gone ends this process at once,
+    # before the error is shown.
     with _cluster(place, cores), closing(_make_parts(opened.job, output, place, cores)) as rows:
         for row in rows:
             done = _read_answer(row, opened.job, output.workshop)
@@ -80,41 +80,40 @@ def run_parts(opened: Opened, output: Output, place: Place, advance: Callable[[i
 
 
 class Attempts:
-    """Counts, in a process that does nothing else, how often each part was begun."""
+    """Counts, in a process of its own, how often each part was begun."""
 
     def __init__(self) -> None:
         self._begun: Counter[int] = Counter()
 
     def begin(self, number: int) -> int:
-        """Once more; how often it is now."""
+        """Count one more, and return how often it is now."""
         self._begun[number] += 1
         return self._begun[number]
 
 
 class PartMaker:
-    """A process that makes parts. ``folder``: where the driver stands, from which the job's paths go."""
+    """A process that makes parts. ``folder``: the driver's working directory, which the job's paths are relative to."""
 
     def __init__(self, job: Job, folder: str, workshop: Path, attempts: Any) -> None:
         self._job, self._folder, self._workshop, self._attempts = job, folder, workshop, attempts
         self._opened: Opened | None = None
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
-        """One row with the number of a part -> one row that says what became of it."""
+        """One row with a part's number -> one row with the part's record or the error, as JSON."""
         number = int(rows["number"][0])
+        answer: dict[str, Any] = {"host": socket.gethostname()}
         try:
             if ray.get(self._attempts.begin.remote(number)) > ATTEMPTS:
                 raise BackendError(f"{ATTEMPTS} processes of Ray ended before they had made part {number}")
-            told = {"host": socket.gethostname(), **asdict(make_part(self._open(), number, self._workshop))}
-            return {"told": [json.dumps(told)]}
+            answer |= asdict(make_part(self._open(), number, self._workshop))
         except DeviceError:
-            os._exit(1)  # the device is free again when the process has ended; the part goes to another one
+            os._exit(1)  # this releases the device; Ray gives the part to another process
         except TrnrtError as error:
-            told = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
-            told["host"] = socket.gethostname()
-            return {"told": [json.dumps(told)]}
+            answer |= {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+        return {"answer": [json.dumps(answer)]}
 
     def _open(self) -> Opened:
-        """The job, opened when the first part comes: what is wrong with it travels as a row, not as a traceback."""
+        """Open the job when the first part comes, so that an error travels as a row, not as a traceback."""
         if self._opened is None:
             try:
                 os.chdir(self._folder)
@@ -128,14 +127,14 @@ class PartMaker:
 
 
 def _make_parts(job: Job, output: Output, place: Place, cores: dict[str, float]) -> Generator[Row, None, None]:
-    """What Ray's processes say of each part, as it comes."""
+    """The answers of Ray's processes, in the order in which they arrive."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     items = [{"number": number} for number in output.missing]
     parts = ray.data.from_items(items, override_num_blocks=len(items))
-    # One part at a time: one that waits at a busy process is one that an idle process does not make.
+    # One part at a time: a part queued at a busy process would not go to an idle one.
     pool = ray.data.ActorPoolStrategy(size=min(place.replicas, len(items)), max_tasks_in_flight_per_actor=1)
-    told = parts.map_batches(
+    answers = parts.map_batches(
         PartMaker,
         fn_constructor_args=(job, str(Path.cwd()), output.workshop, ray.remote(num_cpus=0)(Attempts).remote()),
         batch_size=1,
@@ -145,40 +144,39 @@ def _make_parts(job: Job, output: Output, place: Place, cores: dict[str, float])
     )
     before, whole = set(threading.enumerate()), False
     try:
-        yield from told.iter_rows()
+        yield from answers.iter_rows()
         whole = True
     except RayError as error:
         reason = " ".join(str(error).split())[-500:]
-        raise BackendError(f"Ray could not make a part: {reason}", hint="the same command again goes on") from None
+        raise BackendError(f"Ray could not make a part: {reason}", hint="the same command continues") from None
     finally:
         for thread in [] if whole else set(threading.enumerate()) - before:
             thread.join(THREAD_S)
 
 
 def _read_answer(row: Row, job: Job, workshop: Path) -> PartDone:
-    """The part that was made, whose files are here, or the error in its place."""
-    told = json.loads(row["told"])
-    host = told.pop("host")
-    if "error" not in told:
-        done = PartDone(**{**told, "reasons": tuple(told["reasons"])})
+    """The part, once its files are here; raises the error that came in its place."""
+    answer = json.loads(row["answer"])
+    host = answer.pop("host")
+    if "error" not in answer:
+        done = PartDone(**{**answer, "reasons": tuple(answer["reasons"])})
         _check_here(job, workshop, done, host)
         return done
-    kind, message, hint = getattr(errors, told["error"], BackendError), told["message"], told["hint"]
+    kind, message, hint = getattr(errors, answer["error"], BackendError), answer["message"], answer["hint"]
     if host != socket.gethostname():
         message = f"on {host}: {message}"
         hint = _SHARED if issubclass(kind, _OF_FILES) else hint
     try:
         error: TrnrtError = kind(message, hint=hint)
-    except TypeError:  # one that is made of more than its words
+    except TypeError:  # a kind with more arguments
         error = BackendError(message, hint=hint)
     raise error
 
 
 def _check_here(job: Job, workshop: Path, done: PartDone, host: str) -> None:
-    """BackendError unless the files of a part that was made on ``host`` are to be seen on this machine.
+    """BackendError unless the files of a part that ``host`` made appear on this machine.
 
-    A directory of the same name there, on a disk of its own, would swallow them. Storage that is shared may show them
-    a little later.
+    They don't if the directory is on a disk of that machine's own. Shared storage may show them a little later.
     """
     names = [part_file(job, done.number), *([bad_file(job, done.number)] if done.bad_sha256 else [])]
     files = [workshop / path.name for path in names]
@@ -192,7 +190,7 @@ def _check_here(job: Job, workshop: Path, done: PartDone, host: str) -> None:
 
 @contextmanager
 def _cluster(place: Place, cores: dict[str, float]) -> Iterator[None]:
-    """Ray, with the signals left to whoever has them: Ray takes one of them when it connects."""
+    """Ray, without its signal handler: it sets one when it connects."""
     entered: AbstractContextManager[Any] = (
         start_cluster({CPU: place.replica_cpus, **cores}, place.replicas)
         if place.address is None
@@ -200,11 +198,7 @@ def _cluster(place: Place, cores: dict[str, float]) -> Iterator[None]:
     )
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
     with entered:
-        _restore(handlers)
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
         yield
-
-
-def _restore(handlers: dict[int, Any]) -> None:
-    for number, handler in handlers.items():
-        if handler is not None:
-            signal.signal(number, handler)

@@ -1,11 +1,11 @@
-"""What ``--input`` names, as one sequence of rows for all inputs of a model.
+"""The files of ``--input`` as one sequence of rows for all inputs of a model.
 
-    DATA.parquet, or a folder of them    a column an input (trnrt.predict.parquet); several follow each other
+    DATA.parquet, or a folder of them    a column for each input (trnrt.predict.parquet); several follow each other
     FILE.npz                             the arrays that are named like inputs
     NAME=FILE.npy                        one array; NAME= may be left out for a model of one input
     NAME=FOLDER, NAME=FILE.png           pictures, in the order of their names; several files follow each other
 
-What comes from several places must have as many rows in each.
+Inputs from different files must have the same number of rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trnrt.predict.rows import Reader, Wanted
 from trnrt.predict.source import Asked, Source
 from trnrt.report.text import count_text, list_text, quote
 
-# Which function of pyarrow reads a table, and what it needs beside the path.
+# pyarrow's function for a table, and its arguments beside the path.
 _TABLES = {
     ".csv": "csv.read_csv",
     ".tsv": "csv.read_csv , parse_options=pyarrow.csv.ParseOptions(delimiter='\\t')",
@@ -36,16 +36,16 @@ _TABLES = {
 
 
 def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, str]) -> Source:
-    """Find out what the files hold; nothing but headers is read.
+    """Open the files; only headers are read.
 
     Raises:
         InputError: for files that can't be read, or don't fit the model.
-        OptionError: for settings that are for other files than those given.
+        OptionError: for settings that don't apply to these files.
     """
     places = _places(asked.files, wanted)
     kinds = {kind for kind, _, _ in places}
     if "parquet" in kinds and len(kinds) > 1:
-        raise InputError("Parquet files have all inputs in their columns, and can't be combined with other files")
+        raise InputError("Parquet files have all inputs in their columns: they can't be combined with other files")
     if asked.columns and "parquet" not in kinds:
         raise OptionError("--columns is for Parquet files, and no --input is one", hint="leave it out")
     if asked.images != ImageOptions() and kinds <= {"npy", "npz"}:
@@ -53,9 +53,9 @@ def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, s
     if asked.id is not None and not kinds & {"parquet", "npz"}:
         raise OptionError(
             "--id names a column of a Parquet file or an array of an .npz, and no --input is one",
-            hint="the ids of pictures are their paths, those of other rows their numbers, from 0",
+            hint="without it, the ids of pictures are their paths, those of other rows their numbers, from 0",
         )
-    readers = _readers(places, asked, wanted, metadata)
+    readers = _open_readers(places, asked, wanted, metadata)
     return _join_readers(readers, wanted, _id_readers(readers, places, asked.id))
 
 
@@ -64,15 +64,12 @@ def _places(files: Sequence[str], wanted: Sequence[Wanted]) -> list[tuple[str, s
     if not files:
         raise OptionError("no --input", hint="name the rows to predict: --input data.parquet, an .npz, or a folder")
     by_name = {one.name: one.info for one in wanted}
-    places = []
-    for argument in files:
-        name, path = split_argument(argument, by_name)
-        places.append((_kind(path), name, path))
-    return places
+    named = [split_argument(argument, by_name) for argument in files]
+    return [(_kind(path), name, path) for name, path in named]
 
 
 def _kind(path: Path) -> str:
-    """What an argument is: "parquet", "npy", "npz", "image", or "images" for a folder of them."""
+    """The kind of an argument: "parquet", "npy", "npz", "image", or "images" for a folder of them."""
     if path.is_dir():
         from trnrt.predict.parquet import parquet_files
 
@@ -82,10 +79,10 @@ def _kind(path: Path) -> str:
             if file.read(4) == b"PAR1":
                 return "parquet"
         if path.suffix.lower() == ".parquet":
-            raise InputError(f"{quote(str(path))} is no Parquet file, by its first bytes")
+            raise InputError(f"{quote(str(path))} is no Parquet file: it doesn't begin with PAR1")
         if (read := _TABLES.get(path.suffix.lower())) is not None:
             raise InputError(
-                f"{quote(str(path))} is no Parquet file, and tables are read from Parquet alone",
+                f"{quote(str(path))} is no Parquet file, the only format that tables are read from",
                 hint=_conversion(path, read),
             )
     elif has_magic(str(path)) and not path.exists():
@@ -95,7 +92,7 @@ def _kind(path: Path) -> str:
 
 
 def _conversion(path: Path, read: str) -> str:
-    """The command that makes a Parquet file of a table, with pyarrow's function ``read``."""
+    """The command that converts a table to Parquet with pyarrow's function ``read``."""
     function, _, options = read.partition(" ")
     names = f"{str(path)!r}{options}), {str(path.with_suffix('.parquet'))!r}"
     program = (
@@ -104,7 +101,7 @@ def _conversion(path: Path, read: str) -> str:
     return f"python3 -c {shlex.quote(program)}"
 
 
-def _readers(
+def _open_readers(
     places: Sequence[tuple[str, str | None, Path]],
     asked: Asked,
     wanted: Sequence[Wanted],
@@ -116,28 +113,28 @@ def _readers(
     if places[0][0] == "parquet":
         from trnrt.predict.parquet import open_parquet
 
-        named = [name for _, name, _ in places if name is not None]
-        if named:
-            raise InputError(
-                f"a Parquet file has all inputs in its columns, and {quote(named[0])}= was said",
-                hint=f"say --columns {named[0]}=COLUMN for the column of an input",
-            )
+        for _, name, path in places:
+            if name is not None:
+                raise InputError(
+                    f"{quote(str(path))} has all inputs in its columns, so it can't be for {quote(name)} alone",
+                    hint=f"say --columns {name}=COLUMN for the column of an input",
+                )
         return [open_parquet([path for _, _, path in places], asked, wanted, metadata)]
     pictures: dict[str, list[Path]] = {}
     readers: list[Reader] = []
     for kind, name, path in places:
         if kind in ("image", "images"):
-            pictures.setdefault(name or _only(wanted, path), []).append(path)
+            pictures.setdefault(name or _only_input(wanted, path), []).append(path)
         elif kind == "npz" and name is not None:
-            raise InputError(f"{quote(str(path))} names its arrays itself", hint=f"give it without {name}=")
+            raise InputError(f"{quote(str(path))} has names for its arrays", hint=f"leave out {name}=")
         else:
-            known = name or _only(wanted, path) if kind == "npy" else None
+            known = name or _only_input(wanted, path) if kind == "npy" else None
             readers.append(open_arrays(path, known, asked.id, wanted))
     by_name = {one.name: one for one in wanted}
     return readers + [open_pictures(paths, asked, by_name[name], metadata) for name, paths in pictures.items()]
 
 
-def _only(wanted: Sequence[Wanted], path: Path) -> str:
+def _only_input(wanted: Sequence[Wanted], path: Path) -> str:
     if len(wanted) == 1:
         return wanted[0].name
     raise InputError(
@@ -149,7 +146,7 @@ def _only(wanted: Sequence[Wanted], path: Path) -> str:
 def _id_readers(
     readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Path]], id_: str | None
 ) -> list[int]:
-    """Whose ids are the rows': of --id all that have it, and not the paths of pictures; else the first that has any."""
+    """The readers whose ids are the rows': with --id all that have it, but no paths of pictures; else the first one."""
     from trnrt.predict.arrays import names_in
     from trnrt.predict.pictures import PictureRows
 
@@ -159,10 +156,8 @@ def _id_readers(
     keyed = [at for at in having if not isinstance(readers[at], PictureRows)]
     if not keyed:
         archives = [path for kind, _, path in places if kind == "npz"]
-        told = "; ".join(
-            f"{quote(str(path))} has {list_text([quote(key) for key in names_in(path)])}" for path in archives
-        )
-        raise InputError(f"no array {quote(id_)} for --id; {told}")
+        names = [f"{quote(str(path))} has {list_text([quote(key) for key in names_in(path)])}" for path in archives]
+        raise InputError(f"no array {quote(id_)} for --id; {'; '.join(names)}")
     return keyed
 
 
@@ -176,6 +171,6 @@ def _join_readers(readers: Sequence[Reader], wanted: Sequence[Wanted], keyed: Se
         )
     counts = {reader.rows: next(iter(reader.shapes), "") for reader in readers}
     if len(counts) > 1:
-        told = ", ".join(f"{count_text(rows, 'row')} for {quote(name)}" for rows, name in counts.items())
-        raise InputError(f"the inputs have different numbers of rows: {told}")
+        found = ", ".join(f"{count_text(rows, 'row')} for {quote(name)}" for rows, name in counts.items())
+        raise InputError(f"the inputs have different numbers of rows: {found}")
     return Source(wanted, readers, next(iter(counts)), keyed)

@@ -1,17 +1,17 @@
-"""The directory of a batch prediction: who may write there, which job it is of, and which parts are done.
+"""The directory of a batch prediction: its lock, the job that it belongs to, and the parts that are done.
 
     _manifest.json       the job's identity; when all is done, also every part, with digests, and "state": "finished"
-    _progress.jsonl      while it is not: a line a part that was written, appended after the part is on the disk
+    _progress.jsonl      until then: a line for each part, appended after the part is on the disk
     part-00000.parquet   the parts
-    _quarantine/         bad rows, one file a part that has any
+    _quarantine/         bad rows, one file for each part that has any
     .lock                held by the process that writes
-    .parts-*             the workshop of a run: what its processes make there, the one with the lock puts in its place
+    .parts-*             the workshop of a run: its processes write parts there, the one with the lock moves them
 
-A workshop is its run's alone, and is gone when the run ends or the next one begins: a process of Ray that outlives its
-driver can put nothing among the parts of another job.
+Each run has a workshop of its own, deleted when the run ends or the next one begins. So a process of Ray that outlives
+its driver can't add to the parts of another job.
 
-Names that begin with "_" or "." are left alone by what reads a folder of Parquet files as one table. There is no
-time and no path in the files: two runs of one job leave the same bytes.
+Programs that read a folder of Parquet files as one table ignore names that begin with "_" or ".". The files hold no
+times and no paths: two runs of one job leave the same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -39,18 +39,18 @@ MANIFEST = "_manifest.json"
 PROGRESS = "_progress.jsonl"
 LOCK = ".lock"
 _HALF_WRITTEN = (".parts-", f".{MANIFEST}.", f".{PROGRESS}.")
-"""How the names begin of what a process that was killed leaves: its workshop, and a file not written to the end."""
+"""Prefixes of what a killed process leaves: its workshop, and incomplete files."""
 
 
 @dataclass(frozen=True)
 class MostBad:
-    """How many rows may be bad: ``count`` of them, or a ``share`` of all, rounded down: never more than it."""
+    """The limit of bad rows: a ``count``, or a ``share`` of all rows, rounded down."""
 
     count: int | None = None
     share: float = 0.1
 
     def limit(self, rows: int) -> int:
-        """The number of rows, of so many."""
+        """The limit as a number, of ``rows`` rows."""
         # Rounded first: 29 % of 100 rows are 28.999999999999996 in floats.
         return self.count if self.count is not None else math.floor(round(self.share * rows, 6))
 
@@ -59,7 +59,7 @@ class MostBad:
 
 
 def parse_most_bad(text: str) -> MostBad:
-    """``20`` rows, or a share of all: ``5%``, ``0.05``. OptionError for anything else."""
+    """Parse ``20`` rows, or a share of all: ``5%``, ``0.05``. OptionError for anything else."""
     plain = text.strip()
     try:
         if plain.isascii() and plain.isdigit():
@@ -68,9 +68,7 @@ def parse_most_bad(text: str) -> MostBad:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise OptionError(
-            f"--max-bad {text!r}", hint="it is a number of rows, 20, or a share of all of them: 5% or 0.05"
-        )
+        raise OptionError(f"--max-bad {text!r}", hint="say a number of rows, 20, or a share of all rows: 5% or 0.05")
     return MostBad(share=share)
 
 
@@ -78,9 +76,8 @@ def parse_most_bad(text: str) -> MostBad:
 class Output:
     """A directory that this process alone writes to, from ``open_output`` until ``close``.
 
-    ``workshop``: where ``make_part`` writes. ``done``: parts that are there and have the digests that were noted.
-    ``notes``: what was found, for the user.
-    ``finished``: all was done before. ``bad``: rows set aside so far.
+    ``workshop``: where ``make_part`` writes. ``done``: parts that match their recorded digests. ``notes``: for the
+    user. ``finished``: everything was done before. ``bad``: rows set aside so far.
     """
 
     job: Job
@@ -94,23 +91,28 @@ class Output:
 
     @property
     def directory(self) -> Path:
-        """Where it is."""
+        """Its path."""
         return Path(self.job.request.directory)
 
     @property
+    def parts(self) -> list[PartDone]:
+        """The parts that are done, in order."""
+        return [part for _, part in sorted(self.done.items())]
+
+    @property
     def missing(self) -> list[int]:
-        """The parts that are still to be made, in order."""
+        """The numbers of the parts still to be made, in order."""
         return [number for number in range(self.job.parts) if number not in self.done]
 
     def add(self, part: PartDone) -> None:
-        """Put a part that was made in its place, and note it.
+        """Move a part from the workshop to its place, and record it.
 
-        TooManyBadError where there are too many bad rows now; the part is kept.
+        TooManyBadError if there are now too many bad rows; the part is kept.
         """
         with _writing_errors(self.directory):
             self._place(part)
         with _writing_errors(self.directory / PROGRESS), (self.directory / PROGRESS).open("ab") as file:
-            file.write(f"{json.dumps(asdict(part))}\n".encode())
+            file.write(_progress_line(part).encode())
             file.flush()
             os.fsync(file.fileno())
         self.done[part.number] = part
@@ -118,7 +120,7 @@ class Output:
         self.check_bad()
 
     def _place(self, part: PartDone) -> None:
-        """The bad rows first: where the part is, they are."""
+        """Move the bad rows first: if the part is in its place, they are, too."""
         bad, path = bad_file(self.job, part.number), part_file(self.job, part.number)
         if part.bad_sha256 is None:
             bad.unlink(missing_ok=True)
@@ -130,55 +132,54 @@ class Output:
         sync_directory(path.parent)
 
     def check_bad(self) -> None:
-        """TooManyBadError where there are too many bad rows."""
+        """TooManyBadError if there are too many bad rows."""
         limit = self.most_bad.limit(self.job.rows)
         if self.bad > limit:
             rows = sum(part.rows for part in self.done.values())
-            reasons = [reason for _, part in sorted(self.done.items()) for reason in part.reasons]
+            reasons = [reason for part in self.parts for reason in part.reasons]
             raise TooManyBadError(
                 f"{self.bad:,} of {count_text(rows, 'row')} so far are bad, and --max-bad {self.most_bad} allows "
                 f"{limit:,}: {'; '.join(reasons[:3])}",
-                hint=f"all of them are in {self.directory / QUARANTINE}; with a higher --max-bad the same command goes "
-                "on where it stopped",
+                hint=f"all of them are in {self.directory / QUARANTINE}; the same command with a higher --max-bad "
+                "continues where it stopped",
             )
 
     def finish(self) -> None:
-        """Say in the manifest that all is done."""
+        """Record in the manifest that all is done."""
         if self.finished:
             return
         with _writing_errors(self.directory):
             _remove(self.workshop)
-        parts = [self.done[number] for number in range(self.job.parts)]
-        document = _manifest(self.job, "finished") | {
-            "predicted": sum(part.predicted for part in parts),
-            "bad": sum(part.bad for part in parts),
-            "parts": [asdict(part) for part in parts],
+        totals = {
+            "predicted": sum(part.predicted for part in self.parts),
+            "bad": self.bad,
+            "parts": [asdict(part) for part in self.parts],
         }
-        write_text(self.directory / MANIFEST, _text(document), durable=True)
+        _write_manifest(self.job, "finished", totals)
         with _writing_errors(self.directory / PROGRESS):
             (self.directory / PROGRESS).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let others write there."""
-        with self.lock, suppress(OSError):  # the next run tries again
+        """Release the directory."""
+        with self.lock, suppress(OSError):  # the next run deletes it
             _remove(self.workshop)
 
 
 def open_output(
     job: Job, most_bad: MostBad, *, overwrite: bool = False, checked: Callable[[int], None] | None = None
 ) -> Output:
-    """Take the job's directory, making it where it is not there, and find out which of its parts are done.
+    """Lock the job's directory, which is made if need be, and find out which of its parts are done.
 
-    A part is believed if its files have the digests that were noted when it was made; ``checked`` is called with the
-    rows of each part that was looked at. ``overwrite``: another job's parts are deleted.
+    A part is done if its files match the digests recorded when it was made; ``checked`` is called with the rows of each
+    part that was compared. ``overwrite``: delete another job's parts.
 
     Raises:
-        OptionError: for a directory of another job, or with other files, or that another process writes to.
+        OptionError: if the directory has another job's parts or other files, or another process writes to it.
     """
     directory = Path(job.request.directory)
     with _writing_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        _check_ours(directory)  # before there is a lock of ours in it
+        _check_ours(directory)  # before the lock is made in it
         lock = _lock_directory(directory)
     output = Output(job, most_bad, lock, directory / f".parts-{secrets.token_hex(8)}")
     try:
@@ -188,7 +189,7 @@ def open_output(
                 _clear(directory)
             found = _read_manifest(directory)
             if found is not None and found["state"] == "running" and not any(_recorded_parts(directory, found)):
-                # Nothing would be lost: a first try that ended before its first part binds nobody.
+                # Nothing is lost: a run that ended before its first part does not fix the job.
                 _clear(directory)
                 found = None
             if found is not None:
@@ -203,13 +204,10 @@ def open_output(
 
 
 def _take_over(output: Output, found: dict[str, Any] | None, checked: Callable[[int], None]) -> None:
-    """Believe the parts that are whole, and note them anew."""
+    """Find the whole parts among those recorded, and record them again."""
     job, directory = output.job, output.directory
-    noted = list(_recorded_parts(directory, found))
     broken = []
-    for part in noted:
-        if not 0 <= part.number < job.parts:
-            continue
+    for part in [part for part in _recorded_parts(directory, found) if part.number < job.parts]:
         if _is_whole(job, part):
             output.done[part.number] = part
         else:
@@ -217,25 +215,26 @@ def _take_over(output: Output, found: dict[str, Any] | None, checked: Callable[[
         checked(part.rows)
     output.bad = sum(part.bad for part in output.done.values())
     if broken:
-        output.notes.append(f"not as they were written, and made again: {list_text(broken)}")
+        output.notes.append(f"changed since they were written, and made again: {list_text(broken)}")
     if found is not None and found["state"] == "finished" and not output.missing:
         output.finished = True
         (directory / PROGRESS).unlink(missing_ok=True)
         return
-    if found is None:  # before anything else, so that the directory is known to be ours from the first file on
-        write_text(directory / MANIFEST, _text(_manifest(job, "running")), durable=True)
-    # Before the manifest, where that had the parts: at no moment has neither of them.
-    lines = "".join(f"{json.dumps(asdict(part))}\n" for _, part in sorted(output.done.items()))
-    write_text(directory / PROGRESS, lines, durable=True)
-    write_text(directory / MANIFEST, _text(_manifest(job, "running")), durable=True)
+    if found is None:  # first of all, so that the directory is ours from its first file on
+        _write_manifest(job, "running")
+    # Before the manifest, which may have had the parts: at every moment one of the two has them.
+    write_text(directory / PROGRESS, "".join(map(_progress_line, output.parts)), durable=True)
+    _write_manifest(job, "running")
 
 
-def _manifest(job: Job, state: str) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "state": state, "job": dict(job.identity), "rows": job.rows}
+def _progress_line(part: PartDone) -> str:
+    return f"{json.dumps(asdict(part))}\n"
 
 
-def _text(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1) + "\n"
+def _write_manifest(job: Job, state: str, totals: Mapping[str, Any] | None = None) -> None:
+    document = {"schema_version": SCHEMA_VERSION, "state": state, "job": dict(job.identity), "rows": job.rows}
+    text = json.dumps(document | dict(totals or {}), indent=1)
+    write_text(Path(job.request.directory) / MANIFEST, f"{text}\n", durable=True)
 
 
 def _read_manifest(directory: Path) -> dict[str, Any] | None:
@@ -244,26 +243,25 @@ def _read_manifest(directory: Path) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(path.read_bytes())
-        if found["schema_version"] != SCHEMA_VERSION or not isinstance(found["job"], dict):
-            raise ValueError
-        if found["state"] not in ("running", "finished"):
+        is_known = found["schema_version"] == SCHEMA_VERSION and found["state"] in ("running", "finished")
+        if not is_known or not isinstance(found["job"], dict):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise OptionError(
-            f"{quote(str(path))} is no manifest that this trnrt can read",
-            hint="name another directory, or say --overwrite to begin anew",
+            f"{quote(str(path))} is no manifest that this version of trnrt can read",
+            hint="name another directory, or start over with --overwrite",
         ) from None
     return dict(found)
 
 
 def _recorded_parts(directory: Path, found: dict[str, Any] | None) -> Iterable[PartDone]:
-    """The parts that the manifest of a finished job, or the progress of another, speaks of."""
+    """The parts in the manifest of a finished job, or in the progress of an unfinished one."""
     lines: Iterable[Any] = []
     if found is not None and found["state"] == "finished":
         parts = found.get("parts")
         lines = parts if isinstance(parts, list) else []
     elif found is not None and (directory / PROGRESS).exists():
-        # The last line may be half: its part is made again.
+        # The last line may be incomplete: its part is made again.
         lines = map(_parse_line, (directory / PROGRESS).read_bytes().splitlines())
     for line in lines:
         if _is_part(line):
@@ -271,12 +269,12 @@ def _recorded_parts(directory: Path, found: dict[str, Any] | None) -> Iterable[P
 
 
 def _is_part(line: object) -> TypeGuard[dict[str, Any]]:
-    """Whether this is a part as ``asdict`` writes it; what somebody changed is a part that nobody noted."""
+    """Whether this is a part as ``asdict`` writes it, and not something that was edited."""
     if not isinstance(line, dict) or line.keys() != {item.name for item in fields(PartDone)}:
         return False
     counts = (line[name] for name in ("number", "rows", "predicted", "bad", "size"))
     return (
-        all(type(count) is int and count >= 0 for count in counts)  # True is no number
+        all(type(count) is int and count >= 0 for count in counts)  # bool is an int, too
         and isinstance(line["sha256"], str)
         and isinstance(line["bad_sha256"], str | None)
         and isinstance(line["reasons"], list)
@@ -292,7 +290,7 @@ def _parse_line(line: bytes) -> Any:
 
 
 def _is_whole(job: Job, part: PartDone) -> bool:
-    """Whether a part's files are what was noted."""
+    """Whether a part's files match their record."""
     try:
         path = part_file(job, part.number)
         if path.stat().st_size != part.size or digest_of(path) != part.sha256:
@@ -305,8 +303,8 @@ def _is_whole(job: Job, part: PartDone) -> bool:
 def _check_same(job: Job, found: dict[str, Any], directory: Path) -> None:
     if changed := changes({str(key): str(value) for key, value in found["job"].items()}, dict(job.identity)):
         raise OptionError(
-            f"{quote(str(directory))} holds another prediction; what is not the same: {'; '.join(changed)}",
-            hint="name another directory, or say --overwrite to delete what is there and begin anew",
+            f"{quote(str(directory))} holds another prediction; the differences: {'; '.join(changed)}",
+            hint="name another directory, or delete the other prediction with --overwrite",
         )
 
 
@@ -324,25 +322,25 @@ def _lock_directory(directory: Path) -> IO[bytes]:
 
 
 def _check_ours(directory: Path) -> None:
-    """OptionError for a directory that has no manifest, and files that are none of ours."""
+    """OptionError if the directory has no manifest, but has files of something else."""
     names = [path.name for path in directory.iterdir()]
     others = [name for name in names if name != LOCK and not name.startswith(_HALF_WRITTEN)]
     if others and MANIFEST not in names:
         raise OptionError(
-            f"{quote(str(directory))} has files that are none of a batch prediction: "
+            f"{quote(str(directory))} has files that are not from a batch prediction: "
             f"{list_text(sorted(map(quote, others)))}",
             hint="name a new or an empty directory",
         )
 
 
 def _sweep(directory: Path) -> None:
-    """Delete what a process that was killed had made and not put in its place."""
+    """Delete what a killed process left."""
     for path in [path for path in directory.iterdir() if path.name.startswith(_HALF_WRITTEN)]:
         _remove(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _remove(workshop: Path) -> None:
-    """Delete a workshop, if it is there; renamed first, so that a process that still writes finds none."""
+    """Delete a workshop if it exists. Rename it first, so that a process that still writes doesn't find it."""
     gone = workshop.with_name(f".parts-{secrets.token_hex(8)}")
     try:
         workshop.rename(gone)
@@ -352,7 +350,7 @@ def _remove(workshop: Path) -> None:
 
 
 def _clear(directory: Path) -> None:
-    """Delete a batch prediction, and nothing else; the manifest last, without which its parts are nobody's."""
+    """Delete a batch prediction, and nothing else. The manifest goes last: parts without one belong to no job."""
     if not (directory / MANIFEST).exists():
         return
     (directory / PROGRESS).unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""One part of a job: its rows are read, the bad ones set aside, the others run in batches, and its file is written.
+"""One part of a job: read its rows, set bad ones aside, run the others in batches, and write its file.
 
-Its files are written into a folder of this run alone, ``Output.workshop``; ``Output.add`` puts them in their places.
+The files go to a folder of this run alone, ``Output.workshop``; ``Output.add`` moves them to their places.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from trnrt.report.text import name_text, quote
 from trnrt.report.top import rank_classes
 
 QUARANTINE = "_quarantine"
-"""The folder of the bad rows, one file a part that has any. Readers of Parquet folders leave "_" and "." alone."""
+"""The folder of bad rows, a file for each part that has any. Readers of Parquet folders ignore "_" and "."."""
 _REASONS_KEPT = 3
 _LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
 class PartDone:
-    """A part that was written: its rows, those predicted and those set aside, and its files' digests (SHA-256).
+    """A finished part: its rows, those predicted and those set aside, and its files' digests (SHA-256).
 
-    ``size``: bytes of the part's file. ``bad_sha256``: of the file of bad rows; None where there are none.
-    ``reasons``: of the first bad rows, for messages.
+    ``size``: bytes of the part's file. ``bad_sha256``: of the file of bad rows; None if there are none. ``reasons``: of
+    the first bad rows, for messages.
     """
 
     number: int
@@ -51,7 +51,7 @@ class PartDone:
 
 @dataclass
 class _Collected:
-    """What a part has so far."""
+    """The results of a part so far."""
 
     ids: list[Array] = field(default_factory=list)
     outputs: list[dict[str, Array]] = field(default_factory=list)
@@ -60,30 +60,30 @@ class _Collected:
 
 
 def part_file(job: Job, number: int) -> Path:
-    """Where a part stands."""
+    """The path of a part."""
     return Path(job.request.directory) / f"{_stem(job, number)}.{job.request.form}"
 
 
 def bad_file(job: Job, number: int) -> Path:
-    """Where the bad rows of a part stand."""
+    """The path of a part's bad rows."""
     return Path(job.request.directory) / QUARANTINE / f"{_stem(job, number)}.jsonl"
 
 
 def _stem(job: Job, number: int) -> str:
-    """The names in alphabetical order are the parts in order."""
+    """The file name without its ending. In alphabetical order the names are the parts in order."""
     return f"part-{number:0{max(5, len(str(job.parts - 1)))}d}"
 
 
 def make_part(opened: Opened, number: int, folder: Path, after_batch: Callable[[int], None] | None = None) -> PartDone:
     """Make part ``number``, and write its files into ``folder``; they are on the disk when this returns.
 
-    ``after_batch`` is called with the rows that are done, bad ones counted, after each batch; what it raises ends the
-    part, of which nothing is left then. Another call makes the same bytes.
+    ``after_batch`` is called after each batch with the rows done, bad ones included. An exception from it discards the
+    part. Another call makes the same bytes.
 
     Raises:
-        InputError: for an input file that breaks in the middle.
-        OptionError: for files that can't be written, on a full disk, say.
-        TrnrtError: what the session raises that is not one row's fault.
+        InputError: if an input file breaks in the middle.
+        OptionError: if a file can't be written, for example on a full disk.
+        TrnrtError: for errors of the session that no single row causes.
     """
     job, collected = opened.job, _Collected()
     with closing(_read_ahead(opened, *job.span(number))) as blocks:
@@ -94,10 +94,11 @@ def make_part(opened: Opened, number: int, folder: Path, after_batch: Callable[[
     bad_sha256 = _write_bad(folder / bad_file(job, number).name, bad)
     path = folder / part_file(job, number).name
     write_part(path, job.request.form, _columns(opened, collected))
-    rows_made = sum(map(len, collected.ids))
+    predicted = sum(map(len, collected.ids))
     start, stop = job.span(number)
-    told = tuple(f"row {row.row}: {row.reason}" for row in bad[:_REASONS_KEPT])
-    return PartDone(number, stop - start, rows_made, len(bad), path.stat().st_size, digest_of(path), bad_sha256, told)
+    reasons = tuple(f"row {row.row}: {row.reason}" for row in bad[:_REASONS_KEPT])
+    size = path.stat().st_size
+    return PartDone(number, stop - start, predicted, len(bad), size, digest_of(path), bad_sha256, reasons)
 
 
 def digest_of(path: Path) -> str:
@@ -107,9 +108,8 @@ def digest_of(path: Path) -> str:
 
 
 def _read_ahead(opened: Opened, start: int, stop: int) -> Generator[Rows]:
-    """The rows in blocks; while one is run, the next is read."""
-    starts = range(start, stop, opened.block)
-    spans = [(first, min(first + opened.block, stop)) for first in starts]
+    """The rows in blocks; while one runs, the next is read."""
+    spans = [(first, min(first + opened.block, stop)) for first in range(start, stop, opened.block)]
     if not spans:
         return
     with ThreadPoolExecutor(1) as pool:
@@ -132,7 +132,8 @@ def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: C
         kept = np.array([row for row in range(stop - start) if row not in failed], np.int64)
         if outputs is not None:
             collected.outputs.append(outputs)
-            collected.top.append(_top(opened, outputs))  # here: of all rows of a part it takes some times their memory
+            # For each batch: ranking all rows of a part would take several times their memory.
+            collected.top.append(_rank_rows(opened, outputs))
         collected.ids.append(rows.ids[start:stop][kept] if failed else rows.ids[start:stop])
         for row, reason in failed.items():
             at = start + row
@@ -143,9 +144,9 @@ def _run_block(opened: Opened, rows: Rows, collected: _Collected, after_batch: C
 def _isolate_failures(
     opened: Opened, feeds: Mapping[str, Array], rows: int
 ) -> tuple[dict[str, Array] | None, dict[int, str]]:
-    """The outputs of the rows that run, in order, and why the others do not: in halves, to the one that is at fault.
+    """The outputs of the rows that run, in order, and why each of the others fails, found by halving.
 
-    Where none runs it may be nobody's fault: then rows of zeros tell whether the session works at all.
+    If no row runs, the rows may not be at fault: running zeros shows whether the session works at all.
     """
     try:
         return opened.run(feeds, rows), {}
@@ -155,7 +156,8 @@ def _isolate_failures(
         whole, failed = _run_halves(opened, feeds, rows, error)
         if not whole:
             opened.run(opened.zeros(rows), rows)
-        return _concatenate(whole) if whole else None, failed
+            return None, failed
+        return _concatenate(whole), failed
 
 
 def _run_halves(
@@ -183,11 +185,11 @@ def _concatenate(pieces: list[dict[str, Array]]) -> dict[str, Array]:
 
 
 def _columns(opened: Opened, collected: _Collected) -> dict[str, Array]:
-    """The part's columns: ids, outputs, and the best classes."""
-    if not collected.outputs:  # of no rows, but with the columns and types that all parts have
+    """The part's columns: ids, outputs, best classes."""
+    if not collected.outputs:  # no rows, but the columns and types of all parts
         made = opened.run(opened.zeros(1), 1)
         collected.outputs, collected.top = (
-            [{name: array[:0] for name, array in found.items()}] for found in (made, _top(opened, made))
+            [{name: array[:0] for name, array in found.items()}] for found in (made, _rank_rows(opened, made))
         )
     outputs, extra = _concatenate(collected.outputs), _concatenate(collected.top)
     ids = np.concatenate([np.empty(0, opened.source.id_dtype), *collected.ids])
@@ -201,8 +203,8 @@ def _columns(opened: Opened, collected: _Collected) -> dict[str, Array]:
     return {"id": ids, **{named[name]: array for name, array in outputs.items()}, **extra}
 
 
-def _top(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The best classes of each row, their numbers, and their labels where the model has them."""
+def _rank_rows(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The best classes of each row, their values, and their labels if the model has them."""
     request, name = opened.job.request, opened.classifier
     if name is None or request.top is None:
         return {}
@@ -215,7 +217,7 @@ def _top(opened: Opened, outputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _write_bad(path: Path, bad: list[Bad]) -> str | None:
-    """Write the bad rows as JSON lines, or none where there are none; the file's digest."""
+    """Write the bad rows, if any, as JSON lines, and return the file's digest."""
     if not bad:
         return None
     lines = [

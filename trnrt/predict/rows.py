@@ -1,8 +1,8 @@
-"""Rows as a source gives them, the bad ones apart, and values made to fit a model's input.
+"""Rows as a source gives them, bad rows apart, and values converted to a model input's dtype.
 
-What fits: any number that the input's dtype can hold. Floats are rounded to a narrower float, and one that
-would become infinite does not fit; NaN and infinity are values of floats. For whole numbers a float without
-a fraction fits, for bool 0 and 1. A text that spells a number is one.
+Any number fits that the dtype can hold. Floats are rounded to a narrower float, unless they would become infinite; NaN
+and infinity fit any float. A float without a fraction fits an integer, 0 and 1 fit bool. A text that spells a number
+counts as that number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """One input of the model: ``shape`` is that of a row, without the batch; None where the model and --shape leave it.
+    """One input of the model. ``shape``: of a row, without the batch; None for sizes that model and --shape leave open.
 
-    ``dtype`` is numpy's, object for strings.
+    ``dtype`` is numpy's; object for strings.
     """
 
     info: TensorInfo
@@ -43,15 +43,15 @@ class Wanted:
         return self.info.name
 
     def describe(self) -> str:
-        """As messages name it."""
+        """The input's name, dtype and shape, for messages."""
         return f"input {quote(self.name)} ({self.info.dtype}, a row is {shape_text(self.shape)})"
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A row that is set aside: its number in the input, its id, the input that it does not fit, and why.
+    """A row that is set aside: its number, its id, the input that it does not fit, and why.
 
-    ``input`` is None where the model itself fails for the row."""
+    ``input`` is None if the model itself fails for the row."""
 
     row: int
     id: int | str | None
@@ -61,10 +61,10 @@ class Bad:
 
 @dataclass
 class Columns:
-    """What one reader found in some consecutive rows.
+    """Consecutive rows from one reader.
 
     ``values``: by input, (rows, *shape of a row) in the input's dtype, zeros in bad rows. ``bad``: row within these ->
-    (input, reason), the first that was found. ``ids``: one a row (integers, or an object array of texts), None where
+    (input, reason), the first one found. ``ids``: one for each row (integers, or an object array of texts), None if
     the reader has none.
     """
 
@@ -74,50 +74,40 @@ class Columns:
     ids: Array | None = None
 
     def put(self, name: str, values: Array, bad: Mapping[int, str]) -> None:
-        """An input's values, and why some rows have none."""
+        """Add an input's values, and why some rows have none."""
         self.values[name] = values
         for row, reason in bad.items():
             self.bad.setdefault(row, (name, reason))
 
 
-class Reader(Protocol):
-    """A file, or several, as rows. ``shapes``: of a row, by input. ``identity`` changes where the content may have.
+@dataclass(kw_only=True)
+class Reader:
+    """One or more files as rows, in consecutive order.
 
-    ``notes``: what a user should know about how the files are understood. ``id_dtype``: of its ids, integers or object
-    for texts; None where it has none.
+    ``shapes``: of a row, by input. ``identity`` changes when the content may have. ``notes``: how the files are
+    understood, for the user. ``id_dtype``: of the ids, integers or object for texts; None without ids.
     """
 
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
-
-    @property
-    def identity(self) -> str: ...
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-    @property
-    def id_dtype(self) -> np.dtype[Any] | None: ...
+    rows: int
+    shapes: Mapping[str, tuple[int, ...]]
+    identity: str
+    notes: Sequence[str]
+    id_dtype: np.dtype[Any] | None
 
     def read(self, start: int, stop: int) -> Columns:
-        """The rows from ``start`` to ``stop``; quickest where the last ones ended. InputError for a broken file."""
-        ...
+        """The rows from ``start`` to ``stop``; fastest where the last ones ended. InputError for a broken file."""
+        raise NotImplementedError
 
     def check(self) -> None:
-        """Read what has to be read whole to know whether it is broken, before anything is run. InputError if so."""
-        ...
+        """InputError for a file that can be seen to be broken only by reading all of it."""
 
     def close(self) -> None:
-        """Close what is open."""
-        ...
+        """Close the files."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive rows of the input: ``feeds`` and ``ids`` of those that can be run, and those that can't."""
+    """Consecutive rows of the input: ``numbers``, ``ids`` and ``feeds`` of those that can be run, and ``bad`` ones."""
 
     rows: int
     numbers: Array
@@ -127,15 +117,16 @@ class Rows:
 
 
 def check_kind(kind: str, wanted: Wanted, place: str) -> None:
-    """InputError where no value of a dtype of this kind (numpy's letter) could fit the input."""
-    text = kind in "USO"
-    if kind == "c" or (wanted.info.dtype == "str" and not text):
+    """InputError if no value of a dtype of this kind (numpy's letter) can fit the input."""
+    takes_text = wanted.info.dtype == "str"
+    if kind == "c" or (takes_text and kind not in "USO"):
         found = "complex numbers" if kind == "c" else "numbers"
-        raise InputError(f"{place} holds {found}, and {wanted.describe()} takes {_accepted_text(wanted)}")
+        takes = "texts" if takes_text else "real numbers"
+        raise InputError(f"{place} holds {found}, and {wanted.describe()} takes {takes}")
 
 
 def fit(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
-    """Values (rows, ...) in the input's dtype, zeros where they don't fit; and for each such row, why."""
+    """Values (rows, ...) in the input's dtype, zeros where they don't fit; and the reason for each such row."""
     if wanted.info.dtype == "str":
         texts = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
         return texts.astype(object), {}
@@ -153,10 +144,10 @@ def fit(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
 
 
 def _lost_mask(values: Array, made: Array, wanted: Wanted) -> NDArray[np.bool_]:
-    """Where a value did not survive: (rows, ...)."""
+    """True where a value does not fit: (rows, ...)."""
     kind = _kind(wanted)
     if kind == "f":
-        # isfinite on the way back: numpy has no such function for every dtype of ml_dtypes.
+        # As float64: numpy has no isfinite for some dtypes of ml_dtypes.
         lost: NDArray[np.bool_] = np.isfinite(values.astype(np.float64)) & ~np.isfinite(made.astype(np.float64))
         return lost
     if kind == "b":
@@ -165,17 +156,17 @@ def _lost_mask(values: Array, made: Array, wanted: Wanted) -> NDArray[np.bool_]:
         return np.zeros(values.shape, bool)
     limits = np.iinfo(wanted.dtype)
     if values.dtype.kind in "iu":
-        # Compared as Python's integers would be: no common dtype of int64 and uint64 holds both.
+        # Limits that the values' own dtype holds: int64 and uint64 have no common dtype to compare in.
         own = np.iinfo(values.dtype)
         low, high = max(limits.min, own.min), min(limits.max, own.max)
         return np.asarray((values < low) | (values > high))
-    # The first float above the largest value: the largest itself may be no float (2**63 - 1).
+    # Below the limit plus 1, as a float may not hold the limit itself (2**63 - 1).
     inside = (values >= float(limits.min)) & (values < float(limits.max) + 1)
     return np.asarray(~inside | (np.trunc(values) != values))
 
 
 def _parse_texts(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
-    """Texts that spell numbers, as numbers."""
+    """Convert texts that spell numbers."""
     made = np.zeros(values.shape, wanted.dtype)
     bad: dict[int, str] = {}
     rows = values.reshape(len(values), -1)
@@ -186,7 +177,7 @@ def _parse_texts(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
         except ValueError as error:
             bad[row] = str(error)
             continue
-        # Whole numbers are in range, and no float may come between: not every int64 is one.
+        # Integers are in range already. They must not pass through floats, which don't hold every int64.
         exact = np.array([numbers], np.float64 if _kind(wanted) == "f" else wanted.dtype)
         fitted, reasons = fit(exact, wanted)
         flat[row] = fitted
@@ -196,7 +187,7 @@ def _parse_texts(values: Array, wanted: Wanted) -> tuple[Array, dict[int, str]]:
 
 
 def _number(text: object, wanted: Wanted) -> int | float:
-    """The number that a text spells: for whole numbers one that the dtype holds; ValueError, with the reason."""
+    """The number that a text spells, in the range of an integer dtype. ValueError with the reason if there is none."""
     spelled = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
     plain = spelled.strip()
     try:
@@ -207,8 +198,8 @@ def _number(text: object, wanted: Wanted) -> int | float:
         raise ValueError(f"{quote(spelled)} is no number") from None
     if _kind(wanted) != "f":
         low, high = (0, 1) if _kind(wanted) == "b" else (np.iinfo(wanted.dtype).min, np.iinfo(wanted.dtype).max)
-        # Bounded before it becomes an integer: that of 1e999999999 has a billion digits.
-        with suppress(InvalidOperation):  # an exponent that even a Decimal does not hold, as in 1e-9999999999999999999
+        # Check the range before the conversion to an integer: 1e999999999 has a billion digits.
+        with suppress(InvalidOperation):  # an exponent too large even for a Decimal, as in 1e-9999999999999999999
             if low <= number <= high + 1 and (whole := int(exact := Decimal(plain))) == exact and low <= whole <= high:
                 return whole
     elif math.isfinite(number) or not any(map(str.isdigit, plain)):
@@ -229,9 +220,5 @@ def _reasons(values: Array, lost: NDArray[np.bool_], wanted: Wanted) -> dict[int
 
 
 def _kind(wanted: Wanted) -> str:
-    """What the input takes, as "f", "b" or "i"; ml_dtypes' floats have a kind of their own in numpy."""
-    return wanted.dtype.kind if wanted.dtype.kind in "bf" else "i" if wanted.dtype.kind in "iu" else "f"
-
-
-def _accepted_text(wanted: Wanted) -> str:
-    return "texts" if wanted.info.dtype == "str" else "real numbers"
+    """The input's kind of number: "b", "i", or "f", which numpy does not say of ml_dtypes' floats."""
+    return {"b": "b", "i": "i", "u": "i"}.get(wanted.dtype.kind, "f")

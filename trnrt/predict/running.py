@@ -1,4 +1,4 @@
-"""All parts of a job, one after the other in this process, until they are done or somebody stops it."""
+"""Make all parts of a job, one after the other in this process, until they are done or a signal stops it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trnrt.predict.part import make_part
 
 
 class StoppedError(KeyboardInterrupt):
-    """Somebody asked for an end; ``signal`` is how. No Exception, which what runs a model may catch."""
+    """``signal`` stopped the job. Not an Exception, which code that runs a model may catch."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -25,22 +25,22 @@ class StoppedError(KeyboardInterrupt):
 
 @dataclass
 class Stopping:
-    """Whether somebody asked for an end, with Ctrl-C or SIGTERM: it comes between two batches.
+    """The state of Ctrl-C and SIGTERM: they stop the job between two batches.
 
-    Before the first batch is done, which may take a compilation, and the second time one asks, it comes at once.
+    They stop it at once before the first batch is done, which may take a compilation, and the second time.
     """
 
     asked: list[int] = field(default_factory=list)
     running: bool = False
 
     def check(self) -> None:
-        """Call this between two batches; StoppedError if it shall end."""
+        """StoppedError after a signal; call this between two batches."""
         self.running = True
         if self.asked:
             raise StoppedError(self.asked[0])
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the signals."""
+        """Handle a signal."""
         self.asked.append(number)
         if not self.running or len(self.asked) > 1:
             raise StoppedError(number)
@@ -48,9 +48,9 @@ class Stopping:
 
 @contextmanager
 def handle_signals() -> Iterator[Stopping]:
-    """Handle SIGINT and SIGTERM while this is entered."""
+    """Handle SIGINT and SIGTERM in this context."""
     state = Stopping()
-    if current_thread() is not main_thread():  # which alone may have handlers
+    if current_thread() is not main_thread():  # only the main thread may have handlers
         yield state
         return
     before: dict[int, Any] = {number: signal.signal(number, state.handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -64,7 +64,7 @@ def handle_signals() -> Iterator[Stopping]:
 def run_parts(opened: Opened, output: Output, stop: Stopping, advance: Callable[[int], None]) -> None:
     """Make the missing parts, in order; ``advance`` is called with the rows that are done.
 
-    Raises what ``make_part`` and ``Output.add`` raise, and StoppedError; the parts made before are kept.
+    Raises what ``make_part`` and ``Output.add`` raise, and StoppedError; finished parts are kept.
     """
 
     def after_batch(rows: int) -> None:

@@ -1,8 +1,9 @@
-"""The rows of a prediction's input: what the user says about them, and what several readers have of each."""
+"""The rows of a prediction's input: the user's settings, and several readers side by side."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +19,12 @@ from trnrt.predict.rows import Array, Bad, Reader, Rows, Wanted
 from trnrt.report.text import count_text, name_text
 
 _ENDS = 1 << 20
-"""Bytes at a file's beginning and at its end that its identity covers, beside its size and time."""
+"""Bytes at a file's beginning and end that its identity covers, beside its size and time."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user says about the input; ``columns`` are ``[INPUT=]COLUMN[,COLUMN...]``, ``id`` a column or array."""
+    """The user's settings for the input. ``columns``: ``[INPUT=]COLUMN[,COLUMN...]``; ``id``: a column or array."""
 
     files: tuple[str, ...]
     id: str | None = None
@@ -33,10 +34,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Source:
-    """The rows of the input: what several readers have of each, side by side.
+    """The rows of the input: each reader has some of the inputs.
 
-    ``keyed``: the readers whose ids are the rows', by their places; several must agree, and without any the rows'
-    numbers are their ids.
+    ``keyed``: positions of the readers with ids, which must agree; without any, a row's number is its id.
     """
 
     wanted: Sequence[Wanted]
@@ -46,12 +46,12 @@ class Source:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What must not change between two runs of one job."""
+        """(name, value) of all that must not change between two runs of one job."""
         return {f"input {', '.join(sorted(reader.shapes))}": reader.identity for reader in self.readers}
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know about how the files are understood."""
+        """How the files are understood, for the user."""
         return [note for reader in self.readers for note in reader.notes]
 
     @property
@@ -60,12 +60,17 @@ class Source:
         return {name: shape for reader in self.readers for name, shape in reader.shapes.items()}
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in memory."""
+        return sum(math.prod(self.shapes[one.name]) * one.dtype.itemsize for one in self.wanted)
+
+    @property
     def id_dtype(self) -> np.dtype[Any]:
-        """Of the ids: integers, or object for texts."""
+        """The ids' dtype: integers, or object for texts."""
         return next((own for at in self.keyed if (own := self.readers[at].id_dtype) is not None), np.dtype(np.int64))
 
     def read(self, start: int, stop: int) -> Rows:
-        """The rows from ``start`` to ``stop``. InputError for a broken file, and where two files' ids differ."""
+        """The rows from ``start`` to ``stop``. InputError for a broken file, and if two files' ids differ."""
         found = [reader.read(start, stop) for reader in self.readers]
         count = stop - start
         given = [own for at in self.keyed if (own := found[at].ids) is not None]
@@ -84,7 +89,7 @@ class Source:
         return Rows(count, np.arange(start, stop)[good], ids[good].astype(self.id_dtype), values, tuple(bad))
 
     def check(self) -> None:
-        """InputError for a file that says itself, once all of it is read, that it is broken."""
+        """InputError for a file that can be seen to be broken only by reading all of it."""
         for reader in self.readers:
             reader.check()
 
@@ -95,10 +100,10 @@ class Source:
 
 
 def file_identity(paths: Iterable[Path], names: Iterable[str]) -> str:
-    """Files in a few words that change when they do: how many, bytes, and a digest.
+    """A text that changes when the files do: their number, bytes, and a digest.
 
-    The digest is of each one's name, size, time of change, and of a MiB at either end: reading all of a file that is
-    larger than memory only to know it again would take as long as reading it.
+    The digest covers each file's name, size, modification time, and a MiB at either end: reading all of a large file
+    would take as long as the prediction's own reading.
     """
     digest, size, count = hashlib.sha256(), 0, 0
     for path, name in zip(paths, names, strict=True):
@@ -113,19 +118,19 @@ def file_identity(paths: Iterable[Path], names: Iterable[str]) -> str:
 
 
 def _check_agree(ids: Array, others: Array, start: int) -> None:
-    """InputError where the ids of two files, from the row ``start`` on, are not the same."""
-    pairs = zip(ids.tolist(), others.tolist(), strict=True)  # as Python's: a text and a number can be compared, too
+    """InputError if the ids of two files, from the row ``start`` on, differ."""
+    pairs = zip(ids.tolist(), others.tolist(), strict=True)  # as Python values: a text and a number compare, too
     differing = next(((row, one, other) for row, (one, other) in enumerate(pairs, start) if one != other), None)
     if differing is not None:
         row, one, other = differing
         raise InputError(
             f"row {row} has the id {name_text(str(one))} in one file and {name_text(str(other))} in another",
-            hint="the files' rows must stand in one order; without --id they are put together as they stand",
+            hint="the files' rows must be in the same order; without --id they are joined by position",
         )
 
 
 def json_id(value: object) -> int | str | None:
-    """An id as JSON has it."""
+    """An id as a JSON value."""
     if value is None:
         return None
     return int(value) if isinstance(value, (int, np.integer)) else str(value)

@@ -1,4 +1,4 @@
-"""What came of a batch prediction, as a JSON document."""
+"""The result of a batch prediction, as a JSON document."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ REASONS_SHOWN = 100
 
 @dataclass
 class Outcome:
-    """What a run added: the parts and rows that were there before it, how long it took, and what it told.
+    """A run: the parts and rows that were done before it, its time, its notes to the user.
 
-    ``stopped``: why it ended before all was done.
+    ``stopped``: why it ended before everything was done.
     """
 
     stopped: TooManyBadError | None = None
@@ -28,12 +28,12 @@ class Outcome:
 
 
 def predict_document(opened: Opened, output: Output, outcome: Outcome) -> Document:
-    """``predict``: what the directory holds; ``state`` is "finished", or "too many bad rows".
+    """``predict``: the directory's contents; ``state`` is "finished", or "too many bad rows".
 
-    ``parts_kept`` were there before this run, which made the other ``rows_run`` rows in ``seconds``. ``first_bad`` has
-    the first bad rows, told.
+    ``parts_kept`` were done before this run, which made the other ``rows_run`` rows in ``seconds``. ``first_bad``: the
+    first bad rows, with their reasons.
     """
-    job, parts = opened.job, [part for _, part in sorted(output.done.items())]
+    job, parts = opened.job, output.parts
     return header(opened.session) | {
         "directory": job.request.directory,
         "state": "finished" if outcome.stopped is None else "too many bad rows",

@@ -1,8 +1,7 @@
 """A part's columns as a Parquet or .npz file: equal columns give equal bytes.
 
-Of an output (rows, ...) a Parquet file has a plain column where a row is one value, else lists of fixed size, as deep
-as a row has dimensions. float16 and bfloat16 are written as float32, which holds every value of them and which every
-reader knows.
+In Parquet an output (rows, ...) is a plain column if a row is one value, else lists of fixed size, as deep as a row has
+dimensions. float16 and bfloat16 are written as float32, which holds all their values and which every reader knows.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from trnrt.errors import OptionError
-from trnrt.predict.parquet import needs_pyarrow
+from trnrt.predict.parquet import require_pyarrow
 from trnrt.predict.rows import Array
 from trnrt.report.files import write_npz, write_whole
 
@@ -26,15 +25,15 @@ FORMATS = ("parquet", "npz")
 
 
 def check_form(form: str) -> None:
-    """BackendError where files of this form can't be written on this machine; OptionError for no such form."""
+    """BackendError if files of this form can't be written on this machine; OptionError for an unknown form."""
     if form not in FORMATS:
         raise OptionError(f"unknown format {form!r}", hint=f"formats are {', '.join(FORMATS)}")
     if form == "parquet":
-        needs_pyarrow("or --format npz")
+        require_pyarrow("or --format npz")
 
 
 def writer_version(form: str) -> str | None:
-    """The version that files of this form have in them: of Parquet pyarrow's, as who wrote it; None for others."""
+    """The version that files of this form contain: pyarrow's, which Parquet files name as their writer; else None."""
     if form != "parquet":
         return None
     check_form(form)
@@ -44,16 +43,16 @@ def writer_version(form: str) -> str | None:
 
 
 def write_part(path: Path, form: str, columns: Mapping[str, Array]) -> None:
-    """Write the columns into a new file that is on the disk when this returns; OptionError where that can't be."""
-    write_whole(path, lambda file: (_parquet if form == "parquet" else write_npz)(file, columns), durable=True)
+    """Write the columns into a new file that is on the disk when this returns; OptionError if that fails."""
+    write_whole(path, lambda file: (_write_parquet if form == "parquet" else write_npz)(file, columns), durable=True)
 
 
-def _parquet(file: IO[bytes], columns: Mapping[str, Array]) -> None:
+def _write_parquet(file: IO[bytes], columns: Mapping[str, Array]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = pa.table({name: _column(array) for name, array in columns.items()})
-    # A dictionary is worth its time for texts alone: numbers seldom repeat.
+    # Dictionaries for texts alone: numbers seldom repeat.
     texts = [name for name in table.column_names if pa.types.is_string(table.schema.field(name).type)]
     pq.write_table(table, file, row_group_size=max(len(table), 1), use_dictionary=texts or False)
 
@@ -61,7 +60,7 @@ def _parquet(file: IO[bytes], columns: Mapping[str, Array]) -> None:
 def _column(array: Array) -> pa.Array:
     import pyarrow as pa
 
-    values = _flat(array)
+    values = _flatten(array)
     sizes = array.shape[1:]
     if math.prod(sizes) == 1:
         return values
@@ -70,7 +69,7 @@ def _column(array: Array) -> pa.Array:
     return values
 
 
-def _flat(array: Array) -> pa.Array:
+def _flatten(array: Array) -> pa.Array:
     import pyarrow as pa
 
     flat = array.reshape(-1)

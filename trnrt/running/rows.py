@@ -24,7 +24,7 @@ def take_slice(model: ImportedModel, arrays: Mapping[str, Array], part: Slice) -
     return {
         name: array
         if name in model.parameters or not array.ndim
-        else _pad(array[part.start : part.start + part.rows], part.bucket)
+        else pad_rows(array[part.start : part.start + part.rows], part.bucket)
         for name, array in arrays.items()
     }
 
@@ -51,6 +51,7 @@ def as_matrix(output: Any) -> Array:
     return np.asarray(output)
 
 
-def _pad(array: Array, rows: int) -> Array:
+def pad_rows(array: Array, rows: int) -> Array:
+    """An array with copies of its last row up to ``rows`` rows."""
     missing = rows - array.shape[0]
     return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array

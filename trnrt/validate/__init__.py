@@ -1,4 +1,4 @@
-"""trnrt against onnxruntime: outputs, what rounding explains of their errors, and every tensor between."""
+"""Compare trnrt with onnxruntime: outputs, how much of their errors rounding explains, and every tensor between."""
 
 from trnrt.validate.layers import BundleRequest, LayerComparison, LayersReport, validate_layers
 from trnrt.validate.outputs import (
@@ -13,7 +13,7 @@ from trnrt.validate.outputs import (
     validate,
 )
 from trnrt.validate.running import open_onnxruntime, run_onnxruntime
-from trnrt.validate.tolerances import Noise, Tolerance, default_tolerance, default_tolerances
+from trnrt.validate.tolerances import Noise, Tolerance, default_tolerance
 
 __all__ = [
     "Accuracy",
@@ -29,7 +29,6 @@ __all__ = [
     "changed_decisions",
     "compare",
     "default_tolerance",
-    "default_tolerances",
     "open_onnxruntime",
     "run_onnxruntime",
     "split",

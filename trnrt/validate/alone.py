@@ -1,4 +1,4 @@
-"""A step alone: its lines of a plan's kernel module as a module of their own, run by any backend."""
+"""Run a step alone: its lines of a plan's kernel module as a module of their own, on any backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESULT = "_result"
 
 
 class PlanReader:
-    """A plan's kernel module by lines: the dtype of each stored tensor, and the weights that a step reads."""
+    """Reads a plan's kernel module: the dtype of each stored tensor, and the weights and lines of each step."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -36,22 +36,18 @@ class PlanReader:
         self._dtypes |= {step.output: step.dtype for step in plan.steps}
 
     def dtype(self, stored: str) -> np.dtype[Any]:
-        """What a stored tensor is held in."""
+        """The dtype of a stored tensor."""
         return as_dtype(self._dtypes.get(stored, self.plan.dtype)).numpy
 
-    def is_constant(self, source: StoredTensor) -> bool:
-        """Whether a source is a weight, not something computed."""
-        return source.identifier in self.plan.weights
-
     def fed_sources(self, step: StepReport) -> list[StoredTensor]:
-        """The sources that are fed to a step: each once, without constants."""
-        sources = {source.name: source for source in step.sources if not self.is_constant(source)}
+        """The sources that are fed to a step: each once, without weights."""
+        sources = {source.name: source for source in step.sources if source.identifier not in self.plan.weights}
         return list(sources.values())
 
-    def alone(self, step: StepReport) -> Plan:
-        """The plan of one step: it takes sources as ONNX stores them, and returns the result in its stored shape.
+    def plan_step(self, step: StepReport) -> Plan:
+        """The plan of one step: it takes sources in ONNX's layout, and returns the result in its stored shape.
 
-        Of a step that takes some images at a time: those of one time.
+        If the step takes a few images at a time, the plan is for these.
         """
         call = dedent("\n".join(self._lines[step.lines[0] - 1 : step.lines[1]]))
         names = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
@@ -88,7 +84,7 @@ class PlanReader:
         )
 
     def _load(self, source: StoredTensor, argument: str) -> list[str]:
-        """Bring an argument to where the step wants it."""
+        """The lines that load an argument into the step's layout."""
         layout = Layout(source.layout)
         if layout is Layout.HBM:
             return []
@@ -121,7 +117,7 @@ class PlanReader:
 
 
 def _argument(source: StoredTensor, position: int) -> str:
-    """The name of an argument: what is in HBM is read as it is."""
+    """The name of an argument; a step reads arguments in HBM directly."""
     return source.identifier if source.layout == Layout.HBM.value else f"_fed{position}"
 
 
@@ -131,15 +127,15 @@ def _allocation(name: str, layout: Layout, shape: tuple[int, ...], dtype: str) -
 
 
 def _part(shape: tuple[int, ...], step: StepReport) -> tuple[int, ...]:
-    """What a step takes at a time of a tensor of the whole batch."""
+    """The shape of the part of a whole batch's tensor that a step takes at a time."""
     return (step.images, *shape[1:]) if step.images else shape
 
 
 class LoneStep:
-    """A step that is loaded alone; it may be run on several feeds."""
+    """A step that is loaded alone, for any number of runs."""
 
     def __init__(self, reader: PlanReader, step: StepReport, backend: Backend, directory: Path) -> None:
-        plan = reader.alone(step)
+        plan = reader.plan_step(step)
         content = plan.source.encode("utf-8")
         path = directory / "step.py"
         path.write_bytes(content)

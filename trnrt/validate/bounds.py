@@ -1,7 +1,7 @@
-"""The tolerance of a group of nodes: what its inputs are apart by, carried through each node, and each node's rounding.
+"""The tolerance of a group of nodes: its inputs' errors carried through each node, and each node's rounding.
 
-An operator has a rule: from the values that flow in, and how far ours may be from them, to how far what flows out may
-be. ``docs/validation.md`` derives them; the operators' records name them.
+An operator has a rule, from its inputs and their errors to its outputs' errors. ``docs/validation.md`` derives the
+rules; the operators' records name them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trnrt.operators.record import BoundRule, NotApplicable, record_of
 from trnrt.planner.lowering.walk import value_name
 from trnrt.validate.reference import Evaluated, Group
 
-# The rules compute in float32, and take slopes from differences: their results are this exact, relative to themselves.
+# The rules compute in float32, and take slopes from differences: this is their results' relative accuracy.
 _SLACK = np.float32(1 + 2 * np.sqrt(SUMS))
 
 
@@ -30,7 +30,7 @@ def rule_of(node: ir.Node) -> BoundRule | None:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a group's value may be off by, element by element; ``length`` is the longest sum in it."""
+    """The largest error of each element of a group's value. ``length``: of its longest sum; ``errors``: by value."""
 
     error: Array
     length: int
@@ -77,19 +77,16 @@ def _case(evaluated: Evaluated, known: Mapping[str, Array], rounding: Rounding, 
 
 
 def _add_rounding(carried: Array, output: Array, rounding: Rounding | None) -> Array:
-    """An error with what storing the result adds, here and, for a model of 16 bits, in onnxruntime.
-
-    Without a ``rounding`` it adds nothing.
-    """
+    """Add the error of storing the result, here and, in 16 bits, in onnxruntime. None without ``rounding``."""
     value = as_float(output)
-    # What is no number comes of errors that are infinite.
+    # NaN comes from infinite errors.
     error = np.where(np.isnan(carried), np.float32(np.inf), carried.astype(np.float32))
     error = np.broadcast_to(error * _SLACK, output.shape)
     if output.dtype.kind not in "fV":
         return error
     theirs = unit_of(output.dtype) if output.dtype != np.float32 else 0.0
     stored: Array = np.zeros((), np.float32)
-    if rounding is not None:  # ours is rounded as it is, with its error
+    if rounding is not None:  # ours, error included, is rounded
         stored = rounding.storage_error(np.abs(value) + error) + np.float32(theirs) * np.abs(value)
     return np.where(np.isfinite(value), error + stored, np.float32(0)).astype(np.float32)
 
@@ -100,7 +97,7 @@ def as_float(array: Array) -> Array:
 
 
 def _unknown(case: Case) -> list[Array]:
-    """An operator without a rule: the scale of its result, and the largest relative error of its inputs."""
+    """The rule of other operators: the largest relative error of the inputs, at the scale of the result."""
     floats = [(a, e) for a, e in zip(case.inputs, case.errors, strict=True) if a is not None and e is not None]
     ratios = [float(e.max() / np.abs(a).max()) for a, e in floats if a.size and a.dtype.kind == "f" and np.any(a)]
     length = max((a.size for a, _ in floats), default=1)

@@ -1,29 +1,24 @@
-"""A step as a case of its own: a minimal ONNX model, its inputs, what is expected, and a test that compares again.
+"""Write a step as a test case: a minimal ONNX model, its inputs and expected result, and a test that compares them.
 
-Nothing else of the user's model or data is in it.
+It contains nothing else of the user's model or data.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from trnrt.cache import write_whole
 from trnrt.inputs.npz import pack_npz
 from trnrt.nki.machine.targets import file_of
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.cutting import cut, serialize_part
+from trnrt.session import InferenceSession
 from trnrt.validate.bounds import as_float
-from trnrt.validate.reference import Group
-
-Array = NDArray[Any]
+from trnrt.validate.walking import Compared, Unit
 
 _TEST = '''"""Step {name} of a model against onnxruntime's numbers: written by trnrt validate --bundle, run by pytest.
 
@@ -60,35 +55,25 @@ def test_step() -> None:
 '''
 
 
-@dataclass(frozen=True)
-class Material:
-    """What a bundle is made of; ``inputs`` are the values of the group's sources by name."""
-
-    name: str
-    model: ir.Model
-    group: Group
-    inputs: Mapping[str, Array]
-    expected: Array
-    tolerance: Array
-    target: str
-    dtype: str
-    backend: str
-
-
-def write_bundle(directory: Path, material: Material) -> list[Path]:
+def write_bundle(
+    directory: Path, session: InferenceSession, model: ir.Model, unit: Unit, found: Compared
+) -> list[Path]:
     """Write step.onnx, data.npz and test_step.py into a directory, which is made if need be; and the target's file, if
-    the target is a user's own."""
-    group = material.group
-    part = cut(material.model, "step", list(group.sources), [group.value])
+    it is the user's own. ``model``: the bound graph that the unit is from."""
+    (group,) = unit.groups
+    assert found.expected is not None and found.tolerance is not None
+    part = cut(model, "step", list(group.sources), [group.value])
     _strip(part.model)
-    arrays = {f"input_{k}": material.inputs[info.name] for k, info in enumerate(part.inputs)}
+    arrays = {f"input_{k}": found.inputs[info.name] for k, info in enumerate(part.inputs)}
     packed = io.BytesIO()
-    tolerance = np.broadcast_to(material.tolerance, material.expected.shape)
-    pack_npz(packed, {"expected": _plain(material.expected), "tolerance": tolerance, **arrays})
-    name = printable(material.name).replace("\\", "").replace('"', "'")
-    own = file_of(material.target)
-    target = f'"{material.target}"' if own is None else 'HERE / "target.toml"'
-    test = _TEST.format(name=name, target=target, dtype=material.dtype, backend=material.backend)
+    tolerance = np.broadcast_to(found.tolerance, found.expected.shape)
+    # .npz has no bfloat16.
+    expected = as_float(found.expected) if found.expected.dtype.kind == "V" else found.expected
+    pack_npz(packed, {"expected": expected, "tolerance": tolerance, **arrays})
+    name = printable(unit.name).replace("\\", "").replace('"', "'")
+    own = file_of(session.target)
+    target = f'"{session.target}"' if own is None else 'HERE / "target.toml"'
+    test = _TEST.format(name=name, target=target, dtype=session.dtype, backend=session.backend)
     directory.mkdir(parents=True, exist_ok=True)
     contents = {"step.onnx": serialize_part(part), "data.npz": packed.getvalue(), "test_step.py": test.encode("utf-8")}
     contents |= {} if own is None else {"target.toml": own.content}
@@ -97,13 +82,8 @@ def write_bundle(directory: Path, material: Material) -> list[Path]:
     return [directory / file for file in contents]
 
 
-def _plain(array: Array) -> Array:
-    """What .npz can hold: it has no bfloat16."""
-    return as_float(array) if array.dtype.kind == "V" else array
-
-
 def _strip(model: ir.Model) -> None:
-    """Leave out what a file may say besides its numbers: texts, and notes of the program that wrote it."""
+    """Remove the documentation and metadata of a file."""
     graph = model.graph
     graph.doc_string = None
     graph.metadata_props.clear()

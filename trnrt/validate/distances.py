@@ -1,4 +1,4 @@
-"""How far a tensor is from its reference, element by element against a tolerance of its own."""
+"""Distances of a tensor from its reference, each element against its own tolerance."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Distance:
-    """``error`` and ``tolerance`` are those of the element where their ratio is the largest, which is ``element``.
+    """``error``, ``tolerance`` and their ``ratio`` at the ``element`` where the ratio is largest.
 
-    ``max_abs`` is the largest error anywhere. NaN equals NaN only, infinity itself only: else the error is infinite.
+    ``max_abs``: the largest error anywhere. NaN equals only NaN, infinity only itself; else the error is infinite.
     """
 
     max_abs: float
@@ -27,7 +27,7 @@ class Distance:
 
 
 def errors_of(ours: Array, reference: Array) -> Array:
-    """Absolute errors; 0 where both are the same, NaN and infinity included, infinite where one is no number."""
+    """Absolute errors; 0 for equal values, NaN and infinity included, infinite if only one is NaN."""
     mine, theirs = numbers(ours), numbers(reference)
     with np.errstate(all="ignore"):
         apart = np.abs(mine - theirs)
@@ -36,13 +36,13 @@ def errors_of(ours: Array, reference: Array) -> Array:
 
 
 def numbers(array: Array) -> Array:
-    """Any tensor as float32, integers of more digits as float64."""
+    """Any tensor as float32; wide integers as float64."""
     wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2
     return array.astype(np.float64 if wide else np.float32, copy=False)
 
 
 def distance(errors: Array, tolerance: Array) -> Distance:
-    """The verdict on errors, which have the tolerance's shape."""
+    """The distance for errors and tolerances of one shape."""
     if not errors.size:
         return Distance(0.0, 0.0, 0.0, 0.0, (), True)
     with np.errstate(all="ignore"):
@@ -55,8 +55,8 @@ def distance(errors: Array, tolerance: Array) -> Distance:
 
 
 def index_errors(ours: Array, reference: Array, x: Array, e: Array, axis: int, shape: tuple[int, ...]) -> Array:
-    """Errors of indices of extreme elements: how far the elements that they name are apart beyond what those may be
-    off by, 0 where that explains the choice. ``shape`` is that of the indices with their axis."""
+    """Errors of indices of extreme elements of ``x``: 0 if the elements that they name differ by no more than their own
+    errors ``e``, else the indices' difference. ``shape``: of the indices, with their axis."""
     mine, theirs = (i.astype(np.int64).reshape(shape) for i in (ours, reference))
     inside = (mine >= 0) & (mine < x.shape[axis])
     safe = np.where(inside, mine, 0)

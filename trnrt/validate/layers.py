@@ -1,7 +1,7 @@
-"""Every stored tensor of a plan against onnxruntime's, in one pass that holds no more than the values alive.
+"""Compare every stored tensor of a plan with onnxruntime's, in one pass that holds only the live values.
 
-Each step is run alone and twice: isolated, on onnxruntime's values of what it reads, and cumulative, on our own. Its
-tolerance starts from how far these differ from onnxruntime's, so that a step is only ever blamed for itself.
+Each step runs alone, and twice: isolated, on onnxruntime's values of its inputs, and cumulative, on our own. Its
+tolerance includes the errors of these inputs, so that a step only fails for its own errors.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from trnrt.errors import OptionError
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.partition import make_partition
 from trnrt.planner.plan import Plan
+from trnrt.running.rows import count_rows, pad_rows
 from trnrt.session import InferenceSession
-from trnrt.validate.bundle import Material, write_bundle
+from trnrt.validate.bundle import write_bundle
 from trnrt.validate.distances import Distance
 from trnrt.validate.running import check_rows
-from trnrt.validate.walking import Compared, Unit, Walk, for_plan
+from trnrt.validate.walking import Compared, Unit, Walk, replace_plan
 
 Array = NDArray[Any]
 Progress = Callable[[int, int, str], None]
@@ -31,11 +32,11 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """A step against onnxruntime. ``value`` is what its result is in the graph, ``length`` the longest sum in it.
+    """A step against onnxruntime. ``value``: the graph's name for its result; ``length``: of the longest sum in it.
 
-    A tensor that is none of the graph's values (``value`` is empty) has no reference: ``isolated`` is None, and
-    ``cumulative`` compares the step's two runs without a verdict. The step that makes the node's value of it is held to
-    account for both.
+    A tensor that is not a value of the graph (``value`` is "") has no reference: ``isolated`` is None, and
+    ``cumulative`` compares the step's two runs without a verdict. The step that makes a node's value from the tensor
+    answers for both steps.
     """
 
     step: str
@@ -51,7 +52,7 @@ class LayerComparison:
 
 @dataclass(frozen=True)
 class LayersReport:
-    """All steps in order. ``first_failure`` is the first one that leaves its tolerance, ``bundle`` what was written."""
+    """All steps in order. ``first_failure``: the first step beyond its tolerance; ``bundle``: the written files."""
 
     passed: bool
     rows: int
@@ -63,7 +64,7 @@ class LayersReport:
 
 @dataclass(frozen=True)
 class BundleRequest:
-    """Where to write the bundle, and of which step or node (None: the first that fails)."""
+    """Where to write the bundle, and for which step or node; None is the first that fails."""
 
     directory: Path
     step: str | None = None
@@ -77,16 +78,16 @@ def validate_layers(
     bundle: BundleRequest | None = None,
     progress: Progress | None = None,
 ) -> LayersReport:
-    """Compare every step; ``plan`` instead of the session's own, ``progress(done, all, step)`` before each.
+    """Compare every step, of ``plan`` or the session's own; ``progress(done, all, step)`` is called before each.
 
-    The first rows of ``feeds`` are taken, as many as the session runs at a time; the last row fills up its batch.
+    Takes the first rows of ``feeds``, as many as the session runs at a time; copies of the last row fill up the batch.
 
     Raises:
-        OptionError: if the bundle is to be of a step or node that does not exist.
+        OptionError: if the bundle's step or node does not exist.
     """
     check_rows(session, feeds)
     arrays, notes = _first_batch(session, feeds)
-    walk = _walk(session, arrays, plan)
+    walk = _start_walk(session, arrays, plan)
     position = None if bundle is None or bundle.step is None else _position(walk, bundle.step)
     layers: list[LayerComparison] = []
     written: list[Path] = []
@@ -95,22 +96,22 @@ def validate_layers(
             if progress is not None:
                 progress(k, len(walk.units), unit.name)
             if unit.step is None:
-                walk.cross(unit)
+                walk.run_unit(unit)
             else:
                 compared = walk.compare(unit, Path(directory))
                 layers.append(_layer(unit, compared))
                 is_wanted = k == position if position is not None else not layers[-1].passed and not written
                 if bundle is not None and is_wanted:
-                    written += write_bundle(bundle.directory, _material(session, walk, unit, compared))
+                    written += write_bundle(bundle.directory, session, walk.groups.model, unit, compared)
             walk.forget(k)
     first = next((layer for layer in layers if not layer.passed), None)
     if bundle is not None and not written:
         notes.append("no step leaves its tolerance: no bundle is written; --bundle-step NAME writes one of any step")
-    rows = next((a.shape[0] for a in arrays.values() if a.ndim and session.model.batch is not None), 1)
+    rows = count_rows(session.model, arrays)
     return LayersReport(first is None, rows, tuple(layers), first, tuple(written), tuple(notes))
 
 
-def _walk(session: InferenceSession, arrays: Mapping[str, Array], plan: Plan | None) -> Walk:
+def _start_walk(session: InferenceSession, arrays: Mapping[str, Array], plan: Plan | None) -> Walk:
     model = session.model
     partition = make_partition(
         model,
@@ -118,11 +119,11 @@ def _walk(session: InferenceSession, arrays: Mapping[str, Array], plan: Plan | N
         session.options,
         {name: arrays[name] for name in model.parameters},
     )
-    return Walk(model, partition if plan is None else for_plan(partition, plan), session.runner, arrays)
+    return Walk(model, partition if plan is None else replace_plan(partition, plan), session.runner, arrays)
 
 
 def _first_batch(session: InferenceSession, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[str]]:
-    """What one run of the plan takes, and what to tell about the rest."""
+    """The inputs of one run of the plan, and a note if they differ from the feeds."""
     batch = session.model.batch
     arrays = {info.name: np.asarray(feeds[info.name]) for info in session.model.inputs}
     data = [name for name, array in arrays.items() if array.ndim and name not in session.model.parameters]
@@ -133,22 +134,17 @@ def _first_batch(session: InferenceSession, feeds: Mapping[str, Array]) -> tuple
     taken = next((size for size in buckets if size >= rows), buckets[-1])
     if taken == rows:
         return arrays, []
-    for name in data:
-        part = arrays[name][:taken]
-        arrays[name] = np.concatenate([part, part[-1:].repeat(taken - len(part), 0)])
-    told = f"of the {rows} rows" if taken < rows else f"with the last of {rows} rows repeated"
-    return arrays, [f"layers are compared on one batch of {taken}, {told}"]
+    arrays |= {name: pad_rows(arrays[name][:taken], taken) for name in data}
+    which = f"of the {rows} rows" if taken < rows else f"with the last of {rows} rows repeated"
+    return arrays, [f"layers are compared on one batch of {taken}, {which}"]
 
 
 def _position(walk: Walk, wanted: str) -> int:
-    """The number of the unit that is called so, or makes a value with a node that is."""
+    """The position of the unit with this name, or with a node of this name."""
     named = [(k, unit) for k, unit in enumerate(walk.units) if unit.step is not None and unit.groups]
-    for k, unit in named:
-        if unit.name == wanted:
-            return k
-    for k, unit in named:
-        if wanted in unit.nodes:
-            return k
+    found = [k for k, unit in named if unit.name == wanted] or [k for k, unit in named if wanted in unit.nodes]
+    if found:
+        return found[0]
     known = ", ".join(printable(unit.name) for _, unit in named[:8])
     more = f" and {len(named) - 8} more" if len(named) > 8 else ""
     raise OptionError(f"--bundle-step: no step or node is called '{printable(wanted)}'", hint=f"steps: {known}{more}")
@@ -167,19 +163,4 @@ def _layer(unit: Unit, compared: Compared) -> LayerComparison:
         isolated=compared.isolated,
         cumulative=compared.cumulative,
         passed=compared.isolated is None or (compared.isolated.passed and compared.cumulative.passed),
-    )
-
-
-def _material(session: InferenceSession, walk: Walk, unit: Unit, compared: Compared) -> Material:
-    assert compared.expected is not None and compared.tolerance is not None
-    return Material(
-        name=unit.name,
-        model=walk.groups.model,
-        group=unit.groups[0],
-        inputs=compared.inputs,
-        expected=compared.expected,
-        tolerance=compared.tolerance,
-        target=session.target,
-        dtype=session.dtype,
-        backend=session.backend,
     )

@@ -1,4 +1,4 @@
-"""trnrt against onnxruntime on the same inputs: how far apart, and does it change any decision."""
+"""Compare trnrt's outputs with onnxruntime's on the same inputs: errors, tolerances and changed decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import BackendError, InputError, OptionError
-from trnrt.running.rows import as_matrix
+from trnrt.running.rows import as_matrix, count_rows
 from trnrt.session import InferenceSession
 from trnrt.validate.layers import LayersReport, Progress, validate_layers
 from trnrt.validate.running import check_rows, run_onnxruntime
@@ -18,19 +18,19 @@ from trnrt.validate.tolerances import Noise, Outputs, Tolerance, default_toleran
 
 Array = NDArray[Any]
 SUSPICIOUS = 0.75
-"""Errors of 16 bits are about half their noise, root mean square: 0.25 to 0.72 of it in 23 right networks, as the noise
-counts every result as rounded, and rounds it twice. From here on the steps decide. Less costs time, not alarms."""
+"""From this share of the noise on, the steps decide. In 23 correct networks the root mean square of errors in 16 bits
+is 0.25 to 0.72 of the noise, which rounds every result, and twice. A lower share costs time, not false alarms."""
 STEP_ROWS = 4
-"""Rows that steps are compared on: each of them runs twice, and its bound is computed beside it."""
+"""Rows that steps are compared on: each step runs twice, and its bound is computed."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """What an error of 16 bits is made of: that of the float32 path against onnxruntime, and what rounding adds to it.
+    """An error of 16 bits in two parts: of the float32 path against onnxruntime, and of rounding.
 
-    ``float32_passed`` holds the first against float32's own tolerances: beyond them it is no rounding.
-    ``rounding_rms`` compares the second with the noise that the dtype has by the reference: 1 is as expected. None
-    where no noise was measured.
+    ``float32_passed``: whether the first is within float32's own tolerances; beyond them it is not rounding.
+    ``rounding_rms``: the second relative to the dtype's noise by the reference, 1 if as expected; None if no noise was
+    measured.
     """
 
     float32_max_abs: float
@@ -53,13 +53,12 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output: largest absolute and relative error, and the smallest rtol that would pass with the given atol.
+    """One output: its largest absolute and relative error, and the smallest rtol that passes with the given atol.
 
-    An output passes where ``|ours - reference| <= atol + rtol * |reference|`` everywhere; NaN equals NaN only, and
-    infinities are equal only to themselves. Integers and strings must be equal. Errors are infinite where one
-    side is not a number and the other is. ``error`` and ``tolerance`` are those of the ``element`` where their ratio is
-    the largest, ``noise`` the standard deviation of its rounding where that was measured. ``split`` is there for 16
-    bits, and outputs of floats.
+    An output passes if ``|ours - reference| <= atol + rtol * |reference|`` everywhere; NaN equals only NaN, infinities
+    only themselves. Integers and strings must be equal. The error is infinite where only one side is NaN. ``error`` and
+    ``tolerance``: at the ``element`` where their ratio is largest; ``noise``: the standard deviation of its rounding,
+    if measured. ``split``: for floats in 16 bits.
     """
 
     name: str
@@ -77,12 +76,11 @@ class OutputComparison:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """``changed_decisions`` counts rows whose class differs; None where the model is not a classifier.
+    """``changed_decisions``: rows whose class differs; None if the model is not a classifier.
 
-    ``accuracy`` is None where no labels were given. ``tolerances`` says where they come from: "measured" by the noise
-    of each element, "given" by the user, or "default" where onnxruntime can't run the model with noise, and ``notes``
-    say why. ``atol`` is the largest one of any element. ``steps`` is there where the outputs of 16 bits left in doubt
-    whether their errors are rounding, and the steps had to tell.
+    ``accuracy``: None without labels. ``tolerances``: "measured" by the noise of each element, "given" by the user, or
+    "default" if onnxruntime can't run the model with noise, for the reason in ``notes``. ``atol``: the largest of any
+    element. ``steps``: present if the outputs of 16 bits leave open whether their errors are rounding.
     """
 
     passed: bool
@@ -99,7 +97,7 @@ class ValidationReport:
 
 @dataclass(frozen=True)
 class _Allowed:
-    """The tolerances of a run by output: the session's own, and those of its float32 path, which 16 bits have."""
+    """The tolerances of a run by output: for the session's dtype, and for its path in float32."""
 
     own: Mapping[str, Tolerance]
     float32: Mapping[str, Tolerance]
@@ -116,11 +114,11 @@ def validate(
     labels: Array | None = None,
     progress: Progress | None = None,
 ) -> ValidationReport:
-    """Run trnrt and onnxruntime on ``feeds`` and compare every output; with ``labels``, one a row, their accuracy, too.
+    """Run trnrt and onnxruntime on ``feeds`` and compare every output, and their accuracy if there are ``labels``.
 
-    Without ``rtol`` and ``atol`` each element's tolerance follows what rounding does to it, by the reference alone. A
-    session of 16 bits is run in float32 as well, so that it can be told which part of an error is rounding; where the
-    outputs don't tell, the steps are compared, and ``progress`` is called as by ``validate_layers``.
+    Without ``rtol`` and ``atol``, each element's tolerance is the effect of rounding on it, by the reference alone.
+    A session of 16 bits also runs in float32, to separate rounding from other errors. If that is not conclusive, the
+    steps are compared, with calls of ``progress`` as in ``validate_layers``.
     """
     check_rows(session, feeds)
     for name, value in (("rtol", rtol), ("atol", atol)):
@@ -135,14 +133,15 @@ def validate(
     if session.dtype != "float32":
         in_float32 = session.with_options(replace(session.options, dtype="float32"))
         between = dict(zip(names, map(as_matrix, in_float32.run(None, feeds)), strict=True))
-        outputs = tuple(_with_split(o, ours, between, reference, allowed) for o in outputs)
+        splits = [split(ours[n], between[n], reference[n], allowed.float32[n], allowed.own[n].noise) for n in names]
+        outputs = tuple(replace(output, split=parts) for output, parts in zip(outputs, splits, strict=True))
         if allowed.origin == "measured":
             decided = {o.name: compare("", between[o.name], reference[o.name], 0, 0).passed for o in outputs}
             outputs, steps = _judge_outputs(session, feeds, outputs, decided, progress)
             passed = all(output.passed for output in outputs) and (steps is None or steps.passed)
     return ValidationReport(
         passed=passed,
-        samples=next((a.shape[0] for a in feeds.values() if a.ndim and session.model.batch is not None), 1),
+        samples=count_rows(session.model, feeds),
         changed_decisions=changed_decisions(ours, reference),
         outputs=outputs,
         rtol=max(tolerance.rtol for tolerance in allowed.own.values()),
@@ -157,17 +156,13 @@ def validate(
 def _choose_tolerances(
     session: InferenceSession, feeds: Mapping[str, Array], reference: Outputs, rtol: float | None, atol: float | None
 ) -> _Allowed:
-    """What the user says, else what is measured, else defaults."""
+    """The user's tolerances, else measured ones, else defaults."""
     usual = {name: default_tolerance(session.dtype, rtol, atol) for name in reference}
     float32 = {name: default_tolerance("float32") for name in reference}
     if rtol is not None or atol is not None:
         return _Allowed(usual, float32, "given")
     try:
-        noise = Noise(session)
-        if session.dtype == "float32":
-            measured = noise.float32(feeds, reference)
-            return _Allowed(usual | measured, usual | measured, "measured")
-        own, path = noise.both(feeds, reference)
+        own, path = Noise(session).measure(feeds, reference)
         return _Allowed(usual | own, float32 | path, "measured")
     except BackendError as error:
         return _Allowed(usual, float32, "default", (f"{error}: every output has the same tolerance",))
@@ -180,14 +175,6 @@ def _compare_output(name: str, ours: Array, reference: Array, tolerance: Toleran
     return replace(made, noise=float(tolerance.noise[made.element]))
 
 
-def _with_split(
-    output: OutputComparison, ours: Outputs, between: Outputs, reference: Outputs, allowed: _Allowed
-) -> OutputComparison:
-    name = output.name
-    made = split(ours[name], between[name], reference[name], allowed.float32[name], allowed.own[name].noise)
-    return replace(output, split=made)
-
-
 def _judge_outputs(
     session: InferenceSession,
     feeds: Mapping[str, Array],
@@ -195,10 +182,10 @@ def _judge_outputs(
     decided: Mapping[str, bool],
     progress: Progress | None,
 ) -> tuple[tuple[OutputComparison, ...], LayersReport | None]:
-    """The outputs of 16 bits with their verdicts: the float32 path counts, and the steps where it is doubtful.
+    """The outputs of 16 bits with their verdicts, by the float32 path, and in doubt by the steps.
 
-    ``decided``: of outputs that are no floats, whether float32 gives onnxruntime's. Where it does, and all steps are
-    right, a decision was so close that rounding turns it.
+    ``decided``: whether float32 gives onnxruntime's output, for outputs that are not floats. If it does, and all steps
+    pass, a decision was so close that rounding changes it.
     """
     judged = tuple(replace(o, passed=o.passed and (o.split is None or o.split.float32_passed)) for o in outputs)
     larger = any((o.split.rounding_rms or 0.0) > SUSPICIOUS for o in judged if o.split is not None)
@@ -219,20 +206,20 @@ def _judge_outputs(
 def split(
     ours: Array, between: Array, reference: Array, allowed: Tolerance | None = None, noise: Array | None = None
 ) -> Split | None:
-    """The error of ``ours``, a result of 16 bits, by way of the float32 result ``between``; None for no floats.
+    """Split the error of ``ours``, a result of 16 bits, at the float32 result ``between``; None unless it is of floats.
 
-    ``allowed`` is float32's tolerance, ``noise`` that of 16 bits.
+    ``allowed``: float32's tolerance; ``noise``: of 16 bits.
     """
     if reference.dtype.kind not in "fV":
         return None
     allowed = allowed or default_tolerance("float32")
     path = compare("", between, reference, allowed.rtol, allowed.atol)
     rounding = compare("", ours, between, 0, 0)
-    typical = None if noise is None or ours.shape != between.shape else _typical(ours, between, noise)
-    return Split(path.max_abs, path.max_rel, path.passed, rounding.max_abs, rounding.max_rel, typical)
+    rms = None if noise is None or ours.shape != between.shape else _noise_share(ours, between, noise)
+    return Split(path.max_abs, path.max_rel, path.passed, rounding.max_abs, rounding.max_rel, rms)
 
 
-def _typical(ours: Array, between: Array, noise: Array) -> float:
+def _noise_share(ours: Array, between: Array, noise: Array) -> float:
     """The root mean square of errors over their noise."""
     with np.errstate(all="ignore"):
         share = np.abs(ours.astype(np.float64) - between.astype(np.float64)) / noise
@@ -241,10 +228,10 @@ def _typical(ours: Array, between: Array, noise: Array) -> float:
 
 
 def accuracy(ours: Mapping[str, Array], reference: Mapping[str, Array], labels: Array) -> Accuracy:
-    """How many rows get their label. An output of labels is asked first, then one of a number a class.
+    """The share of rows that get their label, by an output of labels, else by one with a number for each class.
 
     Raises:
-        InputError: if no output holds decisions of the labels' kind, or their numbers differ.
+        InputError: if no output has decisions of the labels' kind, or their numbers differ.
     """
     words = labels.dtype.kind in "OUS"
     for name in sorted(reference, key=lambda name: reference[name].dtype.kind in "fV"):
@@ -256,11 +243,11 @@ def accuracy(ours: Mapping[str, Array], reference: Mapping[str, Array], labels: 
         shares = [float(np.mean(decided == labels)) for decided in (found, wanted)]
         return Accuracy(name, len(labels), *shares)
     kind = "texts" if words else "numbers"
-    raise InputError(f"the labels are {kind}, and no output of the model decides for one of them a row")
+    raise InputError(f"the labels are {kind}, and no output of the model has one of them for each row")
 
 
 def compare(name: str, ours: Array, reference: Array, rtol: float, atol: float | Array) -> OutputComparison:
-    """One output against its reference; ``atol`` for all elements, or one for each."""
+    """Compare an output with its reference. ``atol``: for all elements, or one for each."""
     dtype = str(reference.dtype)
     if reference.dtype.kind not in "fV":
         equal = ours.shape == reference.shape and bool(np.all(ours == reference))
@@ -289,20 +276,19 @@ def _infinite_where_nan(values: Array) -> Array:
 
 
 def _largest(ours: Array, reference: Array) -> float:
-    """How far apart integers are; infinite for strings and for shapes that differ."""
+    """The largest difference of integers; infinite for strings and different shapes."""
     if ours.shape != reference.shape or reference.dtype.kind not in "iub":
         return float("inf")
     return float(np.abs(ours.astype(np.float64) - reference.astype(np.float64)).max())
 
 
 def changed_decisions(ours: Mapping[str, Array], reference: Mapping[str, Array]) -> int | None:
-    """Rows in which a class differs: in an integer or string output of one label a row, or in the largest of a
-    float output of one number a class. None where the model has neither."""
-    # Outputs may differ in their rows: a constant has its own, a detector decides for boxes.
+    """The rows whose class differs: the label in an integer or string output, or the largest number in a float output
+    with one for each class. None if the model has neither."""
+    # Outputs may differ in their rows: a constant has its own, a detector has a row for each box.
     changed: dict[int, Array] = {}
     for name, expected in reference.items():
-        found = _decisions(ours[name])
-        wanted = _decisions(expected)
+        found, wanted = _decisions(ours[name]), _decisions(expected)
         if wanted is None or found is None or len(found) != len(wanted):
             continue
         changed[len(wanted)] = changed.get(len(wanted), np.zeros(len(wanted), bool)) | (found != wanted)
@@ -310,7 +296,7 @@ def changed_decisions(ours: Mapping[str, Array], reference: Mapping[str, Array])
 
 
 def _decisions(output: Array) -> Array | None:
-    """The class of each row, or None where the output holds none."""
+    """The class of each row; None if the output has none."""
     if output.dtype.kind not in "fV":
         return output.reshape(-1) if output.ndim == 1 or (output.ndim == 2 and output.shape[1] == 1) else None
     if output.ndim != 2 or output.shape[1] < 2:

@@ -1,4 +1,4 @@
-"""onnxruntime, node by node: the reference of every stored tensor, in as little memory as the graph allows."""
+"""onnxruntime, node by node: the reference for every stored tensor, in as little memory as the graph allows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trnrt.errors import BackendError
 from trnrt.planner.lowering.walk import node_name, operator_name, value_name
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.levels import read_values
-from trnrt.validate.running import outputs_of
+from trnrt.validate.running import run_session
 
 Array = NDArray[Any]
-# onnxruntime wants the scales and sizes of these as constants; no rule changes them.
+# onnxruntime requires constants for the scales and sizes of these; no rule changes them.
 _FIXED = ("Resize", "Upsample")
 _KNOWN_IR = 10
 
 
 @dataclass(frozen=True)
 class Group:
-    """The nodes that make one value of others, ``sources``, and of constants; in the order of the graph."""
+    """The nodes, in the graph's order, that compute a value from others, ``sources``, and from constants."""
 
     value: ir.Value
     nodes: tuple[ir.Node, ...]
@@ -34,7 +34,7 @@ class Group:
 
 
 class Groups:
-    """A bound graph, from which groups are cut: ``known`` are the values that are at hand already."""
+    """Cuts groups from a bound graph. ``known``: the names of values that earlier groups or the inputs give."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -42,12 +42,8 @@ class Groups:
         self._positions = {node: k for k, node in enumerate(model.graph)}
         self._values = {value.name: value for node in model.graph for value in node.outputs if value.name}
 
-    def value(self, name: str) -> ir.Value:
-        """A computed value by its name."""
-        return self._values[name]
-
     def cut(self, name: str) -> Group:
-        """The group that makes a value of known ones; from then on it is known itself."""
+        """The group that computes a value from known ones; it becomes known itself."""
         value, nodes, sources = self._values[name], set[ir.Node](), dict[ir.Value, None]()
         waiting = [value]
         while waiting:
@@ -67,45 +63,43 @@ class Groups:
 
 
 class NodeRunner:
-    """One node by onnxruntime; one thread, so that its numbers don't depend on the machine."""
+    """Runs one node in onnxruntime, with one thread, so that its numbers don't depend on the machine."""
 
     def __init__(self, node: ir.Node, model: ir.Model) -> None:
         self.node = node
         self._opsets = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-        # What the file's own version brought does not show in one node; onnxruntime refuses those it does not know.
+        # onnxruntime refuses newer versions, whose features don't show in one node.
         self._ir_version = min(model.ir_version, _KNOWN_IR)
         self._sessions: dict[tuple[Any, ...], Any] = {}
 
     def constant(self, position: int) -> Array | None:
-        """An input that the model holds as a constant."""
+        """An input that is a constant of the model; else None."""
         value = self.node.inputs[position]
         return None if value is None or value.const_value is None else value.const_value.numpy()
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array | None]:
-        """The outputs by position, None for those that are left out."""
+        """The outputs by position, None for omitted ones."""
         fixed = self._fixed_constants(inputs)
         feeds = {f"x{k}": array for k, array in enumerate(inputs) if array is not None and k not in fixed}
         key = tuple((name, array.dtype, array.shape) for name, array in feeds.items())
         try:
             if key not in self._sessions:
                 self._sessions[key] = self._session(inputs, fixed)
-            made = iter(outputs_of(self._sessions[key], {n: np.ascontiguousarray(a) for n, a in feeds.items()}))
+            made = iter(run_session(self._sessions[key], {n: np.ascontiguousarray(a) for n, a in feeds.items()}))
         except Exception as error:  # onnxruntime's errors share no base class
-            told = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             name, op = printable(node_name(self.node)), operator_name(self.node)
-            raise BackendError(f"onnxruntime can't run {op} '{name}' alone: {told}") from None
+            raise BackendError(f"onnxruntime can't run {op} '{name}' alone: {reason}") from None
         return [next(made) if value.name else None for value in self.node.outputs]
 
     def _fixed_constants(self, inputs: Sequence[Array | None]) -> set[int]:
-        """Constants that stay in the model: what is no float, and what onnxruntime wants there."""
-        found = set()
-        for position, array in enumerate(inputs):
-            is_constant = array is not None and self.node.inputs[position].const_value is not None  # type: ignore[union-attr]
-            if is_constant and array is not None:
-                float_like = array.dtype.kind in "fV"
-                if not float_like or (self.node.op_type in _FIXED and position > 0):
-                    found.add(position)
-        return found
+        """Positions of constants that stay in the model: those not of floats, and those that onnxruntime requires."""
+        return {
+            position
+            for position, (value, array) in enumerate(zip(self.node.inputs, inputs, strict=True))
+            if array is not None and value is not None and value.const_value is not None
+            if array.dtype.kind not in "fV" or (self.node.op_type in _FIXED and position > 0)
+        }
 
     def _session(self, inputs: Sequence[Array | None], fixed: set[int]) -> Any:
         import onnxruntime
@@ -133,7 +127,7 @@ class NodeRunner:
 
 @dataclass
 class Evaluated:
-    """A node of a group with what onnxruntime gave it and got from it."""
+    """A node of a group with its values in onnxruntime."""
 
     runner: NodeRunner
     inputs: list[Array | None]
@@ -141,7 +135,7 @@ class Evaluated:
 
 
 def evaluate(group: Group, model: ir.Model, values: Mapping[str, Array]) -> list[Evaluated]:
-    """Run a group's nodes in order on the values of its sources; the last output of interest is the group's value."""
+    """Run a group's nodes in order, on the values of its sources."""
     known = {value_name(source): values[value_name(source)] for source in group.sources}
     done = []
     for node in group.nodes:
@@ -157,7 +151,7 @@ def evaluate(group: Group, model: ir.Model, values: Mapping[str, Array]) -> list
 
 
 def value_of(group: Group, done: Sequence[Evaluated]) -> Array:
-    """The group's value."""
+    """The group's value among the outputs of its nodes."""
     for step in done:
         for value, array in zip(step.runner.node.outputs, step.outputs, strict=True):
             if value is group.value and array is not None:

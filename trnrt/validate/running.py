@@ -1,4 +1,4 @@
-"""onnxruntime on a session's whole model, on the CPU, and the rows that a comparison needs."""
+"""Run a session's whole model in onnxruntime, on the CPU."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from trnrt.errors import InputError
-from trnrt.running.rows import join_rows
+from trnrt.running.rows import join_rows, pad_rows
 from trnrt.session import InferenceSession
 
 Array = NDArray[Any]
 
 
 def check_rows(session: InferenceSession, feeds: Mapping[str, Array]) -> None:
-    """InputError for a batch of 0 rows: a comparison of nothing would pass whatever the model computes."""
+    """InputError for a batch of 0 rows: comparing nothing would always pass."""
     data = [array for name, array in feeds.items() if np.ndim(array) and name not in session.model.parameters]
     if session.model.batch is not None and any(len(array) == 0 for array in data):
         raise InputError("the batch has 0 rows: there is nothing to compare", hint="give 1 row or more")
 
 
 def open_onnxruntime(session: InferenceSession, *, threads: int = 0) -> Any:
-    """onnxruntime's own session of the same model, on the CPU; 0 threads are as many as it likes."""
+    """onnxruntime's own session of the same model, on the CPU; with 0 it chooses the threads."""
     return open_model(session.serialized(), threads=threads)
 
 
@@ -37,13 +37,13 @@ def open_model(model: str | bytes, *, threads: int = 0) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    # It would compute in 8 bits what a model of quantised weights says in floats (MatMulNBits for MatMul: 2 % off).
+    # Else it computes floats of quantised models in 8 bits (MatMulNBits for MatMul: 2 % off).
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def outputs_of(reference: Any, feeds: Mapping[str, Array]) -> list[Any]:
-    """What an onnxruntime session answers. Of bfloat16 it makes no numpy arrays by itself, nor does it take any."""
+def run_session(reference: Any, feeds: Mapping[str, Array]) -> list[Any]:
+    """The outputs of an onnxruntime session, which itself neither takes nor makes numpy arrays of bfloat16."""
     import ml_dtypes
     import onnxruntime
 
@@ -73,21 +73,19 @@ def _array_of(value: Any, bfloat16: np.dtype[Any]) -> Any:
 
 
 def run_onnxruntime(session: InferenceSession, feeds: Mapping[str, Array], *, reference: Any = None) -> list[Array]:
-    """The outputs of onnxruntime; a fixed batch is run in slices as the session does.
+    """The outputs of onnxruntime; a fixed batch is run in slices, as the session does.
 
-    ``reference``: what ``open_onnxruntime`` gave, for whoever runs often.
+    ``reference``: onnxruntime's session from ``open_onnxruntime``, for repeated runs.
     """
     reference = reference or open_onnxruntime(session)
     batch = session.model.batch
     if not isinstance(batch, int):
-        return outputs_of(reference, feeds)
+        return run_session(reference, feeds)
     whole = {n: a for n, a in feeds.items() if n in session.model.parameters or not a.ndim}
     data = {n: a for n, a in feeds.items() if n not in whole}
     rows = next(iter(data.values())).shape[0]
     parts = []
     for start in range(0, rows, batch):
-        part = {n: a[start : start + batch] for n, a in data.items()}
-        missing = batch - min(batch, rows - start)
-        filled = {n: np.concatenate([a, a[-1:].repeat(missing, 0)]) for n, a in part.items()}
-        parts.append(outputs_of(reference, whole | filled))
+        part = {n: pad_rows(a[start : start + batch], batch) for n, a in data.items()}
+        parts.append(run_session(reference, whole | part))
     return [join_rows(column)[:rows] for column in zip(*parts, strict=True)]

@@ -1,7 +1,7 @@
-"""A model that rounds at random: what its outputs vary by is what rounding does to them.
+"""Make a model that rounds at random: the spread of its outputs is the effect of rounding.
 
-Numbers that are computed are moved by up to two unit roundoffs each, and so are the inputs that a computation reads, by
-RandomUniformLike nodes in the graph: onnxruntime runs the result as it does the model itself, and each run differs.
+RandomUniformLike nodes move each computed number, and each input of a computation, by up to two unit roundoffs.
+onnxruntime runs the result like any model, and each run differs.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _FLOATS = {
     ir.DataType.BFLOAT16: "bfloat16",
 }
 _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
-# Inputs from this position on are sizes and scales, which nobody rounds.
+# Inputs from this position on are sizes and scales, which are not rounded.
 _FIXED_FROM = {"Resize": 1, "Upsample": 1}
-# What these make of a tensor are facts about its shape.
+# Their results depend on a tensor's shape alone.
 _OF_SHAPES = ("Shape", "Size")
 
 
-def shaken(model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> bytes:
+def shake_model(model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> bytes:
     """The model with a random rounding wherever a session of ``dtype`` rounds.
 
-    ``known``: dtypes of values that ONNX's own inference does not find, by name. In float32 numbers are moved by up to
-    two of its unit roundoffs, or of those of their own dtype. In 16 bits they are rounded to ``dtype`` as well, and
-    constants only that.
+    ``known``: name -> dtype of values for which ONNX's own inference finds none. In float32, numbers move by up to two
+    unit roundoffs of float32 or of their own dtype. In 16 bits they are also rounded to ``dtype``; constants are only
+    rounded.
     """
     copy = model.clone()
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
-    _infer(copy)
+    _infer_dtypes(copy)
     shaker = _Shaker(copy, known, dtype)
     shaker.walk()
     stored: onnx.ModelProto = ir.to_proto(copy)
@@ -47,8 +47,8 @@ def shaken(model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> byt
     return content
 
 
-def _infer(model: ir.Model) -> None:
-    """Find the values' dtypes. onnx_ir has no word for a list of dicts, so ZipMap stands aside meanwhile."""
+def _infer_dtypes(model: ir.Model) -> None:
+    """Infer the values' dtypes. onnx_ir has no type for a list of dicts, so ZipMap is removed meanwhile."""
     graph, outputs = model.graph, list(model.graph.outputs)
     zipping = [node for node in graph if node.op_type == "ZipMap"]
     graph.outputs[:] = [output for output in outputs if output.producer() not in zipping]
@@ -59,7 +59,7 @@ def _infer(model: ir.Model) -> None:
 
 
 class _Shaker:
-    """The pass over a graph: ``flowing`` are the values that depend on the inputs, ``shaken`` those that are random."""
+    """The pass over a graph. ``flowing``: values that depend on the inputs; ``shaken``: random values."""
 
     def __init__(self, model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> None:
         self.graph = model.graph
@@ -70,7 +70,7 @@ class _Shaker:
         self.count = 0
 
     def walk(self) -> None:
-        """Shake what is rounded, in the order of the graph."""
+        """Shake the values that are rounded, in the order of the graph."""
         for node in list(self.graph):
             if node.op_type in _OF_SHAPES or not any(value in self.flowing for value in node.inputs):
                 continue
@@ -90,7 +90,7 @@ class _Shaker:
             if value is None or value in self.shaken or self._float(value) is None:
                 continue
             if value not in self.flowing and self.dtype not in _SHORT:
-                continue  # one factor of a product is enough, and weights outnumber what flows
+                continue  # noise in one factor of a product is enough, and weights have more elements
             if value not in self.made:
                 self.made[value] = self._noise(value, node, before=True)
             node.replace_input_with(position, self.made[value])
@@ -108,7 +108,7 @@ class _Shaker:
         self.flowing.add(noisy)
 
     def _float(self, value: ir.Value) -> ir.DataType | None:
-        """A value's dtype if it is one of floats that numbers flow in."""
+        """A value's dtype if it is one of ``_FLOATS``."""
         dtype = value.dtype or self.known.get(value.name or "")
         return dtype if dtype in _FLOATS else None
 
@@ -116,7 +116,7 @@ class _Shaker:
         return node.op_type == "Cast" and self._float(node.outputs[0]) in _SHORT.values()
 
     def _noise(self, value: ir.Value, node: ir.Node, *, before: bool) -> ir.Value:
-        """The value with noise; its nodes stand before or after ``node``."""
+        """The value with noise, by nodes before or after ``node``."""
         dtype = self._float(value)
         assert dtype is not None
         own = _FLOATS[dtype]

@@ -1,4 +1,4 @@
-"""How far an output may be from onnxruntime's: as its noise allows, as the user says, or by defaults for its dtype."""
+"""Tolerances of outputs against onnxruntime's: from their measured noise, the user, or defaults for the dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
 from trnrt.validate.noise import SAMPLES, allowance, spread, storing_error
 from trnrt.validate.running import open_model, run_onnxruntime
-from trnrt.validate.shaking import shaken
+from trnrt.validate.shaking import shake_model
 
 Array = NDArray[Any]
 Outputs = dict[str, Array]
@@ -26,7 +26,7 @@ _DEFAULTS = {"float32": (1e-4, 1e-5), "bfloat16": (2e-2, 1e-2), "float16": (2e-2
 class Tolerance:
     """``|ours - reference| <= atol + rtol * |reference|``, with one ``atol`` for all elements, or one for each.
 
-    ``noise`` is the standard deviation that rounding has in each element, where it was measured.
+    ``noise``: the standard deviation of rounding in each element, if it was measured.
     """
 
     rtol: float
@@ -34,21 +34,16 @@ class Tolerance:
     noise: Array | None = None
 
 
-def default_tolerances(dtype: str) -> tuple[float, float]:
-    """(rtol, atol) for a session dtype: rtol always, atol where no noise is measured, or the user says only rtol."""
-    return _DEFAULTS[dtype]
-
-
 def default_tolerance(dtype: str, rtol: float | None = None, atol: float | None = None) -> Tolerance:
     """The same tolerance for every element: the user's, or the dtype's defaults."""
-    default_rtol, default_atol = default_tolerances(dtype)
+    default_rtol, default_atol = _DEFAULTS[dtype]
     return Tolerance(default_rtol if rtol is None else rtol, default_atol if atol is None else atol)
 
 
 class Noise:
-    """The noise of a session's model: what its outputs vary by when all that is computed is rounded at random.
+    """The noise of a session's model: how its outputs vary if every computed number is rounded at random.
 
-    onnxruntime alone is asked, on the model as it was read: neither the plan nor a rewrite has a part in it.
+    It is measured by onnxruntime alone, on the model as it was read, independent of the plan and of rewrites.
     """
 
     def __init__(self, session: InferenceSession, *, threads: int = 0) -> None:
@@ -57,46 +52,37 @@ class Noise:
         self._opened: dict[str, Any] = {}
 
     def tolerances(self, feeds: Mapping[str, Array], reference: Outputs) -> dict[str, Tolerance]:
-        """A tolerance for each output: as measured, or the defaults where it can't be, and of what is no float."""
+        """A tolerance for each output: the measured one, or the default if it is not of floats or can't be measured."""
         usual = {name: default_tolerance(self._session.dtype) for name in reference}
         try:
-            wide = self._session.dtype == "float32"
-            return usual | (self.float32(feeds, reference) if wide else self.both(feeds, reference)[0])
+            return usual | self.measure(feeds, reference)[0]
         except BackendError:
             return usual
 
-    def float32(self, feeds: Mapping[str, Array], reference: Outputs) -> dict[str, Tolerance]:
-        """A tolerance for each output of floats, of a session in float32."""
-        return self._float32(self._samples("float32", feeds, reference), reference)
-
-    def both(self, feeds: Mapping[str, Array], reference: Outputs) -> tuple[dict[str, Tolerance], dict[str, Tolerance]]:
-        """The tolerances of the session's own dtype, which is of 16 bits, and those of float32."""
+    def measure(
+        self, feeds: Mapping[str, Array], reference: Outputs
+    ) -> tuple[dict[str, Tolerance], dict[str, Tolerance]]:
+        """The tolerances of the outputs of floats, in the session's own dtype and in float32."""
         dtype = self._session.dtype
-        wide, short = (self._samples(kind, feeds, reference) for kind in ("float32", dtype))
-        float32 = self._float32(wide, reference)
-        made = {}
-        for name, tolerance in float32.items():
-            if name not in short:
-                continue
+        wide = self._samples("float32", feeds, reference)
+        short = {} if dtype == "float32" else self._samples(dtype, feeds, reference)
+        float32 = {}
+        for name, runs in wide.items():
+            noise = spread(runs)
+            atol = allowance(noise, BOTH) + BOTH * storing_error(reference[name], reference[name].dtype.name)
+            float32[name] = Tolerance(_DEFAULTS["float32"][0], atol, noise)
+        own = {}
+        for name in [name for name in float32 if name in short]:
             noise = spread(short[name], np.mean([a.astype(np.float64) for a in wide[name]], axis=0))
             noise = np.hypot(noise, storing_error(reference[name], dtype))
             # Only ours is rounded to 16 bits; in float32 both are.
-            made[name] = Tolerance(default_tolerances(dtype)[0], allowance(noise, 1) + tolerance.atol, noise)
-        return made, float32
-
-    def _float32(self, samples: dict[str, list[Array]], reference: Outputs) -> dict[str, Tolerance]:
-        made = {}
-        for name, runs in samples.items():
-            noise = spread(runs)
-            own = reference[name].dtype.name
-            atol = allowance(noise, BOTH) + BOTH * storing_error(reference[name], own)
-            made[name] = Tolerance(default_tolerances("float32")[0], atol, noise)
-        return made
+            own[name] = Tolerance(_DEFAULTS[dtype][0], allowance(noise, 1) + float32[name].atol, noise)
+        return float32 if dtype == "float32" else own, float32
 
     def _samples(self, dtype: str, feeds: Mapping[str, Array], reference: Outputs) -> dict[str, list[Array]]:
-        """By output: what some runs with random roundings give; nothing of outputs that are no floats.
+        """Output -> its values in some runs with random roundings.
 
-        Nor of those that are not as long each time, such as the boxes that a detector keeps.
+        Only outputs of floats, and of the same shape in every run, which a detector's boxes, for example, are not.
         """
         if dtype not in self._opened:
             self._opened[dtype] = self._open(dtype, feeds)
@@ -117,11 +103,11 @@ class Noise:
         try:
             bound = model.bind({name: array.shape for name, array in feeds.items()}, feeds).model
             found = [value for node in bound.graph for value in node.outputs]
-        except TrnrtError:  # more rows than the model fixes; what ONNX itself infers is mostly enough
+        except TrnrtError:  # more rows than the model fixes; ONNX's own inference mostly finds enough
             found = []
         known = {value.name: value.dtype for value in found if value.name and value.dtype is not None}
         try:
-            return open_model(shaken(model.model, known, dtype), threads=self._threads)
+            return open_model(shake_model(model.model, known, dtype), threads=self._threads)
         except Exception as error:  # onnxruntime's errors share no base class
             raise _run_error(error) from None
 

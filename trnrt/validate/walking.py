@@ -1,4 +1,4 @@
-"""The pass over a model's steps: which values are alive, and each step run alone on onnxruntime's values and ours."""
+"""The pass over a model's steps: the live values, and each step run alone on onnxruntime's values and on ours."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from trnrt.backends import Backend
 from trnrt.backends.onnxruntime import CpuKernel
 from trnrt.importer import ImportedModel
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators.bounds.rounding import Rounding
 from trnrt.planner.lowering.walk import node_name, value_name
 from trnrt.planner.parts.partition import CpuPart, DevicePart, Partition
-from trnrt.planner.plan import HostNode, StepReport, StoredTensor
+from trnrt.planner.plan import DeviceTensor, HostNode, Plan, StepReport, StoredTensor
 from trnrt.running.partition import as_output
 from trnrt.validate.alone import LoneStep, PlanReader
 from trnrt.validate.bounds import Bound, as_float, carry_errors
@@ -30,8 +31,8 @@ _INDICES = ("ArgMax", "ArgMin")
 
 @dataclass(frozen=True)
 class Unit:
-    """What is done at a time: a step with the nodes that make its value, or, without a step, a part for the CPU or what
-    leaves a part of the device. ``groups`` are those of the values that onnxruntime makes for it."""
+    """One unit of the pass: a step with the nodes that compute its value; or, without a step, a part for the CPU or the
+    outputs of a device's part. ``groups``: of the values that onnxruntime computes for it."""
 
     part: CpuPart | DevicePart
     step: StepReport | None
@@ -45,14 +46,14 @@ class Unit:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of a step, with those that only give its sources another shape."""
+        """The nodes of a step, with those that only reshape its sources."""
         grouped = [node_name(node) for group in self.groups for node in group.nodes]
         return tuple(dict.fromkeys([*(self.step.nodes if self.step else ()), *grouped]))
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A step's two distances; with what it takes to repeat one of them, where its result is a value."""
+    """A step's two distances; and the arrays to repeat one of them, if the step's result is a value of the graph."""
 
     isolated: Distance | None
     cumulative: Distance
@@ -63,9 +64,9 @@ class Compared:
 
 
 class Walk:
-    """The values that are alive: ``theirs`` onnxruntime's and ``ours``, by name, in ONNX shape.
+    """The live values by name: ``theirs``, onnxruntime's, and ``ours``, in ONNX's shapes.
 
-    Tensors that are no values of the graph are in ``loose`` (isolated, cumulative), in their stored shape.
+    ``loose``: (isolated, cumulative) of tensors that are not values of the graph, in their stored shape.
     """
 
     def __init__(
@@ -89,8 +90,6 @@ class Walk:
             self._add(part, is_only=len(partition.parts) == 1)
         self._last = {name: k for k, unit in enumerate(self.units) for name in unit.reads}
 
-    # The order of things.
-
     def _add(self, part: CpuPart | DevicePart, *, is_only: bool) -> None:
         """Append a part's units."""
         if isinstance(part, CpuPart):
@@ -109,28 +108,28 @@ class Walk:
         if not is_only:
             made = [name for name in part.outputs if name not in self.groups.known]
             groups = tuple(self.groups.cut(name) for name in made)
-            results = [StoredTensor(tensor.name, "", tensor.shape, "") for tensor in part.plan.results]
-            self.units.append(Unit(part, None, groups, self._reads(part, results, groups)))
+            self.units.append(Unit(part, None, groups, self._reads(part, part.plan.results, groups)))
 
-    def _reads(self, part: DevicePart, sources: Sequence[StoredTensor], groups: Sequence[Group]) -> tuple[str, ...]:
+    def _reads(
+        self, part: DevicePart, sources: Sequence[StoredTensor | DeviceTensor], groups: Sequence[Group]
+    ) -> tuple[str, ...]:
+        """The names of all that a unit reads."""
         stored = [name for source in sources for name in self._names(part, source.name)]
         return (*stored, *(value_name(value) for group in groups for value in group.sources))
 
     def _names(self, part: DevicePart, stored: str) -> tuple[str, ...]:
-        """What a stored tensor is made of: the value that it is, else itself, or what the host makes it of."""
+        """The names that a stored tensor comes from: its value, else itself, or the host node's inputs."""
         before = self._before.get((part.name, stored))
         return (self._held.get((part.name, stored), (stored, ()))[0],) if before is None else before.inputs
 
     def forget(self, position: int) -> None:
-        """Let go of what no unit after this one reads."""
+        """Release the values that no later unit reads."""
         for kept in (self.theirs, self.ours, self.loose):
             for name in [name for name in kept if self._last.get(name, -1) <= position]:
                 if name not in self._constants:
                     kept.pop(name)
 
-    # Units without a step.
-
-    def cross(self, unit: Unit) -> None:
+    def run_unit(self, unit: Unit) -> None:
         """Run a part for the CPU, or the host's nodes at the end of a part of the device."""
         if isinstance(unit.part, CpuPart):
             kernel = CpuKernel(unit.part)
@@ -142,13 +141,11 @@ class Walk:
             self.theirs[value_name(group.value)] = value_of(group, evaluate(group, self.groups.model, self.theirs))
         plan = unit.part.plan
         known = dict(self.ours) | plan.constants
-        known |= {t.name: self._stored_array(unit.part, StoredTensor(t.name, "", t.shape, ""), 1) for t in plan.results}
+        known |= {tensor.name: self._stored_array(unit.part, tensor, 1) for tensor in plan.results}
         for node in plan.host:
             known[node.output] = node.compute(*(known[name] for name in node.inputs))
         made = {output.name: as_output(known[output.source], output) for output in plan.outputs}
         self.ours |= {name: array for name, array in made.items() if name not in self.ours}
-
-    # Units with one.
 
     def compare(self, unit: Unit, directory: Path) -> Compared:
         """Run a step alone, on onnxruntime's values and on ours, and compare both results."""
@@ -168,16 +165,13 @@ class Walk:
         for position, result in enumerate(results):
             bounds.append(carry_errors(group, done, self._source_errors(group, position), self.rounding, self.opset))
             distances.append(_measure_distance(group, done, result, expected, bounds[-1]))
-        # What repeats the comparison that fails: the isolated one, unless only the other does.
+        # The arrays of the comparison that fails: the isolated one, unless only the other fails.
         shown = 1 if distances[0].passed and not distances[1].passed else 0
-        inputs = {name: self._fed_array(name, shown) for name in map(value_name, group.sources)}
+        values = (self.theirs, self.ours)[shown]
+        names = map(value_name, group.sources)
+        inputs = {name: values[name].astype(self.theirs[name].dtype, copy=False) for name in names}
         self.theirs[step.holds], self.ours[step.holds] = expected, results[1]
         return Compared(distances[0], distances[1], bounds[0].length, inputs, expected, bounds[shown].error)
-
-    def _fed_array(self, name: str, position: int) -> Array:
-        """A value of onnxruntime's (0) or of ours (1) in the model's own dtype."""
-        theirs = self.theirs[name]
-        return (theirs, self.ours[name])[position].astype(theirs.dtype, copy=False)
 
     def _run(self, part: DevicePart, step: StepReport, directory: Path) -> tuple[Array, Array]:
         reader = self._readers[part.name]
@@ -186,8 +180,8 @@ class Walk:
         made = [lone.run({source.name: self._stored_array(part, source, k) for source in fed}) for k in (0, 1)]
         return made[0], made[1]
 
-    def _stored_array(self, part: DevicePart, source: StoredTensor, position: int) -> Array:
-        """A tensor as it is stored: of onnxruntime's values (0) or of ours (1)."""
+    def _stored_array(self, part: DevicePart, source: StoredTensor | DeviceTensor, position: int) -> Array:
+        """A tensor in its stored form, from onnxruntime's values (0) or from ours (1)."""
         if source.name in self.loose:
             return self.loose[source.name][position]
         values = (self.theirs, self.ours)[position]
@@ -198,26 +192,20 @@ class Walk:
         return (array.transpose(order) if order else array).reshape(source.shape)
 
     def _source_errors(self, group: Group, position: int) -> Errors:
-        """What a group's sources, as they are fed, are off by."""
+        """The errors of a group's sources, in the dtypes in which they are fed."""
         errors = {}
         for source in group.sources:
             name = value_name(source)
             theirs = self.theirs[name]
-            held = self._dtypes.get(name, _stored_dtype(self.rounding))
+            held = self._dtypes.get(name, as_dtype(self.rounding.dtype).numpy)
             with np.errstate(all="ignore"):
                 fed = (theirs, self.ours[name])[position].astype(held)
             errors[name] = errors_of(fed, as_float(theirs)).astype(np.float32)
         return errors
 
 
-def _stored_dtype(rounding: Rounding) -> np.dtype[Any]:
-    from trnrt.nki.machine.dtypes import as_dtype
-
-    return as_dtype(rounding.dtype).numpy
-
-
 def _as_value(stored: Array, step: StepReport, shape: tuple[int, ...]) -> Array:
-    """A stored result as the value that it is."""
+    """A stored result in its value's shape."""
     if list(step.order) == sorted(step.order):
         return stored.reshape(shape)
     turned = stored.reshape([shape[d] for d in step.order])
@@ -238,8 +226,8 @@ def _measure_distance(group: Group, done: Sequence[Evaluated], result: Array, ex
     return distance(errors, np.zeros(errors.shape))
 
 
-def for_plan(partition: Partition, plan: Any) -> Partition:
-    """A partition of one plan with another one in its place."""
+def replace_plan(partition: Partition, plan: Plan) -> Partition:
+    """A partition of one plan, with another plan in its place."""
     (part,) = partition.parts
     assert isinstance(part, DevicePart), "a plan of one's own is for a model that is one plan"
     return replace(partition, parts=(replace(part, plan=plan),))

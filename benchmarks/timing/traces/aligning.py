@@ -39,7 +39,7 @@ def align(measured: Run, ours: Run) -> list[Pair]:
     pairs: list[Pair] = []
     for engine in ENGINES:
         pairs += _in_order(_align_engine(sides, measured.on(engine), ours.on(engine)))
-    pairs += _merged(sides, *sides.left(pairs))
+    pairs += _merge_events(sides, *sides.left(pairs))
     pairs += _by_class(sides, *sides.left(pairs), MOVED, always=True)
     theirs, mine = sides.left(pairs, helpers=True)
     pairs += [Pair((event,), (), MEASURED) for event in theirs] + [Pair((), (event,), OURS) for event in mine]
@@ -130,7 +130,7 @@ def _in_order(pairs: list[Pair]) -> list[Pair]:
     return [pair if number in kept else pair._replace(how=REORDERED) for number, pair in enumerate(ordered)]
 
 
-def _merged(sides: _Sides, theirs: list[int], mine: list[int]) -> Iterator[Pair]:
+def _merge_events(sides: _Sides, theirs: list[int], mine: list[int]) -> Iterator[Pair]:
     """Several of one side that are one of the other: of one kind, next to each other in time, as large together."""
     kinds: dict[tuple[str, str], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number in theirs:

@@ -178,8 +178,8 @@ def _summary(engine: str, measured: Run, ours: Run, pairs: tuple[Pair, ...]) -> 
         measured=len(theirs),
         ours=len(mine),
         pairs=dict(Counter(pair.how for pair in here)),
-        measured_ns=_covered(theirs),
-        ours_ns=_covered(mine),
+        measured_ns=_covered_time(theirs),
+        ours_ns=_covered_time(mine),
         difference=median(alike) if alike else None,
     )
 
@@ -190,7 +190,7 @@ def _lane(measured: Run, ours: Run, pair: Pair) -> str:
     return event.engine
 
 
-def _covered(events: list[Event]) -> int:
+def _covered_time(events: list[Event]) -> int:
     """How long at least one of the events runs."""
     total, until = 0, 0
     for event in sorted(events, key=lambda event: event.start):

@@ -49,12 +49,12 @@ class Fact:
 
 def compare_facts(measured: Run, ours: Run) -> list[Fact]:
     """Each fact that either run has, by mechanism."""
-    theirs, mine = _collected(measured), _collected(ours)
+    theirs, mine = _collect_values(measured), _collect_values(ours)
     keys = sorted({*theirs, *mine}, key=lambda key: (MECHANISMS.index(key[0]), key))
     return [Fact(*key, _spread(theirs.get(key, [])), _spread(mine.get(key, []))) for key in keys]
 
 
-def _collected(run: Run) -> dict[tuple[str, str, str], list[float]]:
+def _collect_values(run: Run) -> dict[tuple[str, str, str], list[float]]:
     found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for source in (_program, _instructions, _products, _semaphores, _triggers, _transfers, _packets):
         for mechanism, what, unit, value in source(run):

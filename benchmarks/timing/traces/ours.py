@@ -79,7 +79,7 @@ class _Converter:
         begun = start - self._preparing(issue)
         if seen is not None and self._engine(producer) == engine and abs(begun - seen - wait) > 1:
             seen = None  # its engine's previous instruction, not a semaphore
-        kind, size, where = _described(instruction)
+        kind, size, where = _describe(instruction)
         return Event(
             engine=engine,
             kind=_direction(instruction) if moved else kind,
@@ -117,7 +117,7 @@ def _sources(instructions: list[Instruction]) -> dict[int, str]:
     writers: dict[int, str] = {}
     sources = {}
     for number, instruction in enumerate(instructions):
-        kind = _described(instruction)[0]
+        kind = _describe(instruction)[0]
         if kind == "copy":
             sources[number] = writers.get(instruction.operands[-1][1].storage.index, "")
         for view in instruction.writes():
@@ -140,7 +140,7 @@ def _direction(instruction: Instruction) -> str:
     return "move" if here == there else "load" if here else "store"
 
 
-def _described(instruction: Instruction) -> tuple[str, int, str]:
+def _describe(instruction: Instruction) -> tuple[str, int, str]:
     """Kind, size and place of an instruction, in the words that a measured one has."""
     name = instruction.operation.name
     views: list[View] = [view for _, view in instruction.operands]

@@ -82,7 +82,7 @@ def engines_table(found: Comparison) -> Table:
     lines = []
     for one in found.engines:
         pairs = ", ".join(f"{count} {how}" for how, count in one.pairs.items())
-        times = (f"{one.measured_ns:,}", f"{one.ours_ns:,}", _signed(one.difference))
+        times = (f"{one.measured_ns:,}", f"{one.ours_ns:,}", _signed_text(one.difference))
         lines.append((one.engine, str(one.measured), str(one.ours), *times, pairs))
     columns = ("engine", "measured", "ours", "busy ns", "ours ns", "median difference ns", "pairs")
     return plain_table(columns, lines, right=(1, 2, 3, 4, 5))
@@ -117,8 +117,8 @@ def events_table(rows: Iterable[Row]) -> Table:
             row.how,
             *_side(row.measured),
             *_side(row.ours),
-            _signed(row.start_difference),
-            _signed(row.duration_difference),
+            _signed_text(row.start_difference),
+            _signed_text(row.duration_difference),
         )
         for row in rows
     ]
@@ -162,7 +162,7 @@ def _side(side: Side | None) -> tuple[str, str, str]:
     return f"{side.start:,}", f"{side.end:,}", after
 
 
-def _signed(value: float | None) -> str:
+def _signed_text(value: float | None) -> str:
     return _NONE if value is None else f"{value:+,.0f}"
 
 

@@ -47,9 +47,9 @@ class _Resolver:
         self.instructions = report.instructions
         self.first = min(instruction.start for instruction in self.instructions)
         self.last = max(instruction.end for instruction in self.instructions)
-        self.groups = self._grouped()
+        self.groups = self._group_instructions()
         self.values = self._values()
-        self.counted, self.brings = self._counted()
+        self.counted, self.brings = self._count_semaphores()
         self.ends = self._product_ends()
         self.windows = self._windows()
         self.own_queues: dict[int, str] = {}
@@ -77,7 +77,7 @@ class _Resolver:
             notes=tuple(self.notes),
         )
 
-    def _grouped(self) -> list[_Group]:
+    def _group_instructions(self) -> list[_Group]:
         """An event's instructions: the passes of a product together, and the waits that precede it on its engine."""
         groups: list[_Group] = []
         products: dict[str, _Group] = {}  # the latest one of each name: weights load ahead of earlier products
@@ -114,7 +114,7 @@ class _Resolver:
                 known.append((update.value, update.time))
         return values
 
-    def _counted(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, tuple[int, int]]]:
+    def _count_semaphores(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, tuple[int, int]]]:
         """Semaphore -> (value from then on, event) of those that set it, in their order; event -> what it sets so."""
         counted: dict[int, list[tuple[int, int]]] = defaultdict(list)
         brings: dict[int, tuple[int, int]] = {}
@@ -129,7 +129,7 @@ class _Resolver:
                     brings[number] = semaphore, known[-1][0]
         return counted, brings
 
-    def _reached(self, semaphore: int, value: int) -> int | None:
+    def _time_of_value(self, semaphore: int, value: int) -> int | None:
         """When a semaphore had at least a value."""
         known = self.values.get(semaphore, [])
         at = bisect_left(known, (value, 0))
@@ -189,7 +189,7 @@ class _Resolver:
             size=trigger.size,
             start=min(packet.start for packet in data),
             end=max(packet.end for packet in data),
-            seen=self._reached(*self.brings[event]),
+            seen=self._time_of_value(*self.brings[event]),
             packets=tuple(
                 Packet(queue, packet.engine, packet.start, packet.end, packet.size, packet.mark) for packet in packets
             ),
@@ -200,9 +200,11 @@ class _Resolver:
         members = [self.instructions[member] for member in group.members]
         first, transfer = members[0], self.transfers.get(number)
         passes = _passes(members)
-        ready, waited_for = self._waited(number, [*group.extra, *(wait for member in members for wait in member.waits)])
-        kind, size, place = _described(members)
-        start = self._shown(number, passes) if passes else first.start
+        ready, waited_for = self._last_wait(
+            number, [*group.extra, *(wait for member in members for wait in member.waits)]
+        )
+        kind, size, place = _describe(members)
+        start = self._product_start(number, passes) if passes else first.start
         return Event(
             engine=first.engine,
             kind=kind,
@@ -212,7 +214,7 @@ class _Resolver:
             place=place,
             source=self._kind(waited_for) if kind == "copy" else "",
             name=first.name,
-            seen=self._reached(*self.brings[number]) if number in self.brings else None,
+            seen=self._time_of_value(*self.brings[number]) if number in self.brings else None,
             ready=ready,
             waited_for=waited_for,
             slow=bool(passes) and self._slow(passes[0].product[0]),
@@ -220,15 +222,15 @@ class _Resolver:
             transfer=transfer,
         )
 
-    def _shown(self, number: int, passes: tuple[Pass, ...]) -> int:
+    def _product_start(self, number: int, passes: tuple[Pass, ...]) -> int:
         """When a product begins: with its weights, but for what of them loads while the one before still runs."""
         return min(passes[0].product[0], max(passes[0].load[0], self.ends[number]))
 
-    def _waited(self, number: int, waits: list[tuple[int, int]]) -> tuple[int | None, int]:
+    def _last_wait(self, number: int, waits: list[tuple[int, int]]) -> tuple[int | None, int]:
         """When the last semaphore had its value, and whose it was."""
         latest, producer = None, NONE
         for semaphore, value in waits:
-            time = self._reached(semaphore, value)
+            time = self._time_of_value(semaphore, value)
             if time is not None and (latest is None or time > latest):
                 counted = self.counted.get(semaphore, [])
                 at = bisect_left(counted, (value, 0))
@@ -240,7 +242,7 @@ class _Resolver:
         """The kind of an event; of none it is empty."""
         if number == NONE:
             return ""
-        return _described([self.instructions[member] for member in self.groups[number].members])[0]
+        return _describe([self.instructions[member] for member in self.groups[number].members])[0]
 
     def _slow(self, time: int) -> bool:
         at = bisect_right(self.windows, time, key=lambda window: window.start) - 1
@@ -277,7 +279,7 @@ def _passes(members: list[Instruction]) -> tuple[Pass, ...]:
     return tuple(passes)
 
 
-def _described(members: list[Instruction]) -> tuple[str, int, str]:
+def _describe(members: list[Instruction]) -> tuple[str, int, str]:
     """Kind, size and place of an event, in the words that a timeline's have, too."""
     first = members[0]
     if first.trigger is not None:

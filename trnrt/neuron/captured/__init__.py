@@ -1,8 +1,8 @@
-"""What AWS's profiler captured on the device, laid beside the prediction, step by step.
+"""Compare a profile that AWS's profiler captured on the device with the prediction, step by step.
 
-``explorer`` reads the tables that Neuron Explorer writes and knows nothing of plans; ``attributing`` finds the step of
-each instruction. Nothing here was ever run on a profile of a real device: the tables' fields are the documented ones
-(``schema.json`` has the page and line of each), and where the documentation is silent the result says what it assumed.
+``explorer`` reads Neuron Explorer's tables and knows nothing of plans; ``attributing`` finds the step of each
+instruction. Nothing here was ever run on a profile of a real device: the tables' fields are the documented ones
+(``schema.json`` has the page and line of each), and the result states every assumption beyond the documentation.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["Attribution", "Rest", "StepMeasured"]
 
 @dataclass(frozen=True)
 class StepMeasured:
-    """A step on the device. Microseconds.
+    """A step on the device, in microseconds.
 
-    ``active_us`` is how long at least one of its instructions ran, or a transfer that one of them started; waits for
-    semaphores are not counted. ``predicted_active_us`` is the same of the prediction. Steps overlap, so the times of
-    all steps add up to more than the whole. ``start_us`` and ``end_us`` count from the profile's first instruction.
-    ``inferred`` are those of its ``instructions`` whose step was inferred from the order of execution.
+    ``active_us``: the time in which at least one of its instructions ran, or a transfer that one of them started,
+    without waits for semaphores; ``predicted_active_us``: the same by the prediction. Steps overlap, so their times add
+    up to more than the whole. ``start_us`` and ``end_us`` count from the profile's first instruction. ``inferred``: how
+    many of the ``instructions`` belong to the step only by the order of execution.
     """
 
     name: str
@@ -34,7 +34,7 @@ class StepMeasured:
 
 @dataclass(frozen=True)
 class Rest:
-    """Instructions that belong to no one step: ``steps`` are those that share their source line, or none."""
+    """Instructions without a single step. ``steps``: those that share their source line, or none."""
 
     steps: tuple[str, ...]
     active_us: float
@@ -43,10 +43,9 @@ class Rest:
 
 @dataclass(frozen=True)
 class Attribution:
-    """A profile by step. ``elapsed_us``: from the first instruction's start to the end of the last one, or of the
-    last transfer; ``total_us`` is the profiler's own figure, where it has one; ``predicted_total_us`` what is predicted
-    for that. ``dma``: whether the profile says when transfers ran. ``notes``: what was left out, and what the profiler
-    warned of.
+    """A profile by step. ``elapsed_us``: from the first instruction's start to the end of the last one, or of the last
+    transfer. ``total_us``: the profiler's own figure, if it has one; ``predicted_total_us``: its prediction. ``dma``:
+    whether the profile has the transfers' times. ``notes``: what was left out, and the profiler's warnings.
     """
 
     part: str

@@ -1,15 +1,15 @@
-"""The step of each instruction of a device's profile, by the source line that it came from.
+"""Find the step of each instruction of a device's profile, by its source line.
 
-The documentation says that an instruction has the line of the NKI call that made it. That line is in ``kernels/``, and
-steps that call the same kernel share it. So, in this order:
+By the documentation an instruction has the line of the NKI call that made it. That line is in ``kernels/``, and steps
+that call the same kernel share it. So, in this order:
 
-1. a line of the kernel module itself, the instruction's own or of the functions that it was made in, is of one step:
-   what is compiled for a profile has a function for each (``planner.stepwise``);
-2. a line that our own trace of the module reaches in one step alone is that step's;
-3. of a line that several steps reach, the instructions are shared out in the order of their execution, where each of
-   the trace's has as many of the profile's. That is inferred: the engines execute in order, but the compiler
-   may put independent instructions in another order;
-4. what is left is told as it is: shared by some steps, or of no line that is known.
+1. A line of the kernel module, the instruction's own or of a call around it, belongs to one step: modules compiled for
+   a profile have a function for each step (``planner.stepwise``).
+2. A line that our own trace of the module reaches in one step only belongs to that step.
+3. A line that several steps reach: its instructions are divided in the order of execution, if their number is a
+   multiple of the trace's. This is inferred: the engines execute in order, but the compiler may reorder independent
+   instructions.
+4. The rest is reported as shared by some steps, or as of no known line.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _RECOMPILE = "compile it with the lines of the source: trnrt profile MODEL --bac
 
 @dataclass(frozen=True)
 class Lines:
-    """What a plan knows: which step each line of the ``module`` is of, and which steps reach a kernel's line.
+    """A plan's lines: ``entry`` has the step of each line of the ``module``, ``reached`` the steps that execute a line.
 
-    ``names`` are the steps', with one more for what is outside of all; ``reached`` has the step of each execution of a
-    line, in the order of the program; ``short`` the files by their bare names, where only one has it.
+    ``names``: of the steps, and one more for lines outside of all. ``reached`` has an entry for each execution, in the
+    order of the program. ``short``: bare name -> file, if only one file has it.
     """
 
     module: str
@@ -53,23 +53,23 @@ class Lines:
 
 
 def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], name: str) -> Attribution:
-    """Lay a device's profile beside the prediction for the same plan.
+    """Compare a device's profile with the prediction for the same plan.
 
-    ``variants`` are the modules that it may have been captured of; where it names none of them, it is the first's.
-    InputError where the profile is of another target or kernel module, or has no line of this one.
+    ``variants``: the modules that it may be captured from; if it names none of them, the first is assumed. InputError
+    if the profile is of another target or kernel module, or has no line of this one.
     """
     files = {PurePosixPath(file).name for placed in profile.places for file, _ in (*placed.own, *placed.calls)}
     named = [pair for pair in variants if Path(pair[1].timeline.program.file).name in files]
     plan, predicted = named[0] if named else variants[0]
     target = target_of(profile.instance)
     if target is not None and target != plan.target:
-        told = f"the profile was captured on {profile.instance}, and the plan is for {plan.target}"
-        raise InputError(told, hint=f"say --target {target}")
+        message = f"the profile was captured on {profile.instance}, and the plan is for {plan.target}"
+        raise InputError(message, hint=f"say --target {target}")
     lines = lines_of(plan, predicted.timeline)
     notes = profile.notes
     if not named:
         _check_other(files, lines)
-        notes += ("the profile does not name its kernel module: nothing tells that it is of this very plan",)
+        notes += ("the profile does not name its kernel module: it may be of another plan",)
     owner, inferred, shared = _owners(profile, lines)
     if not (owner >= 0).any() and not shared:
         raise InputError("no instruction of the profile has a line of this kernel module", hint=_RECOMPILE)
@@ -80,9 +80,12 @@ def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], 
         mine = owner == number
         if mine.any() or number in expected:
             steps.append(_measure_step(profile, plan, number, step, mine, inferred, expected.get(number, 0.0)))
-    rest = [_rest(profile, tuple(lines.names[k] for k in key), rows) for key, rows in shared.items()]
-    nowhere = np.flatnonzero((owner < 0) & ~_row_mask(shared.values(), len(owner)))
-    rest += [_rest(profile, (), nowhere)] if len(nowhere) else []
+    rest = [(tuple(lines.names[k] for k in key), rows) for key, rows in shared.items()]
+    owned = owner >= 0
+    for _, rows in rest:
+        owned[rows] = True
+    if not owned.all():
+        rest.append(((), np.flatnonzero(~owned)))
     return Attribution(
         part=name,
         schema_version=profile.schema_version,
@@ -92,17 +95,17 @@ def attribute(profile: DeviceProfile, variants: Sequence[tuple[Plan, Profile]], 
         predicted_total_us=predicted.profiler_us,
         dma=dma,
         steps=tuple(steps),
-        rest=tuple(rest),
+        rest=tuple(Rest(names, _active_ns(profile, rows) / 1000, len(rows)) for names, rows in rest),
         notes=notes,
     )
 
 
 def lines_of(plan: Plan, timeline: Timeline) -> Lines:
-    """What a plan's own trace says of its lines."""
+    """A plan's lines, by our own trace."""
     program = timeline.program
     spans = [step.lines for step in plan.steps]
     entry = {
-        line: k for held in (spans, function_lines(plan)) for k, span in enumerate(held) for line in _span_lines(span)
+        line: k for held in (spans, function_lines(plan)) for k, (a, b) in enumerate(held) for line in range(a, b + 1)
     }
     reached: dict[Place, list[int]] = defaultdict(list)
     for index in timeline.instruction:
@@ -119,26 +122,22 @@ def lines_of(plan: Plan, timeline: Timeline) -> Lines:
     return Lines(Path(program.file).name, steps, entry, dict(reached), short)
 
 
-def _span_lines(span: tuple[int, int]) -> range:
-    return range(span[0], span[1] + 1)
-
-
 def _key(file: str) -> str:
-    """A file by what is the same on every machine: its path below ``kernels``, else its name."""
+    """The part of a file's path that is the same on every machine: below ``kernels``, else its name."""
     parts = PurePosixPath(file).parts
     below = len(parts) - parts[::-1].index("kernels") if "kernels" in parts else len(parts) - 1
     return "/".join(parts[below:])
 
 
 def _check_other(files: Iterable[str], lines: Lines) -> None:
-    """InputError where the profile is of a kernel module of the same model, but another one: the name has a digest."""
+    """InputError if the profile is of another kernel module of the same model, by the digest in its name."""
     mine = _DIGEST.match(lines.module)
     for file in sorted(files):
         other = _DIGEST.match(file)
         if mine is not None and other is not None and other[1] == mine[1]:
             raise InputError(
                 f"the profile is of the kernel module {file}, and this plan's is {lines.module}",
-                hint="give the options that it was compiled with: --batch, --dtype, --target, --effort, --plan",
+                hint="use the options that it was compiled with: --batch, --dtype, --target, --effort, --plan",
             )
 
 
@@ -193,7 +192,7 @@ def _measure_step(
         name=name,
         nodes=tuple(nodes),
         predicted_active_us=expected,
-        active_us=_active(profile, rows) / 1000,
+        active_us=_active_ns(profile, rows) / 1000,
         start_us=float(profile.start[rows].min() - begin) / 1000 if len(rows) else 0.0,
         end_us=float(_ends(profile, rows).max() - begin) / 1000 if len(rows) else 0.0,
         instructions=len(rows),
@@ -201,23 +200,12 @@ def _measure_step(
     )
 
 
-def _rest(profile: DeviceProfile, steps: tuple[str, ...], rows: NDArray[np.intp]) -> Rest:
-    return Rest(steps, _active(profile, rows) / 1000, len(rows))
-
-
-def _row_mask(groups: Iterable[NDArray[np.intp]], count: int) -> NDArray[np.bool_]:
-    held = np.zeros(count, np.bool_)
-    for rows in groups:
-        held[rows] = True
-    return held
-
-
 def _ends(profile: DeviceProfile, rows: NDArray[np.intp]) -> Rows:
     return np.maximum(profile.end[rows], profile.dma_end[rows])
 
 
-def _active(profile: DeviceProfile, rows: NDArray[np.intp]) -> float:
-    """For how many nanoseconds at least one of the instructions ran, or a transfer of theirs."""
+def _active_ns(profile: DeviceProfile, rows: NDArray[np.intp]) -> float:
+    """The nanoseconds in which at least one of the instructions ran, or a transfer of theirs."""
     moved = rows[profile.dma_end[rows] > profile.dma_start[rows]]
     starts = np.concatenate([profile.start[rows], profile.dma_start[moved]])
     ends = np.concatenate([profile.end[rows], profile.dma_end[moved]])
@@ -235,7 +223,7 @@ def union_length(starts: Rows, ends: Rows) -> float:
 
 
 def _predicted_active(timeline: Timeline, lines: Lines, *, dma: bool) -> dict[int, float]:
-    """The same of the prediction, microseconds by step; without the transfers where the profile has none."""
+    """The same by the prediction, microseconds by step; without transfers if the profile has none."""
     transfers = {transfer.issue: transfer for transfer in timeline.transfers}
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for issue, index in enumerate(timeline.instruction):

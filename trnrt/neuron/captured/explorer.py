@@ -1,13 +1,12 @@
-"""The Parquet tables of a profile that Neuron Explorer has processed, read with bounded memory.
+"""Read the Parquet tables of a profile that Neuron Explorer has processed, with bounded memory.
 
-Every table and field that is relied on is in ``schema.json`` with its line of the documentation; a profile that lacks a
-required one, or has it in another type or unit, is refused by name. The JSON that the profiler can also write is not
-read: its page calls it less complete, and gives no units.
+``schema.json`` lists every table and field used here, with its line in the documentation. A profile without a required
+field, or with another type or unit, is refused. The profiler's JSON is not read: its documentation calls it less
+complete, and gives no units.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Iterator
@@ -22,16 +21,16 @@ from numpy.typing import NDArray
 from trnrt.errors import InputError, OptionError
 
 MOST_ROWS = 20_000_000
-"""Instructions of a profile that are read; one takes about 50 bytes."""
+"""The most instructions that are read; one takes about 50 bytes."""
 
 _BATCH = 65_536
 _LONGEST_STACK = 64
 _WAIT = "EVENT_SEMAPHORE"
-"""The instruction that waits. An engine is active but for semaphore waits, says the table ActiveTime."""
+"""The instruction that waits. By the table ActiveTime, an engine is active except for semaphore waits."""
 _PLACE = re.compile(r"([^\s,\[\]'\"]+):(\d{1,9})", re.ASCII)
 _MIND = (
-    "process it again with neuron-explorer of Neuron SDK 2.31 or 2.32 (aws-neuronx-tools 2.31 or 2.32), which the "
-    "fields are documented for; or report this, with what neuron-explorer view --show-profile-schema prints"
+    "process it again with neuron-explorer of Neuron SDK 2.31 or 2.32 (aws-neuronx-tools 2.31 or 2.32), whose fields "
+    "are documented; or report this, with the output of neuron-explorer view --show-profile-schema"
 )
 
 Place = tuple[str, int]  # file, line
@@ -40,7 +39,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Placed:
-    """Where an instruction comes from: ``own`` lines, and those of the ``calls`` that led to it, innermost first."""
+    """The source of an instruction: its ``own`` lines, and those of the ``calls`` around it, innermost first."""
 
     own: tuple[Place, ...]
     calls: tuple[Place, ...] = ()
@@ -48,9 +47,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """One execution, an entry an instruction; waits for semaphores are left out.
+    """One execution, with an entry for each instruction except waits for semaphores.
 
-    Times are nanoseconds; ``dma_start`` and ``dma_end`` those of the transfer that it started, 0 where there is none.
+    Times are nanoseconds. ``dma_start`` and ``dma_end``: of the transfer that the instruction started, 0 if none.
     ``kind`` indexes ``kinds`` (engine and opcode), ``place`` indexes ``places``.
     """
 
@@ -69,29 +68,29 @@ class DeviceProfile:
 
 
 def read_profile(path: Path) -> DeviceProfile:
-    """The profile in a directory of tables. InputError where it is none, or has not the documented fields."""
+    """Read the profile in a directory of tables. InputError if it is none, or lacks documented fields."""
     tables = Tables(find_tables(path))
     tables.check_units()
     (metadata,) = tables.rows("Metadata")[:1] or [{}]
     if not metadata:
         raise InputError(f"{tables.folder}: the table Metadata is missing or empty", hint=_MIND)
     if metadata.get("is_simulation"):
-        raise InputError(f"{tables.folder}: it is a simulation of AWS's compiler, and was not measured")
+        raise InputError(f"{tables.folder}: it was simulated by AWS's compiler, not measured")
     notes = [f"the profiler warns: {row['message']}" for row in tables.rows("Warning")[:10]]
     version = str(metadata["profile_schema_version"])
-    strange = _strange(version)
+    warning = _version_warning(version)
     try:
-        window, told = _last_execution(tables)
+        window, skipped = _last_execution(tables)
         rows, more = _instructions(tables, window)
     except InputError as error:
-        raise InputError(f"{error}{'; ' if strange else ''}{strange}", hint=error.hint) from None
-    notes += [strange] if strange else []
+        raise InputError(f"{error}{'; ' if warning else ''}{warning}", hint=error.hint) from None
+    notes += [warning] if warning else []
     totals = [row["total_time"] for row in tables.rows("Summary") if row.get("total_time") is not None]
     return DeviceProfile(
         schema_version=version,
         instance=metadata.get("instance_type"),
-        total_us=float(totals[0]) * 1e6 if totals and not told else None,
-        notes=(*told, *more, *notes),
+        total_us=float(totals[0]) * 1e6 if totals and not skipped else None,
+        notes=(*skipped, *more, *notes),
         **rows,
     )
 
@@ -117,23 +116,26 @@ def find_tables(path: Path) -> Path:
 
 
 class Tables:
-    """The tables of a profile by name. Each may be split across numbered files."""
+    """A profile's tables by name. Each may be split into numbered files."""
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._parquet: Any = importlib.import_module("pyarrow.parquet")
-            self._broken = (OSError, ValueError, importlib.import_module("pyarrow").ArrowException)
+            import pyarrow
+            import pyarrow.parquet
         except ImportError:
-            told = "reading a device's profile needs pyarrow, which is not installed"
-            raise OptionError(told, hint="pip install 'trnrt[parquet]'") from None
+            message = "reading a device's profile needs pyarrow, which is not installed"
+            raise OptionError(message, hint="pip install 'trnrt[parquet]'") from None
         self.folder = folder
+        self._parquet: Any = pyarrow.parquet
+        self._types: Any = pyarrow.types
+        self._broken = (OSError, ValueError, pyarrow.ArrowException)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """A table that is small by its nature; nothing where it is not there."""
+        """All rows of a small table; none if it is missing."""
         return [row for batch in self.batches(name) for row in batch]
 
     def batches(self, name: str) -> Iterator[list[dict[str, Any]]]:
-        """A table's known fields, some rows at a time. InputError where they are not as documented."""
+        """A table's known fields, some rows at a time. InputError if they are not as documented."""
         for path in self._files(name):
             try:
                 file = self._parquet.ParquetFile(path)
@@ -144,31 +146,31 @@ class Tables:
                 raise InputError(f"{path} can't be read: {error}") from None
 
     def count(self, name: str) -> int:
-        """How many rows a table has, by its files' own account."""
+        """The number of a table's rows, by its files' metadata."""
         try:
             return sum(self._parquet.ParquetFile(path).metadata.num_rows for path in self._files(name))
         except self._broken as error:
             raise InputError(f"{self.folder}: the table {name} can't be read: {error}") from None
 
     def check_units(self) -> None:
-        """The profile says of itself in which unit each field is: InputError where that is not the documented one."""
+        """InputError if the profile says that a field has another unit than documented."""
         for row in self.rows("SchemaFields"):
-            field = _schema().get(row["table_name"], {}).get(row["field_name"])
+            field = _schema()["tables"].get(row["table_name"], {}).get(row["field_name"])
             unit = row.get("field_unit") or ""
-            # The page gives dma_trigger_* no unit; they are read as what all other timestamps are.
+            # dma_trigger_* have no documented unit; they are read like all other timestamps.
             documented = field and (field["unit"] or ("nanoseconds" if row["field_name"].endswith("_ts") else unit))
             if field is not None and unit and unit != documented:
-                told = f"{row['table_name']}.{row['field_name']} is in {unit}, and {documented} is documented"
-                raise InputError(f"{self.folder}: {told}", hint=_MIND)
+                name = f"{row['table_name']}.{row['field_name']}"
+                raise InputError(f"{self.folder}: {name} is in {unit}, and {documented} is documented", hint=_MIND)
 
     def _files(self, name: str) -> list[Path]:
         numbered = re.compile(rf"{name}(_\d+)?\.parquet", re.ASCII)
         return sorted(path for path in self.folder.glob(f"{name}*.parquet") if numbered.fullmatch(path.name))
 
     def _known_fields(self, path: Path, name: str, schema: Any) -> list[str]:
-        """The fields of a file that are known. InputError for a required one that is missing, or another type."""
-        types = importlib.import_module("pyarrow.types")
-        fields = _schema()[name]
+        """The known fields of a file. InputError if a required one is missing, or one has another type."""
+        types = self._types
+        fields = _schema()["tables"][name]
         missing = [field for field, says in fields.items() if says["required"] and field not in schema.names]
         if missing:
             has = ", ".join(schema.names[:20])
@@ -189,28 +191,22 @@ class Tables:
         return known
 
 
-def _strange(version: str) -> str:
-    """What to say of a profile whose schema is an incompatible one by its own account: another first number."""
-    known = _document()["profile_schema_version"]
+def _version_warning(version: str) -> str:
+    """A warning about a schema version with another first number, which is incompatible; else ""."""
+    known = _schema()["profile_schema_version"]
     if version.partition(".")[0] == known.partition(".")[0]:
         return ""
     return f"its schema is {version}, and the fields are read as those of {known}"
 
 
 @cache
-def _document() -> dict[str, Any]:
-    text = Path(__file__).with_name("schema.json").read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(text)
-    return document
-
-
-def _schema() -> dict[str, dict[str, Any]]:
-    tables: dict[str, dict[str, Any]] = _document()["tables"]
-    return tables
+def _schema() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_bytes())
+    return schema
 
 
 def _last_execution(tables: Tables) -> tuple[tuple[int, int] | None, tuple[str, ...]]:
-    """From when to when the last execution ran, where the profile has several, and what to say of it."""
+    """The start and end of the last execution, if the profile has several, and notes on it."""
     rows = tables.rows("ExecutionInfo")
     if len(rows) < 2:
         return None, ()
@@ -218,17 +214,17 @@ def _last_execution(tables: Tables) -> tuple[tuple[int, int] | None, tuple[str, 
     start, end = last.get("execution_start_ts"), last.get("execution_end_ts")
     if start is None or end is None:
         raise InputError(
-            f"{tables.folder}: it has {len(rows)} executions, and does not say when each ran",
+            f"{tables.folder}: it has {len(rows)} executions without their times",
             hint="capture one: neuron-explorer capture --profile-nth-exec=2",
         )
     return (start, end), (f"the last of {len(rows)} executions is shown",)
 
 
 def _instructions(tables: Tables, window: tuple[int, int] | None) -> tuple[dict[str, Any], list[str]]:
-    """The columns of ``DeviceProfile``, and what was left out."""
+    """The columns of ``DeviceProfile``, and a note on instructions that were left out."""
     count = tables.count("Instruction")
     if count > MOST_ROWS:
-        raise InputError(f"{tables.folder}: {count:,} instructions; {MOST_ROWS:,} are read at most")
+        raise InputError(f"{tables.folder}: {count:,} instructions; the limit is {MOST_ROWS:,}")
     stacks = _stacks(tables)
     kinds: dict[tuple[str, str], int] = {}
     places: dict[Placed, int] = {}
@@ -258,24 +254,24 @@ def _instructions(tables: Tables, window: tuple[int, int] | None) -> tuple[dict[
     table = table[np.argsort(table[:, 0], kind="stable")]
     names = ("start", "end", "dma_start", "dma_end", "kind", "place")
     found: dict[str, Any] = {name: table[:, k] for k, name in enumerate(names)}
-    told = [f"{others:,} instructions of the second physical core, which does the same work, are left out"]
-    return found | {"kinds": list(kinds), "places": list(places)}, told if others else []
+    notes = [f"{others:,} instructions of the second physical core, which does the same work, are left out"]
+    return found | {"kinds": list(kinds), "places": list(places)}, notes if others else []
 
 
 _BIR = "bir_debug_info_source_location"
 
 
 def _parse_places(key: tuple[Any, ...], stacks: dict[str, Placed]) -> Placed:
-    """The places of an instruction by its name in the kernel, and by the two texts that give its lines."""
+    """The places of an instruction: its name in the kernel, and the two texts that give its lines."""
     name, nki, bir = key
     stack = stacks.get(name, Placed(()))
-    # NKI's own location is the more exact one; the compiler's is there for instructions that it made itself, too.
+    # NKI's own location is more exact; the compiler's also covers instructions that the compiler added.
     said = _PLACE.findall(nki or "") or _PLACE.findall(bir or "")
     return Placed(tuple((file, int(line)) for file, line in said) or stack.own, stack.calls)
 
 
 def _stacks(tables: Tables) -> dict[str, Placed]:
-    """The line of each kernel instruction, and of the calls that led to it, by its name."""
+    """The line of each kernel instruction, and of the calls around it, by its name."""
     frames = {row["stack_frame_id"]: row for row in tables.rows("KernelStackFrames") if not row.get("pcore_idx")}
     found = {}
     for row in tables.rows("KernelInstructions"):

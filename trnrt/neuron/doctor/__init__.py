@@ -1,7 +1,7 @@
-"""``trnrt doctor``: what is on this machine, whether it fits together, what would be used, and what mends each finding.
+"""``trnrt doctor``: check this machine, choose a backend, and say how to fix each finding.
 
-``machine.look`` gathers facts and judges nothing; the rules, each a function of the facts, judge and gather nothing.
-What fits together is data, with its sources: ``releases.json``.
+``machine.look`` only gathers facts; the rules, each a function of the facts, only judge them. The versions that work
+together are data, with their sources: ``releases.json``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BAD", "STATES", "Diagnosis", "Finding", "Releases", "Rule", "diagnos
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of the table of rules. Where one of ``needed_by`` is asked for, a finding in BAD says that it can't run."""
+    """A row of the table of rules. A finding in BAD blocks the backends in ``needed_by``."""
 
     name: str
     needed_by: tuple[str, ...]
@@ -27,7 +27,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings, in the order of the table; ``backend`` is what would be used, "" where that is nothing."""
+    """All findings, in the order of the table. ``backend``: the one to use, "" if there is none."""
 
     machine: Machine
     findings: tuple[Finding, ...]
@@ -37,9 +37,7 @@ class Diagnosis:
 
     def usable(self, backend: str) -> bool:
         """Whether ``backend`` ("auto": one of them) can be used."""
-        if backend == "auto":
-            return not all(self.blocking.values())
-        return not self.blocking[backend]
+        return not all(self.blocking.values()) if backend == "auto" else not self.blocking[backend]
 
     def finding(self, name: str) -> Finding:
         """The finding of a rule."""
@@ -54,12 +52,11 @@ def diagnose(machine: Machine, releases: Releases, rules: tuple[Rule, ...]) -> D
         backend: tuple(f.name for rule, f in judged if backend in rule.needed_by and f.state in BAD)
         for backend in ("simulator", "neuron")
     }
+    backend, reason = "", "neither the simulator nor a NeuronCore can be used"
     if machine.devices and not blocking["neuron"]:
-        return Diagnosis(machine, findings, "neuron", f"{machine.devices[0]} is here, and what it needs", blocking)
-    if not blocking["simulator"]:
-        missing = ", ".join(blocking["neuron"])
-        reason = (
-            "no Neuron device on this machine" if not machine.devices else f"the NeuronCore can't be used: {missing}"
-        )
-        return Diagnosis(machine, findings, "simulator", reason, blocking)
-    return Diagnosis(machine, findings, "", "neither the simulator nor a NeuronCore can be used", blocking)
+        backend, reason = "neuron", f"{machine.devices[0]} is here, with all that it needs"
+    elif not blocking["simulator"]:
+        backend, reason = "simulator", "no Neuron device on this machine"
+        if machine.devices:
+            reason = f"the NeuronCore can't be used: {', '.join(blocking['neuron'])}"
+    return Diagnosis(machine, findings, backend, reason, blocking)

@@ -1,8 +1,8 @@
-"""The facts about this machine that the doctor judges. Nothing is imported.
+"""The facts about this machine that the doctor judges. No package is imported to find them.
 
-Those that decide whether kernels can run on the device ``backends.device`` gathers, for ``--backend neuron``, too.
+``neuron.device`` gathers those that decide whether kernels can run on the device, for ``--backend neuron``, too.
 
-Whatever can't be read is None or empty: a machine without any of it is the usual one.
+Facts that can't be read are None or empty, as on most machines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ Run = Callable[[Sequence[str]], str | None]
 
 @dataclass(frozen=True)
 class Listed:
-    """A device as ``neuron-ls`` lists it; ``users`` are the processes on it, "pid program": a whole command
-    line may hold secrets."""
+    """A device in the list of ``neuron-ls``. ``users``: "pid program", as a whole command line may hold secrets."""
 
     number: int
     cores: int
@@ -41,10 +40,10 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(Facts):
-    """The facts that decide, which are the backend's own, and those that explain.
+    """The facts that the backend itself depends on, and those that explain them.
 
-    ``leased`` are physical cores that trnrt has taken, ``failed`` those that failed under it lately. ``cache_error``
-    (state, why, what helps): why nothing is kept.
+    ``leased``: physical cores that trnrt uses; ``failed``: those that failed lately. ``cache_error``: (state, reason,
+    advice) if nothing can be cached.
     """
 
     system: Mapping[str, str] = field(default_factory=dict)
@@ -61,13 +60,12 @@ def look(root: Path | None = None, environ: Mapping[str, str] | None = None, run
     """Gather the facts; ``root`` and ``run`` are for tests."""
     environ, run = os.environ if environ is None else environ, run or _output
     root = root or device.ROOT
-    tool = _tool(root, environ)
+    tool = shutil.which("neuron-ls", path=f"{environ.get('PATH', '')}{os.pathsep}{root / _TOOLS}")
     listed = () if tool is None else _parse_devices(run([tool, "--json-output"]))
     cache, cache_error = _cache()
-    decisive = look_for_device(root, environ)
+    listed_lnc = max((row.lnc for row in listed if row.lnc is not None), default=None)
     return Machine(
-        **{name.name: getattr(decisive, name.name) for name in fields(Facts) if name.name != "listed_lnc"},
-        listed_lnc=max((row.lnc for row in listed if row.lnc is not None), default=None),
+        **vars(replace(look_for_device(root, environ), listed_lnc=listed_lnc)),
         system=_system_packages(run),
         driver=first_line(root / "sys/module/neuron/version"),
         neuron_ls=tool,
@@ -80,7 +78,7 @@ def look(root: Path | None = None, environ: Mapping[str, str] | None = None, run
 
 
 def _system_packages(run: Run) -> dict[str, str]:
-    """By dpkg, else by rpm."""
+    """The versions of the system packages, by dpkg, else by rpm."""
     asked = (
         ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", *SYSTEM_PACKAGES],
         ["rpm", "-q", "--qf", "%{NAME} %{VERSION}\n", *SYSTEM_PACKAGES],
@@ -91,10 +89,6 @@ def _system_packages(run: Run) -> dict[str, str]:
         if found:
             return found
     return {}
-
-
-def _tool(root: Path, environ: Mapping[str, str]) -> str | None:
-    return shutil.which("neuron-ls", path=f"{environ.get('PATH', '')}{os.pathsep}{root / _TOOLS}")
 
 
 def _parse_devices(text: str | None) -> tuple[Listed, ...]:
@@ -123,8 +117,8 @@ def _cache() -> tuple[str, tuple[str, str, str] | None]:
 
 
 def _output(command: Sequence[str]) -> str | None:
-    """What a command prints; None where it is not there, or hangs. dpkg-query fails where one of its names is unknown,
-    and prints the others all the same."""
+    """A command's output; None if it is missing or hangs. dpkg-query fails if it knows one of the names not, but prints
+    the others."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):

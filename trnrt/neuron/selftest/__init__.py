@@ -1,5 +1,5 @@
 """``trnrt doctor --self-test``: every kernel on small shapes and both sample models, on the machine's own device.
 
-It is written to be run where its authors could not run it: each case is on its own, in a process that may hang or
-crash, and one file holds all that there is to send back.
+Its authors could not run it on a device, so each case runs in a process that may hang or crash, and one file holds all
+that there is to send back.
 """

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Range
 
 RUNS, SECONDS = 50, 1.0
-"""A case is repeated so often, or for so long, whichever ends first."""
+"""A case is timed for this many runs or seconds, whichever ends first."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a case gave. ``passed`` within ``rtol`` and ``atol`` of the reference; ``max_abs`` the largest difference.
+    """The result of a case. ``passed``: within ``rtol`` and ``atol`` of the reference; ``max_abs``: the largest error.
 
-    ``predicted_us`` is the simulator's, of the device, from ``low_us`` to ``high_us``; ``wall_us`` was measured around
-    the call, host included: least, median, most, and how often. ``compile_s`` is the first call.
+    ``predicted_us``: the device's latency by the simulator, from ``low_us`` to ``high_us``. ``wall_us``: measured
+    around the call, host included: least, median, most, and the runs. ``compile_s``: the time of the first call.
     """
 
     passed: bool
@@ -43,10 +43,10 @@ class Result:
 
 def run_case(case: Case, backend: str, target: str) -> Result:
     """Run it; raises what trnrt, or AWS's packages, raise."""
-    return _direct(case, backend, target) if isinstance(case, Direct) else _model(case, backend, target)
+    return _run_direct(case, backend, target) if isinstance(case, Direct) else _run_model(case, backend, target)
 
 
-def _model(case: Small | Sample, backend: str, target: str) -> Result:
+def _run_model(case: Small | Sample, backend: str, target: str) -> Result:
     from trnrt.session import InferenceSession
     from trnrt.validate import validate
 
@@ -59,56 +59,49 @@ def _model(case: Small | Sample, backend: str, target: str) -> Result:
     compile_s = time.perf_counter() - start
     predicted = _figures(session.last_run.predicted if backend == "simulator" else None)
     report = validate(session, feeds)
-    off = [output.max_abs for output in report.outputs]
+    worst = max((output.max_abs for output in report.outputs), default=0.0)
     detail = "" if not report.changed_decisions else f"{report.changed_decisions} decisions changed"
     wall = time_calls(lambda: session.run(None, feeds))
-    worst = max(off, default=0.0)
     return Result(report.passed, worst, report.rtol, report.atol, *predicted, compile_s, wall, detail, outputs)
 
 
 def _figures(found: Range | None) -> tuple[float | None, float | None, float | None]:
-    """The headline and the ends of a prediction."""
+    """The expected, least and most microseconds of a prediction."""
     return (None, None, None) if found is None else (found.us, found.least_us, found.most_us)
 
 
-def _direct(case: Direct, backend: str, target: str) -> Result:
-    kernel, arrays = body_of(case), case.arrays()
+def _run_direct(case: Direct, backend: str, target: str) -> Result:
+    module, _, name = case.body.rpartition(".")
+    home = import_module(f"trnrt.kernels.{module}" if module else "trnrt.neuron.selftest.bodies")
+    kernel, arrays = getattr(home, name), case.arrays()
     predicted, call = None, _on_device(kernel, target)
     if backend == "simulator":
         from trnrt.nki import profile, simulate
 
         call = simulate(kernel, target)
-        predicted = profile(kernel, *arrays, target=target).benchmark
+        predicted = profile(kernel, *arrays, *case.options, target=target).benchmark
+
+    def run() -> Array:
+        return np.asarray(call(*arrays, *case.options))
+
     start = time.perf_counter()
-    got = np.asarray(call(*arrays))
+    got = run()
     compile_s = time.perf_counter() - start
     expected = case.expected(*(array.astype(np.float64) for array in arrays))
     if got.shape != expected.shape:
         raise RuntimeError(f"the result has the shape {got.shape}, not {expected.shape}")
     atol = case.rtol * float(np.abs(expected).max(initial=0.0))
     off = np.abs(got.astype(np.float64) - expected)
-    passed = bool((off <= atol + case.rtol * np.abs(expected)).all())  # NaN is no number that passes
-    wall = time_calls(lambda: call(*arrays))
-    return Result(
-        passed, float(off.max(initial=0.0)), case.rtol, atol, *_figures(predicted), compile_s, wall, "", [got]
-    )
+    passed = bool((off <= atol + case.rtol * np.abs(expected)).all())  # False for NaN
+    worst = float(off.max(initial=0.0))
+    return Result(passed, worst, case.rtol, atol, *_figures(predicted), compile_s, time_calls(run), "", [got])
 
 
-def _on_device(kernel: Any, target: str) -> Callable[..., Array]:
-    """AWS's direct route; looked up when it is called, since nothing of it is needed for the simulator."""
+def _on_device(kernel: Any, target: str) -> Callable[..., Any]:
+    """AWS's direct route to the device."""
+    from trnrt.neuron.backend import run_kernel
 
-    def call(*arrays: Array) -> Array:
-        from trnrt.neuron.backend import run_kernel
-
-        return np.asarray(run_kernel(kernel, *arrays, target=target)[0])
-
-    return call
-
-
-def body_of(case: Direct) -> Any:
-    """The kernel that a case calls."""
-    module, _, name = case.body.rpartition(".")
-    return getattr(import_module(f"trnrt.kernels.{module}" if module else "trnrt.neuron.selftest.bodies"), name)
+    return lambda *arguments: run_kernel(kernel, *arguments, target=target)[0]
 
 
 def time_calls(run: Callable[[], object]) -> dict[str, float]:

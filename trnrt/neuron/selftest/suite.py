@@ -1,4 +1,4 @@
-"""The whole self-test: each case on the simulator, which predicts, and then on the backend that is tested."""
+"""The whole self-test: each case on the simulator, for a prediction, and then on the backend under test."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from trnrt.neuron.selftest.cases import CASES
 from trnrt.nki.machine.targets import get_target, portable_name
 
 LIMIT_S = {"simulator": 120.0, "neuron": 900.0}
-"""A case that takes longer is given up, and its process ended: AWS's compiler alone takes minutes for some."""
+"""Seconds after which a case's process is killed. AWS's compiler alone takes minutes for some."""
 
 LOG = 3000
-"""Characters of what a process said that are kept where it died."""
+"""Characters that are kept of a dead process's output."""
 
 POLL_S = 0.02
 
@@ -37,9 +37,9 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """A case on the backend: one of STATES. ``simulated`` is the same on the simulator, None where that is tested.
+    """A case's result on the backend. ``simulated``: the same on the simulator, None if that is the backend.
 
-    ``off_simulator`` is the largest difference to the simulator's numbers.
+    ``off_simulator``: the largest difference from the simulator's numbers.
     """
 
     name: str
@@ -49,17 +49,17 @@ class Outcome:
 
     @property
     def state(self) -> str:
-        """What became of it."""
+        """One of STATES."""
         return str(self.document["state"])
 
     @property
     def predicted_us(self) -> float | None:
-        """The device's latency as the timing model has it."""
+        """The device's latency, by the timing model."""
         return self._prediction("predicted_us")
 
     @property
     def ends_us(self) -> tuple[float | None, float | None]:
-        """The least and the most that it may be."""
+        """The least and the most of that latency."""
         return self._prediction("low_us"), self._prediction("high_us")
 
     def _prediction(self, key: str) -> float | None:
@@ -68,14 +68,14 @@ class Outcome:
 
     @property
     def measured_us(self) -> float | None:
-        """The device's, with the host's part of a call; None where no device was tested."""
+        """The device's latency, with the host's part of a call; None if no device was tested."""
         wall = self.document.get("wall_us")
         return None if self.simulated is None or wall is None else float(wall["median"])
 
 
 @dataclass
 class Suite:
-    """What a run gave."""
+    """The results of a run."""
 
     backend: str
     target: str
@@ -85,12 +85,12 @@ class Suite:
 
     @property
     def has_passed(self) -> bool:
-        """All cases were run, and none failed in any way; what the target does not have is skipped."""
+        """Whether all cases ran and passed; those that the target can't run are skipped."""
         return not self.interrupted and all(outcome.state in ("passed", "skipped") for outcome in self.outcomes)
 
 
 class Worker:
-    """The process that runs cases for a backend; a new one after each that died."""
+    """Runs cases for a backend in a process, and starts a new one if that dies."""
 
     def __init__(self, backend: str, target: str, folder: Path, limit_s: float | None = None) -> None:
         self.backend, self.target = backend, target
@@ -101,7 +101,7 @@ class Worker:
         self._log: IO[bytes] | None = None
 
     def run(self, name: str) -> Document:
-        """A case's result; what became of the process where there is none."""
+        """A case's result, or how its process died."""
         process = self._running_process()
         result = self.folder / f"{name}.json"
         end = time.monotonic() + self.limit_s
@@ -121,7 +121,7 @@ class Worker:
         return document
 
     def outputs(self, name: str) -> list[Any]:
-        """The numbers that a case gave."""
+        """A case's numbers."""
         path = self.folder / f"{name}.npz"
         if not path.exists():
             return []
@@ -131,7 +131,7 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
-            # With it goes what it started: AWS's compiler is a process of its own.
+            # Its whole group: AWS's compiler is a process of its own.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
@@ -151,7 +151,7 @@ class Worker:
                 text=True,
                 env=environment(os.environ, self.backend, self.target),
                 start_new_session=True,
-                cwd=self.folder,  # what the compiler leaves behind goes with the folder
+                cwd=self.folder,  # the compiler's files are deleted with the folder
             )
         return self._process
 
@@ -161,12 +161,12 @@ class Worker:
 
 
 def command(backend: str, target: str, folder: Path) -> list[str]:
-    """What starts a worker."""
+    """The command line of a worker."""
     return [sys.executable, "-m", "trnrt.neuron.selftest.worker", backend, portable_name(target), str(folder)]
 
 
 def environment(before: Mapping[str, str], backend: str, target: str) -> dict[str, str]:
-    """A worker's: the simulator beside AWS's packages, or AWS's packages on one core, one physical core wide."""
+    """A worker's environment: for the simulator, or for AWS's packages on one physical core."""
     made = {**before, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     if backend == "simulator":
         return made | {"TRNRT_NKI": "simulator"}
@@ -180,7 +180,7 @@ def environment(before: Mapping[str, str], backend: str, target: str) -> dict[st
 def run_suite(
     backend: str, target: str, names: Iterable[str] = CASES, progress: Progress = print, limit_s: float | None = None
 ) -> Suite:
-    """Run the cases; nothing that goes wrong in one of them is raised. An interrupted run keeps what it has."""
+    """Run the cases. Their errors are results, not raised; an interrupted run keeps its results."""
     target = get_target(target).name
     suite, start = Suite(backend, target), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trnrt-self-test-") as folder:
@@ -205,18 +205,13 @@ def _outcome(name: str, target: str, workers: list[Worker]) -> Outcome:
     if len(workers) == 1:
         return Outcome(name, simulated)
     document = workers[1].run(name)
-    return Outcome(name, document, simulated, _apart(workers[1].outputs(name), workers[0].outputs(name)))
+    return Outcome(name, document, simulated, _largest_difference(workers[1].outputs(name), workers[0].outputs(name)))
 
 
-def _apart(ours: list[Any], theirs: list[Any]) -> float | None:
-    """The largest difference of two lists of arrays; None where they can't be compared."""
+def _largest_difference(ours: list[Any], theirs: list[Any]) -> float | None:
+    """The largest difference of two lists of arrays; None if they can't be compared."""
     if not ours or [array.shape for array in ours] != [array.shape for array in theirs]:
         return None
-    worst = max(
-        (
-            float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0))
-            for a, b in zip(ours, theirs, strict=True)
-        ),
-        default=0.0,
-    )
+    pairs = zip(ours, theirs, strict=True)
+    worst = max(float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)) for a, b in pairs)
     return worst if math.isfinite(worst) else None

@@ -1,7 +1,7 @@
 """The process that runs cases: ``python -m trnrt.neuron.selftest.worker BACKEND TARGET FOLDER``, with names on stdin.
 
-What a case gave is written to ``FOLDER/NAME.json`` and ``.npz``, not to stdout, where AWS's compiler and runtime
-have things to say. Whatever ends this process, the results that are there stay.
+Results are written to ``FOLDER/NAME.json`` and ``.npz``, not to stdout, where AWS's compiler and runtime print. They
+stay there, whatever ends this process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trnrt.neuron.selftest.cases import CASES, Array
 from trnrt.neuron.selftest.running import run_case
 
 DETAIL = 4000
-"""Characters of an error that are kept: its end, where the reason stands."""
+"""Characters that are kept of an error's end, which has the reason."""
 
 
 def main(backend: str, target: str, folder: Path) -> None:
-    """Run the cases whose names come in, until there are no more."""
+    """Run the cases that stdin names."""
     for line in sys.stdin:
         name = line.strip()
         document, outputs = outcome(name, backend, target)
@@ -37,8 +37,8 @@ def outcome(name: str, backend: str, target: str) -> tuple[dict[str, Any], list[
     try:
         result = run_case(CASES[name], backend, target)
     except Exception as error:
-        told = "".join(traceback.format_exception(error))[-DETAIL:]
-        return {"state": "error", "summary": f"{type(error).__name__}: {error}"[:DETAIL], "detail": told}, []
+        detail = "".join(traceback.format_exception(error))[-DETAIL:]
+        return {"state": "error", "summary": f"{type(error).__name__}: {error}"[:DETAIL], "detail": detail}, []
     document = {key: value for key, value in asdict(result).items() if key not in ("outputs", "passed")}
     return {"state": "passed" if result.passed else "failed", "summary": result.detail} | document, result.outputs
 
