@@ -212,7 +212,10 @@ async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> 
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     if share.connection is None:
         loop.add_signal_handler(signal.SIGINT, worker.stop)
-    else:  # Ctrl-C reaches every process of a terminal: ignored here, the supervisor passes it on
+    else:
+        # Ctrl-C reaches every process of a terminal; the supervisor passes it on. A handler, as subprocesses would
+        # inherit SIG_IGN.
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
         repository.others_loading = not share.succeeds
 
         def note_others_loaded() -> None:
