@@ -204,7 +204,7 @@ def _ragged_error(level: list[Any], depth: int, shape: tuple[int, ...]) -> Tenso
     return TensorError(f"its nested data has {found} at level {depth}, item {place}, for shape {list(shape)}")
 
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+_WORDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
 def _check_types(flat: Sequence[object], *kinds: type) -> set[type]:
