@@ -1,15 +1,14 @@
 """The application of Ray Serve: ``serve run trnrt.serve.ray_app:build models=m.onnx replicas=2``.
 
-Two tiers. Fronts are the ingress: the HTTP application of ``app``, which checks a request before anything is queued.
-Each model is a deployment of its own, whose replicas have Ray's batcher and a session. It takes two, because Ray asks
-nobody again for what a replica has accepted and then died with: its client gets a 500. A front can ask again.
+It has two tiers. Fronts are the ingress: the HTTP application of ``app``, which checks a request before it is queued.
+Each model is a deployment of its own, whose replicas have Ray's batcher and a session. If a replica dies with a
+request, Ray itself answers 500; a front can ask another replica.
 """
-# No annotations from the future: Ray looks at that of ``build`` to know what its arguments are.
+# No annotations from the future: Ray reads that of ``build`` to parse its arguments.
 
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
 from ray import serve
 from ray.serve import Application
 
@@ -25,13 +24,13 @@ from trnrt.serve.settings import ServeSettings
 NAME = "trnrt"
 FRONT = "front"
 REPLICAS_OF_A_FRONT = 2
-"""To take a request in and to pass it on costs about as much as to compute a small one. Fronts take none of the CPUs
-that are set aside, as Ray's own proxies don't."""
+"""Receiving and forwarding a request costs about as much as computing a small one. Like Ray's own proxies, fronts use
+none of the CPUs that are set aside."""
 HEALTH_PERIOD_S, HEALTH_TIMEOUT_S = 10.0, 60.0
 SPARE = 64
-"""Requests beyond ``max_concurrency`` that a front is sent: it is to refuse them itself, and to answer health."""
+"""Requests beyond ``max_concurrency`` that Ray sends to a front, which refuses them itself, and answers health."""
 STARTS = 3
-"""How often a replica is tried that can't load its model: mostly it never will."""
+"""How often Ray starts a replica that can't load its model: it rarely succeeds later."""
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 """The fronts log every request themselves."""
 
@@ -39,18 +38,18 @@ QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 class RaySettings(ServeSettings):
     """The arguments of ``build``: the server's settings."""
 
-    engine: Literal["local", "ray"] = Field(default="ray", description="Ray.")
+    engine: Literal["local", "ray"] = "ray"
 
 
 def build(settings: RaySettings) -> Application:
-    """The application for these settings. TrnrtError where a model's file can't be read."""
+    """The application for these settings. TrnrtError if a model's file can't be read."""
     return application(settings)
 
 
 def application(settings: ServeSettings) -> Application:
     """The application: fronts, and a deployment for each model."""
     sources: dict[str, Any] = {}
-    keyless = settings.model_copy(update={"api_keys": []})  # what a replica need not know
+    keyless = settings.model_copy(update={"api_keys": []})  # replicas do not need them
     for name, path in model_files(settings).items():
         version = version_of(path)
         share = Share(name, _paths(path), version, keyless)
@@ -61,50 +60,52 @@ def application(settings: ServeSettings) -> Application:
 
 
 def deployment_of(model: str) -> str:
-    """What Ray calls a model's deployment: Ray has a meaning of its own for ``#``; no two models get one name."""
+    """The name of a model's deployment, a different one for each model; Ray reserves ``#``."""
     return f"model-{model.replace('~', '~7E').replace('#', '~23')}"
 
 
 def _replica_options(settings: ServeSettings) -> dict[str, Any]:
     return {
+        **_common_options(settings),
         "num_replicas": settings.replicas,
         "ray_actor_options": {"num_cpus": settings.replica_cpus, "resources": needed_resources(settings)},
-        # A batch that is computed, and the next one that gathers; the rest waits in front, where it can be refused.
+        # One batch is computed and the next one gathers. The rest waits in the fronts, which can refuse it.
         "max_ongoing_requests": 2 * settings.max_batch + 2,
         "max_queued_requests": settings.max_queue,
-        "graceful_shutdown_timeout_s": settings.drain_timeout,
-        "graceful_shutdown_wait_loop_s": 0.1,
-        "health_check_period_s": HEALTH_PERIOD_S,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,
-        "max_constructor_retry_count": STARTS,
-        # Of several, one after the other makes room for its successor. A lone one must stay until that is ready.
+        # Several replicas make room for their successors one by one. A lone one stays until its successor is ready.
         "max_surge_percent": 100 if settings.replicas == 1 else 0,
-        "logging_config": QUIET,
     }
 
 
 def _front_options(settings: ServeSettings) -> dict[str, Any]:
     return {
-        # Two where there are two replicas: one that dies takes the requests within it along, and the other goes on.
+        **_common_options(settings),
+        # At least two for two replicas: if one dies with its requests, the other goes on.
         "num_replicas": max(min(2, settings.replicas), settings.replicas // REPLICAS_OF_A_FRONT),
         "ray_actor_options": {"num_cpus": 0},
         "max_ongoing_requests": settings.max_concurrency + SPARE,
+        "max_surge_percent": 100,
+    }
+
+
+def _common_options(settings: ServeSettings) -> dict[str, Any]:
+    return {
         "graceful_shutdown_timeout_s": settings.drain_timeout,
         "graceful_shutdown_wait_loop_s": 0.1,
         "health_check_period_s": HEALTH_PERIOD_S,
         "max_constructor_retry_count": STARTS,
-        "max_surge_percent": 100,
         "logging_config": QUIET,
     }
 
 
 def needed_resources(settings: ServeSettings) -> dict[str, float]:
-    """What a replica needs beside CPUs: on Neuron the cores that the model is loaded on."""
+    """A replica's resources beside CPUs: on Neuron, the cores that the model is loaded on."""
     if settings.backend == "neuron" or on_device(settings):
         return {NEURON_CORES: settings.cores}
     return {}
 
 
 def _paths(path: Path) -> tuple[Path, ...]:
-    """Where replicas look for a file: by its name within their working directory, then where it is here."""
+    """A replica's paths for a file: in its working directory, then the absolute path on this machine."""
     return (path,) if path.is_absolute() else (path, path.resolve())

@@ -1,13 +1,12 @@
-"""What an operator can set, once: flags, environment, TOML file and the docs all derive from these fields.
+"""The server's settings: their types, limits and defaults.
 
 A flag (``--max-batch``) wins over the environment (``TRNRT_MAX_BATCH``), which wins over the file of ``--config``
-(``max_batch = 32``), which wins over the default.
+(``max_batch = 32``), which wins over the default. ``trnrt.commands.serve`` has the help text of each flag.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,9 +25,9 @@ from trnrt.errors import OptionError
 
 PREFIX = "TRNRT_"
 MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
-"""Where several workers put their numbers: the supervisor sets it, before anybody imports prometheus_client."""
+"""The folder of several workers' metrics: the supervisor sets it before anything imports prometheus_client."""
 NO_FLAG = ("api_keys", "models")
-"""Fields without a flag of their own: a key on a command line can be read by everybody; models are arguments."""
+"""Fields without a flag: everybody on a machine can read a command line's keys; models are arguments."""
 
 _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
 _OF_WORKERS = {
@@ -38,95 +37,44 @@ _OF_WORKERS = {
 
 
 class ServeSettings(BaseSettings):
-    """How a server is set up. Construct it with what the flags say; the rest is looked up."""
+    """Constructed from the flags given; the rest comes from the environment, the file and the defaults."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
 
-    config: Path | None = Field(default=None, description="A TOML file of these settings.")
+    config: Path | None = None
     models: Annotated[list[Path], NoDecode] = Field(default=[], description="The models, .onnx files.")
-    model_dir: Path | None = Field(default=None, description="Serve every .onnx file of this folder, too.")
-    host: str = Field(default="127.0.0.1", description="The address to listen on.")
-    port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
-    workers: int = Field(default=1, ge=1, le=64, description="Processes that share the port.")
-    engine: Literal["local", "ray"] = Field(
-        default="local", description="What runs the models: workers of this command, or replicas of Ray Serve."
-    )
-    replicas: int = Field(default=1, ge=1, le=1024, description="With --engine ray: replicas of each model.")
-    replica_cpus: float = Field(
-        default=0.5, gt=0, le=256, description="With --engine ray: CPUs that are set aside for a replica."
-    )
-    address: str | None = Field(
-        default=None, description="With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here."
-    )
-    batching: bool = Field(default=True, description="Merge requests of one model into batches.")
-    max_batch: int = Field(default=32, ge=1, le=1024, description="Rows that are merged into one batch at most.")
-    max_delay_ms: float = Field(
-        default=2.0,
-        ge=0,
-        le=10_000,
-        description="How long a request waits for others that are on their way, milliseconds.",
-    )
-    max_queue: int = Field(
-        default=256, ge=1, description="Requests that wait for one model; more are refused with 429."
-    )
-    max_concurrency: int = Field(
-        default=512, ge=1, description="Requests that a worker answers at once; more are refused with 503."
-    )
-    max_body_mib: int = Field(default=64, ge=1, le=2048, description="The largest body of a request, MiB.")
-    max_tensor_elements: int = Field(default=1 << 24, ge=1, description="The most elements of one input tensor.")
-    request_timeout: float = Field(
-        default=30.0, gt=0, le=3600, description="How long a request may take, seconds; then its work is dropped (504)."
-    )
-    drain_timeout: float = Field(
-        default=30.0,
-        ge=0,
-        le=3600,
-        description="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
-    )
+    model_dir: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    workers: int = Field(default=1, ge=1, le=64)
+    engine: Literal["local", "ray"] = "local"
+    replicas: int = Field(default=1, ge=1, le=1024)
+    replica_cpus: float = Field(default=0.5, gt=0, le=256)
+    address: str | None = None
+    batching: bool = True
+    max_batch: int = Field(default=32, ge=1, le=1024)
+    max_delay_ms: float = Field(default=2.0, ge=0, le=10_000)
+    max_queue: int = Field(default=256, ge=1)
+    max_concurrency: int = Field(default=512, ge=1)
+    max_body_mib: int = Field(default=64, ge=1, le=2048)
+    max_tensor_elements: int = Field(default=1 << 24, ge=1)
+    request_timeout: float = Field(default=30.0, gt=0, le=3600)
+    drain_timeout: float = Field(default=30.0, ge=0, le=3600)
     api_keys: Annotated[list[SecretStr], NoDecode] = Field(
         default=[], description="Keys that clients must send one of, with commas between; none lets everybody in."
     )
-    insecure: bool = Field(default=False, description="Listen on other addresses than this machine's own without keys.")
-    admin: bool = Field(default=False, description="Allow loading and unloading models over HTTP.")
-    shadow: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share of requests that onnxruntime runs again in the background, for /metrics.",
-    )
-    target: str | None = Field(
-        default=None, description="The hardware, or a target's file: the device that is present, else trn2."
-    )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="What weights and activations are computed in."
-    )
-    backend: Literal["auto", "simulator", "neuron"] = Field(
-        default="auto", description="What runs the models; auto takes a device if present."
-    )
-    lnc: int | None = Field(
-        default=None,
-        ge=1,
-        le=2,
-        description="Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both "
-        "do the same work.",
-    )
-    cores: int = Field(
-        default=1, ge=1, description="NeuronCores to load each model on, for batches in slices; a worker's own."
-    )
-    compiled: Path | None = Field(
-        default=None,
-        description="NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.",
-    )
-    fallback: Literal["none", "onnxruntime"] = Field(
-        default="none", description="What runs on the CPU the nodes that the device can't; none refuses such a model."
-    )
-    shape: Annotated[list[str], NoDecode] = Field(
-        default=[],
-        description="Sizes of an input that the file leaves open, as image=3x224x224, in every model that has it.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="What is logged, to stderr."
-    )
+    insecure: bool = False
+    admin: bool = False
+    shadow: float = Field(default=0.0, ge=0, le=1)
+    target: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    backend: Literal["auto", "simulator", "neuron"] = "auto"
+    lnc: int | None = Field(default=None, ge=1, le=2)
+    cores: int = Field(default=1, ge=1)
+    compiled: Path | None = None
+    fallback: Literal["none", "onnxruntime"] = "none"
+    shape: Annotated[list[str], NoDecode] = []
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod
     def settings_customise_sources(
@@ -139,18 +87,20 @@ class ServeSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, then the environment, then the file that one of these names."""
         config = init_settings().get("config") or env_settings().get("config")
+        if config is not None:
+            _check_file(Path(config))
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config)
 
     @field_validator("models", "api_keys", "shape", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """Texts, as the environment has them, are lists with commas between; nothing between them is nothing."""
+        """Split texts, as in the environment, at their commas."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @field_validator("target")
     @classmethod
     def _check_target(cls, target: str | None) -> str | None:
-        """A target that there is; of a file its whole path, as other processes look for it from other folders."""
+        """Look the target up; make a file's path absolute, as other processes have other working directories."""
         if target is None:
             return None
         from trnrt.nki.machine.targets import portable_name
@@ -163,14 +113,14 @@ class ServeSettings(BaseSettings):
     @field_validator("api_keys")
     @classmethod
     def _check_keys(cls, keys: list[SecretStr]) -> list[SecretStr]:
-        """An empty key would let everybody in who sends none."""
+        """Refuse an empty key: it would let in everybody who sends none."""
         if not all(key.get_secret_value().strip() for key in keys):
             raise ValueError("a key is empty")
         return keys
 
     @model_validator(mode="after")
     def _check_exposure(self) -> ServeSettings:
-        """Who listens for others says whom it answers."""
+        """Refuse to listen for other machines without keys."""
         if not (self.api_keys or self.insecure or is_loopback(self.host)):
             raise ValueError(
                 f"{self.host} can be reached from other machines, and there are no keys: set {PREFIX}API_KEYS to keys "
@@ -180,7 +130,7 @@ class ServeSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_engine(self) -> ServeSettings:
-        """Each engine has settings that mean nothing to the other."""
+        """Refuse settings of the other engine."""
         others = _OF_WORKERS if self.engine == "ray" else _OF_RAY
         wrong = [name for name in others if getattr(self, name) != type(self).model_fields[name].default]
         if wrong:
@@ -189,10 +139,7 @@ class ServeSettings(BaseSettings):
 
 
 def read_settings(flags: Mapping[str, Any]) -> ServeSettings:
-    """The settings that these flags, the environment and the file make. OptionError names what is wrong, and where."""
-    config = flags.get("config") or os.environ.get(f"{PREFIX}CONFIG")
-    if config is not None:
-        _check_file(Path(config))
+    """The settings from these flags, the environment and the file. OptionError names the wrong value and its place."""
     try:
         return ServeSettings(**flags)
     except ValidationError as error:
@@ -200,7 +147,7 @@ def read_settings(flags: Mapping[str, Any]) -> ServeSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address; a name other than localhost may be anybody's."""
+    """Whether only this machine reaches the address; any name but localhost may be reachable."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -208,7 +155,7 @@ def is_loopback(host: str) -> bool:
 
 
 def flag_of(field: str) -> str:
-    """The flag that sets a field; what has none is set in the environment."""
+    """The flag that sets a field; without one, the environment variable."""
     if field == "models":
         return "MODELS"
     return variable_of(field) if field in NO_FLAG else "--" + field.replace("_", "-")
@@ -232,7 +179,7 @@ def _check_file(path: Path) -> None:
 
 
 def _error_text(item: Mapping[str, Any]) -> str:
-    """One of pydantic's errors in the words of this program; a key's value is never shown."""
+    """One of pydantic's errors in our words; never a key's value."""
     field = str(item["loc"][0]) if item["loc"] else ""
     if not field:
         return str(item["msg"]).removeprefix("Value error, ")

@@ -1,10 +1,10 @@
-"""Requests of one model become batches, and batches answers.
+"""The queue of a model: requests become batches, and batches answers.
 
-A model has one thread, which assembles a batch, computes it and splits it again. While it computes, the next batch
-gathers; if that is whole by then, the thread goes on with it at once: a loop that is busy with refusing what is too
-much must not keep it waiting. Otherwise the loop decides. Where the thread is free, a batch goes at once, unless it
-could still grow: requests for the model are on their way (``arriving``), the batch has room, and its first request has
-waited less than the most it may.
+A model has one thread, which merges requests into a batch, computes it and splits the outputs. Meanwhile the next batch
+gathers. If it is full by then, the thread takes it at once, as an event loop that is busy refusing requests must not
+delay it. Otherwise the loop decides: if the thread is free, a batch starts at once, unless it could still grow. It can
+while it has room, requests for the model are on their way (``arriving``), and its first request has not waited for the
+whole delay.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import DeviceError, TrnrtError
-from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.description import NOTHING_KNOWN, Description
+from trnrt.serve.hosting.metrics import Metrics, ModelMetrics
 from trnrt.serve.http.problems import INTERNAL, Problem, problem_of
 from trnrt.serve.processes.logs import log, request_id
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 _REMEMBERED = 0.9
-"""How much of the known pace stays when a batch tells a new one."""
+"""The weight of the known pace when a batch measures a new one."""
 
 
 @dataclass(frozen=True)
 class Inference:
-    """An answer, and where its time went: until the model was free, until the batch was whole, computing it."""
+    """An answer, and where its time went: until the model was free, until the batch was whole, computing it.
+
+    ``described``: the model that computed it, which may be another one by the time that the answer is written.
+    """
 
     outputs: dict[str, Array]
     queue_ms: float
@@ -44,10 +48,11 @@ class Inference:
     rows: int
     batch_rows: int
     bucket: int
+    described: Description = NOTHING_KNOWN
 
 
 class Runnable(Protocol):
-    """What a batch is computed by, on one thread."""
+    """Computes batches, on one thread."""
 
     mergeable: bool
     parameters: tuple[str, ...]
@@ -57,17 +62,17 @@ class Runnable(Protocol):
         ...
 
     def bucket(self, rows: int) -> int:
-        """The rows that so many are padded to."""
+        """The rows that a batch of ``rows`` is padded to."""
         ...
 
     def predicted_us(self, rows: int) -> float | None:
-        """What they take on the device, microseconds."""
+        """Their time on the device, microseconds."""
         ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """``rows`` of a batch at most, the longest wait for others in seconds, and the longest queue in requests."""
+    """The most rows of a batch, the longest wait for others in seconds, and the longest queue in requests."""
 
     rows: int
     delay_s: float
@@ -75,20 +80,24 @@ class Limits:
 
 
 @dataclass(eq=False)
-class _Member:
+class Member:
     """A request in the queue or in a batch. Requests of one ``kind`` fit into one batch."""
 
     feeds: Feeds
     rows: int
     kind: object
-    answer: asyncio.Future[Inference]
+    request: str
     queued: float
+
+
+@dataclass(eq=False)
+class _Waiting(Member):
+    answer: asyncio.Future[Inference]
     taken: float = 0.0
-    request: str = ""
 
 
 class ComputeThread:
-    """One thread that does one thing after the other; a daemon, so that what hangs can't keep the process."""
+    """One thread that runs jobs in order; a daemon, so that a job that hangs can't keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -96,46 +105,44 @@ class ComputeThread:
         self._thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Do it after what was submitted before."""
+        """Run a job after the earlier ones."""
         self._jobs.put(job)
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """What the function returns or raises; it is not stopped where the waiting task is."""
+        """Return or raise as the function does. Cancelling the caller does not stop the function."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
 
         def job() -> None:
-            result: Any
-            error: Exception | None
             try:
-                result, error = function(), None
-            except Exception as caught:
-                result, error = None, caught
-            except BaseException as caught:  # what a library raises to end the process ends only this
-                result, error = None, RuntimeError(_error_text(caught))
-            _post(loop, _settle, answer, result, error)
+                outcome = function()
+            except Exception as error:
+                outcome = error
+            except BaseException as error:  # a library may try to end the process: only this call ends
+                outcome = RuntimeError(_error_text(error))
+            _post(loop, _settle, answer, outcome)
 
         self.submit(job)
         return await answer
 
     def stop(self) -> None:
-        """End the thread after what was submitted."""
+        """End the thread after the submitted jobs."""
         self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
-            del job  # what it holds (a model, a batch) must not live on while the thread waits
+            del job  # free its model and batch while the thread waits
 
 
-_Answers = list[tuple[_Member, Inference | Exception]]
+_Answers = list[tuple[_Waiting, Inference | Exception]]
 
 
 class Batcher:
-    """The queue of one model. All public methods are for the event loop's thread; ``_lock`` guards the queue alone.
+    """The queue of one model. Call all public methods on the event loop; ``_lock`` guards the queue alone.
 
-    ``on_lost`` is called, on the loop, when the device failed: by then everybody who waited has the error, and nothing
-    more may be asked.
+    ``on_lost`` is called, on the loop, when the device failed. Every waiting request has the error by then; no more
+    requests may come.
     """
 
     def __init__(
@@ -150,7 +157,7 @@ class Batcher:
         self._name, self._runnable, self._thread, self._limits = name, runnable, thread, limits
         self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name), on_lost
         self._loop = asyncio.get_running_loop()
-        self._queue: dict[int, _Member] = {}
+        self._queue: dict[int, _Waiting] = {}
         self._lock = threading.Lock()
         self._number = 0
         self._computing = False
@@ -182,8 +189,8 @@ class Batcher:
         """Queue checked inputs and wait for their outputs. Problem 429 for a full queue, 504 after the timeout."""
         self.admit()
         self._number += 1
-        number, now = self._number, time.perf_counter()
-        member = _Member(feeds, rows, kind, self._loop.create_future(), now, request=request_id.get())
+        number = self._number
+        member = _Waiting(feeds, rows, kind, request_id.get(), time.perf_counter(), self._loop.create_future())
         with self._lock:
             self._queue[number] = member
         self._metrics.pending(1)
@@ -192,7 +199,7 @@ class Batcher:
         timer = self._loop.call_later(timeout_s, self._expire, member.answer, timeout_s)
         try:
             inference = await member.answer
-        finally:  # answered, timed out or cancelled: what is still queued frees its place
+        finally:  # answered, timed out or cancelled: if still queued, it leaves the queue
             timer.cancel()
             with self._lock:
                 gone = self._queue.pop(number, None) is not None
@@ -202,14 +209,14 @@ class Batcher:
         return inference
 
     def admit(self) -> None:
-        """Problem 429 where the queue is full."""
+        """Problem 429 if the queue is full."""
         if len(self._queue) >= self._limits.queue:
             self._all_metrics.count_rejection("queue")
-            told = f"{len(self._queue)} requests wait for the model {self._name!r}, which is the limit"
-            raise Problem(429, told, {"Retry-After": str(self.retry_after())})
+            text = f"{len(self._queue)} requests wait for the model {self._name!r}, which is the limit"
+            raise Problem(429, text, retry_after=self.retry_after())
 
     def retry_after(self) -> int:
-        """Seconds until the queue is likely to be done, at least 1."""
+        """Seconds until the queue is probably empty, at least 1."""
         with self._lock:
             rows = sum(member.rows for member in self._queue.values())
         return max(1, math.ceil(rows * self._row_s))
@@ -224,13 +231,13 @@ class Batcher:
             answer.set_exception(Problem(504, f"no answer within {timeout_s:g} s, the server's limit for a request"))
 
     def _consider_soon(self) -> None:
-        # Not at once: what came in with the same look at the network gets into the queue first.
+        # Not at once: requests of the same network poll get into the queue first.
         if not (self._considering or self._computing) and self._queue:
             self._considering = True
             self._loop.call_soon(self._consider)
 
     def _consider(self) -> None:
-        """Send the next batch to the thread, if there is one and it is time."""
+        """Send the next batch to the thread, if there is one and it need not wait."""
         self._considering = False
         if self._timer is not None:
             self._timer.cancel()
@@ -267,8 +274,8 @@ class Batcher:
             rows += member.rows
         return chosen, rows >= self._limits.rows
 
-    def _take(self, chosen: list[int]) -> list[_Member]:
-        """Out of the queue with them; the lock is held."""
+    def _take(self, chosen: list[int]) -> list[_Waiting]:
+        """Take these requests out of the queue; the lock is held."""
         batch = [self._queue.pop(number) for number in chosen]
         now = time.perf_counter()
         for member in batch:
@@ -276,8 +283,8 @@ class Batcher:
         self._metrics.pending(-len(batch))
         return batch
 
-    def _next_full(self) -> list[_Member]:
-        """On the model's thread: the next batch, if the queue holds a whole one; the loop may be busy for long."""
+    def _next_full(self) -> list[_Waiting]:
+        """On the model's thread: the next batch, if the queue holds a full one."""
         with self._lock:
             if not self._queue:
                 return []
@@ -289,26 +296,29 @@ class Batcher:
         if not (self._queue or self._computing):
             self._idle.set()
 
-    def _compute(self, batch: list[_Member], free_since: float) -> None:
-        """On the model's thread: compute a batch, and others that are whole by then, and hand over the answers."""
+    def _compute(self, batch: list[_Waiting], free_since: float) -> None:
+        """On the model's thread: compute a batch, then others that are full by then, and deliver the answers."""
         lost: DeviceError | None = None
         while batch:
             try:
                 answers, lost = self._answers(batch, free_since)
-            except BaseException as error:  # nobody may wait for ever
-                answers = [(member, _logged_problem(error, member.request)) for member in batch]
+            except BaseException as error:  # no request may wait for ever
+                answers = [(member, logged_problem(error, member.request)) for member in batch]
             free_since = time.perf_counter()
             batch = self._next_full() if lost is None else []
             _post(self._loop, self._deliver, answers, bool(batch), lost)
 
-    def _answers(self, batch: list[_Member], free_since: float) -> tuple[_Answers, DeviceError | None]:
-        """What each gets; with the device's error, if it failed: then no request is guilty, and none is run alone."""
+    def _answers(self, batch: list[_Waiting], free_since: float) -> tuple[_Answers, DeviceError | None]:
+        """Each request's answer. If a batch fails, its requests run alone, to find the guilty one.
+
+        If the device failed, no request is guilty: its error goes to all of them, and is returned.
+        """
         try:
             return list(zip(batch, self._run(batch, free_since), strict=True)), None
         except Exception as error:
             if len(batch) == 1 or isinstance(error, DeviceError):
                 lost = error if isinstance(error, DeviceError) else None
-                return [(member, _logged_problem(error, member.request)) for member in batch], lost
+                return [(member, logged_problem(error, member.request)) for member in batch], lost
             log("warning", "batch_failed", model=self._name, requests=len(batch), error=_error_text(error))
         answers: _Answers = []
         alone = [member for member in batch if not member.answer.done()]
@@ -316,30 +326,16 @@ class Batcher:
             made, lost = self._answers([member], free_since)
             answers += made
             if lost is not None:
-                return answers + [(m, _logged_problem(lost, m.request)) for m in alone[position + 1 :]], lost
+                return answers + [(m, logged_problem(lost, m.request)) for m in alone[position + 1 :]], lost
         return answers, None
 
-    def _run(self, batch: list[_Member], free_since: float) -> list[Inference]:
-        """The answers of a batch."""
-        rows = sum(member.rows for member in batch)
-        merged = merge([member.feeds for member in batch], self._runnable.parameters)
-        start = time.perf_counter()
-        outputs = self._runnable.run(merged)
-        took = time.perf_counter() - start
-        self._row_s = took / rows if not self._row_s else _REMEMBERED * self._row_s + (1 - _REMEMBERED) * took / rows
-        self._metrics.batch(rows, took, self._runnable.predicted_us(rows))
-        parts = split(outputs, [member.rows for member in batch])
-        bucket = self._runnable.bucket(rows)
-        made = []
-        for member, part in zip(batch, parts, strict=True):
-            busy = max(0.0, free_since - member.queued)
-            gathering = start - member.queued - busy
-            made.append(Inference(part, busy * 1e3, gathering * 1e3, took * 1e3, member.rows, rows, bucket))
-        return made
+    def _run(self, batch: list[_Waiting], free_since: float) -> list[Inference]:
+        found = compute_batch(batch, self._runnable, self._metrics, free_since)
+        row_s = found[0].compute_ms / 1e3 / found[0].batch_rows
+        self._row_s = row_s if not self._row_s else _REMEMBERED * self._row_s + (1 - _REMEMBERED) * row_s
+        return found
 
-    def _deliver(
-        self, answers: list[tuple[_Member, Inference | Exception]], computing: bool, lost: DeviceError | None
-    ) -> None:
+    def _deliver(self, answers: _Answers, computing: bool, lost: DeviceError | None) -> None:
         self._computing = computing
         self._free_since = time.perf_counter()
         if lost is not None:
@@ -347,7 +343,7 @@ class Batcher:
         for member, answer in answers:
             if lost is not None and not member.answer.done():
                 self._all_metrics.count_rejection("device")
-            _settle(member.answer, answer, answer if isinstance(answer, Exception) else None)
+            _settle(member.answer, answer)
         if lost is not None and self._on_lost is not None:
             self._on_lost(lost)
         if self._queue:
@@ -355,34 +351,48 @@ class Batcher:
         elif not computing:
             self._idle.set()
 
-    def _abandon_queue(self, lost: DeviceError) -> list[tuple[_Member, Inference | Exception]]:
-        """The same error for those in the queue: what they wait for is gone."""
+    def _abandon_queue(self, lost: DeviceError) -> _Answers:
+        """The device's error for all requests in the queue."""
         with self._lock:
             waiting = list(self._queue.values())
             self._queue.clear()
         self._metrics.pending(-len(waiting))
-        return [(member, _logged_problem(lost, member.request)) for member in waiting]
+        return [(member, logged_problem(lost, member.request)) for member in waiting]
 
 
-def merge(batch: Sequence[Feeds], parameters: tuple[str, ...]) -> Feeds:
+def compute_batch(
+    batch: Sequence[Member], runnable: Runnable, metrics: ModelMetrics, free_since: float = 0.0
+) -> list[Inference]:
+    """Run requests of one kind as one batch. ``free_since``: when the model's thread became free."""
+    rows = [member.rows for member in batch]
+    merged = _merge([member.feeds for member in batch], runnable.parameters)
+    start = time.perf_counter()
+    outputs = runnable.run(merged)
+    took = time.perf_counter() - start
+    total = sum(rows)
+    metrics.batch(total, took, runnable.predicted_us(total))
+    bucket = runnable.bucket(total)
+    found = []
+    for member, part in zip(batch, _split(outputs, rows), strict=True):
+        busy = max(0.0, free_since - member.queued)
+        gathering = start - member.queued - busy
+        found.append(Inference(part, busy * 1e3, gathering * 1e3, took * 1e3, member.rows, total, bucket))
+    return found
+
+
+def _merge(batch: Sequence[Feeds], parameters: tuple[str, ...]) -> Feeds:
     """The rows of all requests of a batch; parameters are the same in all."""
     first = batch[0]
     if len(batch) == 1:
         return first
     return {
-        name: first[name]
-        if name in parameters or not first[name].ndim
-        else _concatenate([feeds[name] for feeds in batch])
-        for name in first
+        name: array if name in parameters or not array.ndim else np.concatenate([feeds[name] for feeds in batch])
+        for name, array in first.items()
     }
 
 
-def _concatenate(parts: list[Array]) -> Array:
-    return np.concatenate(parts)
-
-
-def split(outputs: dict[str, Array], counts: Sequence[int]) -> list[dict[str, Array]]:
-    """Each request's rows of each output. Copied: a small answer must not hold a large batch in memory."""
+def _split(outputs: dict[str, Array], counts: Sequence[int]) -> list[dict[str, Array]]:
+    """Each request's rows of each output. Copied, as a small answer must not keep a large batch in memory."""
     if len(counts) == 1:
         return [outputs]
     rows = sum(counts)
@@ -396,8 +406,8 @@ def split(outputs: dict[str, Array], counts: Sequence[int]) -> list[dict[str, Ar
     return parts
 
 
-def _logged_problem(error: BaseException, request: str) -> Problem:
-    """What the client is told; the log has the rest, under the request's id."""
+def logged_problem(error: BaseException, request: str) -> Problem:
+    """The client's error; the log has the details, under the request's id."""
     problem = problem_of(error) if isinstance(error, TrnrtError) else Problem(500, INTERNAL)
     if problem.status >= 500:
         log("error", "inference_failed", request_id=request, error=_error_text(error))
@@ -408,20 +418,20 @@ def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give an answer to whoever still waits for it."""
+def _settle(answer: asyncio.Future[Any], outcome: Any) -> None:
+    """Set a result or an exception, unless nobody waits for it any more."""
     if answer.done():
         return
-    if isinstance(error, StopIteration):  # a future refuses it
-        answer.set_exception(RuntimeError(_error_text(error)))
-    elif error is not None:
-        answer.set_exception(error)
+    if isinstance(outcome, StopIteration):  # a future refuses it
+        answer.set_exception(RuntimeError(_error_text(outcome)))
+    elif isinstance(outcome, Exception):
+        answer.set_exception(outcome)
     else:
-        answer.set_result(result)
+        answer.set_result(outcome)
 
 
 def _post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: Any) -> None:
-    """Call it on the loop; a loop that is closed already has nobody who waits."""
+    """Call it on the loop, unless the loop is closed: then nobody waits."""
     try:
         loop.call_soon_threadsafe(callback, *arguments)
     except RuntimeError:

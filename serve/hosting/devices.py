@@ -1,4 +1,4 @@
-"""What the settings ask of NeuronCores, and whether this machine has it. All of it means nothing to the simulator."""
+"""The NeuronCores that the settings ask for, and whether this machine has them. The simulator needs none."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from trnrt.neuron.device import logical_config, neuron_device
 from trnrt.serve.settings import ServeSettings
 
 LONGEST_RUN_S = DeviceOptions.timeout_s
-"""A run that takes longer hangs, unless requests may take longer than that."""
+"""A longer run counts as hanging, unless requests may take longer."""
 
 
 def device_options(settings: ServeSettings) -> DeviceOptions:
-    """What each model asks for."""
+    """Each model's device options."""
     longest = max(LONGEST_RUN_S, settings.request_timeout)
     return DeviceOptions(settings.lnc, settings.cores, settings.compiled, timeout_s=longest)
 
 
 def on_device(settings: ServeSettings) -> bool:
-    """Whether the models run on NeuronCores. BackendError where they are to and can't."""
+    """Whether the models run on NeuronCores. BackendError if they must and can't."""
     if settings.backend == "simulator" or (settings.backend == "auto" and neuron_device() is None):
         return False
     return choose(settings.backend, settings.target, device_options(settings)).backend.name == "neuron"
 
 
 def check_device(settings: ServeSettings) -> None:
-    """BackendError or OptionError for what every worker, or every model, would fail with."""
+    """BackendError or OptionError if every worker, or every model, would fail."""
     if not on_device(settings):
         return
     known, needed = len(known_cores(logical_config(settings.lnc))), settings.workers * settings.cores
@@ -42,5 +42,5 @@ def check_device(settings: ServeSettings) -> None:
 
 
 def lease_for(settings: ServeSettings) -> Lease | None:
-    """A worker's cores, which are its own; None where it needs none. BackendError where too few are left."""
+    """A lease of a worker's own cores; None if it needs none. BackendError if too few are left."""
     return lease_for_worker(settings.cores, logical_config(settings.lnc)) if on_device(settings) else None

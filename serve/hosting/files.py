@@ -1,4 +1,4 @@
-"""Which files are served, and under which names."""
+"""The files that are served, and their models' names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trnrt.serve.settings import ServeSettings
 
 
 def model_files(settings: ServeSettings) -> dict[str, Path]:
-    """The files of all models by name, those named first. OptionError where there is none, or two have one name."""
+    """The files of all models by name, the named ones first. OptionError if there is none, or two share a name."""
     files: dict[str, Path] = {}
     for path in [*settings.models, *folder_files(settings.model_dir)]:
         if path.stem in files and path.resolve() != files[path.stem].resolve():
@@ -24,7 +24,7 @@ def model_files(settings: ServeSettings) -> dict[str, Path]:
 
 
 def folder_files(folder: Path | None) -> list[Path]:
-    """The models of a folder, sorted. OptionError where there is no such folder."""
+    """The models of a folder, sorted. OptionError if there is no such folder."""
     if folder is None:
         return []
     try:

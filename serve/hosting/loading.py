@@ -1,19 +1,20 @@
-"""A model's file, loaded: compiled for every bucket, checked against onnxruntime, and ready to run on one thread."""
+"""Loading a model's file: compile it for every bucket, and check it against onnxruntime."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from trnrt.importer import TensorInfo, import_model
-from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
+from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.running.buckets import DEFAULT_BUCKETS, cover
 from trnrt.running.rows import as_matrix, count_rows
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.hosting.devices import device_options
 from trnrt.serve.hosting.golden import Golden, golden_feeds, make_golden
 from trnrt.serve.settings import ServeSettings
@@ -22,48 +23,31 @@ from trnrt.validate import Noise, open_onnxruntime
 
 Array = NDArray[Any]
 MOST_SHAPES = 32
-"""Shapes beside those of the buckets that stay compiled; a client who sends ever new ones must not fill the memory."""
-
-
-@dataclass(frozen=True)
-class TensorMeta:
-    """An input or output: ``dtype`` is numpy's name for it ("str" for strings), -1 a dimension that varies."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
+"""The limit of compiled shapes beside the buckets': a client with ever new ones must not fill the memory."""
 
 
 class LoadedModel:
-    """A session with what the server needs to know of it. ``run`` is for one thread at a time.
-
-    ``buckets`` are the rows it was compiled for, () for a model without a batch or with rows that depend on each other:
-    these are compiled for what comes. ``mixing`` says why rows of different requests can't be put together, None if
-    they can. ``predictions`` have the device's time by bucket (or for 1 row), where there is a prediction.
-    """
+    """A session, compiled and checked, and the ``described`` model. ``run`` is for one thread at a time."""
 
     golden: Golden
-    """That of the smallest bucket, for whoever wants to see again that the model computes what it did."""
+    """The smallest bucket's, for later checks that the model still computes the same."""
 
     def __init__(self, path: Path, settings: ServeSettings) -> None:
         self.path = path
         self.session = open_session(path, settings)
-        model = self.session.model
-        self.inputs = tuple(_meta(info) for info in model.inputs)
-        self.parameters, self.batch = model.parameters, model.batch
-        self.metadata = dict(model.metadata)
-        self.buckets = _buckets(model.batch, settings)
-        self.predictions: dict[int, Range] = {}
+        self._spare = self.session.with_options(self.session.options)
         self._prepared: set[object] = set()
         self._others: set[object] = set()
-        self._spare = self.session.with_options(self.session.options)
+        batch, self.parameters = self.session.model.batch, self.session.model.parameters
+        self.most_rows = batch if isinstance(batch, int) else settings.max_batch
         try:
-            self._compile(settings)
-        except BaseException:  # what was put on the device already must not be in the way of the next attempt
+            self.described = self._describe(settings)
+            self._is_static = self._varies_in_rows_only()
+            self._compile()
+        except BaseException:  # free the device's memory for the next attempt
             self.close()
             raise
-        self.mergeable = settings.batching and self.mixing is None
-        self.most_rows = model.batch if isinstance(model.batch, int) else settings.max_batch
+        self.mergeable = settings.batching and self.described.mixing is None
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, all of them arrays."""
@@ -71,15 +55,15 @@ class LoadedModel:
         return _run(session, feeds)
 
     def close(self) -> None:
-        """Give back its place on the device."""
+        """Release the device."""
         self.session.close()
         self._spare.close()
 
     def kind(self, feeds: Mapping[str, Array]) -> object:
-        """What requests must have in common to be one batch: sizes of a row, and the parameters' values."""
+        """A key for requests that fit into one batch: the sizes of a row, and the parameters' values."""
         if self._is_static:
             return ()
-        rows_count = self.mixing is not None
+        rows_count = self.described.mixing is not None
         return tuple(
             array.tobytes() if name in self.parameters else array.shape if rows_count else array.shape[1:]
             for name, array in sorted(feeds.items())
@@ -90,36 +74,52 @@ class LoadedModel:
         return count_rows(self.session.model, feeds)
 
     def bucket(self, rows: int) -> int:
-        """The rows that so many are padded to."""
-        return sum(part.bucket for part in cover(rows, self.buckets)) if self.buckets else rows
+        """The rows that ``rows`` are padded to."""
+        buckets = self.described.buckets
+        return sum(part.bucket for part in cover(rows, buckets)) if buckets else rows
 
     def predicted_us(self, rows: int) -> float | None:
-        """What so many rows take on the device, microseconds; None where it is not known."""
-        if not self.buckets:
-            return self.predictions[rows].us if rows in self.predictions else None
-        known = [self.predictions.get(part.bucket) for part in cover(rows, self.buckets)]
-        times = [found.us for found in known if found is not None]
-        return sum(times) if len(times) == len(known) else None
+        """The device's time for ``rows`` rows, microseconds; None if there is no prediction."""
+        buckets, predictions = self.described.buckets, self.described.predictions
+        sizes = [part.bucket for part in cover(rows, buckets)] if buckets else [rows]
+        return sum(predictions[size].us for size in sizes) if all(size in predictions for size in sizes) else None
 
-    @property
-    def _is_static(self) -> bool:
-        """Whether all that varies in the inputs is the number of independent rows."""
-        batch = self.session.model.batch
-        varying = 0 if batch is None else 1
-        fixed = all(size >= 0 for meta in self.inputs for size in meta.shape[varying:])
-        return fixed and not self.parameters and (batch is None or self.mixing is None)
+    def _varies_in_rows_only(self) -> bool:
+        """Whether the number of independent rows is all that varies in the inputs."""
+        described = self.described
+        varying = 0 if described.batch is None else 1
+        fixed = all(size >= 0 for meta in described.inputs for size in meta.shape[varying:])
+        return fixed and not self.parameters and (described.batch is None or described.mixing is None)
 
-    def _compile(self, settings: ServeSettings) -> None:
-        """Every bucket, each compared with onnxruntime."""
-        model = self.session.model
-        self.mixing = self._why_mixing()
-        if self.mixing is not None and isinstance(model.batch, str):  # then any number of rows is a kernel of its own
-            self.buckets = ()
+    def _describe(self, settings: ServeSettings) -> Description:
+        """All that is known before the model has run."""
+        model, metadata = self.session.model, dict(self.session.model.metadata)
+        mixing = self._why_mixing()
+        if isinstance(model.batch, int):
+            buckets: tuple[int, ...] = (model.batch,)
+        else:  # if rows depend on each other, each number of rows is a kernel of its own
+            buckets = _bucket_sizes(settings) if mixing is None else ()
+        return Description(
+            inputs=tuple(map(_meta, model.inputs)),
+            metadata=metadata,
+            labels=labels_of(metadata) or looked_up_labels(model) or None,
+            buckets=buckets,
+            batch=model.batch,
+            mixing=mixing,
+            parameters=model.parameters,
+        )
+
+    def _compile(self) -> None:
+        """Compile every bucket, and compare each with onnxruntime."""
+        model, predictions = self.session.model, {}
         reference, noise = open_onnxruntime(self.session), Noise(self.session)
-        first: dict[str, Array] = {}
-        for rows in self.buckets or (1,):
-            first = self._prepare(rows, reference, noise)
-        self.outputs = tuple(_output_meta(info, first[info.name], model.batch) for info in model.outputs)
+        example: dict[str, Array] = {}
+        for rows in self.described.buckets or (1,):
+            example = self._prepare(rows, reference, noise)
+            if (predicted := self.session.last_run.predicted) is not None:
+                predictions[rows] = predicted
+        outputs = tuple(_output_meta(info, example[info.name], model.batch) for info in model.outputs)
+        self.described = replace(self.described, outputs=outputs, predictions=predictions)
 
     def _why_mixing(self) -> str | None:
         batch = self.session.model.batch
@@ -129,19 +129,17 @@ class LoadedModel:
         return self.session.mixing(feeds)
 
     def _prepare(self, rows: int, reference: Any, noise: Noise) -> dict[str, Array]:
-        """Compile a bucket, and compare what it gives with onnxruntime."""
+        """Compile a bucket, and compare its outputs with onnxruntime's."""
         golden = make_golden(self.session, reference, golden_feeds(self.session, self.path, rows), noise)
         outputs = _run(self.session, golden.feeds)
         golden.check(outputs)
         if not self._prepared:
             self.golden = golden
         self._prepared.add(self.kind(golden.feeds))
-        if (predicted := self.session.last_run.predicted) is not None:
-            self.predictions[rows] = predicted
         return outputs
 
     def _other(self, feeds: Mapping[str, Array]) -> InferenceSession:
-        """The session for shapes that were not prepared; when it has compiled many, a new one takes its place."""
+        """The session for shapes beside the buckets'; it drops its compiled shapes when there are too many."""
         kind = self.kind(feeds)
         if kind not in self._others and len(self._others) >= MOST_SHAPES:
             self._spare.close()
@@ -151,7 +149,7 @@ class LoadedModel:
 
 
 def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
-    """The session of a model's file as the server's settings want it."""
+    """The session of a model's file with the server's settings."""
     return InferenceSession(
         path,
         target=settings.target,
@@ -165,7 +163,7 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
 
 
 def _shapes(path: Path, settings: ServeSettings) -> dict[str, tuple[int, ...]]:
-    """Of the sizes that the settings name, those for inputs of this model; without a name, for its only input."""
+    """The settings' sizes for this model's inputs; sizes without a name are for its only input."""
     given = dict(parse_shape(text) for text in settings.shape)
     if not given:
         return {}
@@ -186,18 +184,12 @@ def _bucket_sizes(settings: ServeSettings) -> tuple[int, ...]:
     return (*(size for size in DEFAULT_BUCKETS if size < settings.max_batch), settings.max_batch)
 
 
-def _buckets(batch: int | str | None, settings: ServeSettings) -> tuple[int, ...]:
-    if batch is None:
-        return ()
-    return (batch,) if isinstance(batch, int) else _bucket_sizes(settings)
-
-
 def _meta(info: TensorInfo) -> TensorMeta:
     return TensorMeta(info.name, info.dtype, tuple(size if isinstance(size, int) else -1 for size in info.shape))
 
 
 def _output_meta(info: TensorInfo, example: Array, batch: int | str | None) -> TensorMeta:
-    """What the file declares; where that is a list of maps, or says nothing of the shape, as the golden output is."""
+    """The file's declaration; if that is a list of maps or has no shape, the shape of ``example``."""
     if not info.dtype.endswith(")") and len(info.shape) == example.ndim:
         return _meta(info)
     sizes = example.shape if batch is None else (-1, *example.shape[1:])

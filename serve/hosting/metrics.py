@@ -1,13 +1,14 @@
-"""What the server counts and times, for Prometheus.
+"""The server's metrics, for Prometheus.
 
-With several workers each writes its numbers into files of a folder that PROMETHEUS_MULTIPROC_DIR names (the supervisor
-sets it before prometheus_client is imported), and any of them can render the sum of all.
+Several workers write their numbers into files of the folder PROMETHEUS_MULTIPROC_DIR, which the supervisor sets before
+prometheus_client is imported. Each worker can render the sum of all.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
@@ -29,7 +31,7 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """The metrics of one worker; ``render`` gives those of all."""
+    """The metrics of one worker; ``render`` returns those of all."""
 
     def __init__(self, worker: int = 0) -> None:
         own = self._registry = CollectorRegistry()
@@ -47,21 +49,19 @@ class Metrics:
         self._resident = Gauge(
             "trnrt_resident_bytes", "Memory of a worker.", ["worker"], registry=own, multiprocess_mode="livesum"
         )
-        self._of_models = _families(own)
+        self._of_models = _Families(own)
         self._models: dict[str, ModelMetrics] = {}
-        self._counters: dict[tuple[str, str, int], Counter] = {}
-        self._timers: dict[str, Histogram] = {}
+        self._request_series = cache(self._find_series)  # looking labels up takes several times as long
         self.sample()
 
     def request(self, path: str, method: str, code: int, seconds: float) -> None:
         """A request was answered; ``path`` is its template, such as /v2/models/{model}/infer."""
-        key = (path, method, code)
-        counter = self._counters.get(key)
-        if counter is None:
-            counter = self._counters[key] = self._requests.labels(path, method, str(code))
-            self._timers.setdefault(path, self._request_seconds.labels(path))
+        counter, timer = self._request_series(path, method, code)
         counter.inc()
-        self._timers[path].observe(seconds)
+        timer.observe(seconds)
+
+    def _find_series(self, path: str, method: str, code: int) -> tuple[Counter, Histogram]:
+        return self._requests.labels(path, method, str(code)), self._request_seconds.labels(path)
 
     def count_rejection(self, reason: str) -> None:
         """A request was refused: one of REASONS."""
@@ -74,7 +74,7 @@ class Metrics:
         return self._models[name]
 
     def sample(self) -> None:
-        """Look at what is not counted but looked at: this worker's memory. To be called now and then."""
+        """Measure this worker's memory. Call it from time to time."""
         try:
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         except OSError:  # no Linux
@@ -91,26 +91,41 @@ class Metrics:
         return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
-@dataclass(frozen=True)
 class _Families:
     """The metrics with a label for the model."""
 
-    queue: Histogram
-    compute: Histogram
-    total: Histogram
-    rows: Histogram
-    pending: Gauge
-    state: Gauge
-    predicted: Gauge
-    device: Counter
-    device_errors: Counter
-    shadow: Counter
-    shadow_error: Histogram
-    shadow_changed: Counter
+    def __init__(self, own: CollectorRegistry) -> None:
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"trnrt_{name}", help_text, ["model"], buckets=buckets, registry=own)
+
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"trnrt_{name}", help_text, ["model", *labels], registry=own)
+
+        def gauge(name: str, help_text: str, *labels: str, mode: Literal["livesum", "livemax"] = "livesum") -> Gauge:
+            return Gauge(f"trnrt_{name}", help_text, ["model", *labels], registry=own, multiprocess_mode=mode)
+
+        self.queue = histogram("queue_seconds", "From a request's queueing to the start of its batch.", _SECONDS)
+        self.compute = histogram("compute_seconds", "Computing of a batch.", _SECONDS)
+        self.total = histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS)
+        self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
+        self.pending = gauge("pending_requests", "Requests that wait for the model.")
+        self.state = gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state")
+        self.predicted = gauge(
+            "predicted_device_seconds", "A batch on the device, predicted.", "bucket", mode="livemax"
+        )
+        self.device = counter("predicted_device_busy_seconds", "What the batches so far take on the device, predicted.")
+        self.device_errors = counter("device_errors", "Errors of the device while the model was loaded or run.")
+        self.shadow = counter("shadow_runs", "Requests for onnxruntime: agreed, drifted, failed, skipped.", "outcome")
+        self.shadow_error = histogram(
+            "shadow_abs_error", "The largest difference from onnxruntime, by request.", _ERRORS
+        )
+        self.shadow_changed = counter(
+            "shadow_changed_decisions", "Rows in which onnxruntime decides for another class."
+        )
 
 
 class ModelMetrics:
-    """What is counted and timed of one model."""
+    """The metrics of one model."""
 
     def __init__(self, name: str, families: _Families) -> None:
         self._name, self._families = name, families
@@ -124,14 +139,14 @@ class ModelMetrics:
         self._pending.inc(change)
 
     def batch(self, rows: int, compute_s: float, predicted_us: float | None) -> None:
-        """A batch was computed; ``predicted_us`` is what the device would have taken."""
+        """A batch was computed; ``predicted_us`` is the device's predicted time."""
         self._rows.observe(rows)
         self._compute.observe(compute_s)
         if predicted_us is not None:
             self._device.inc(predicted_us / 1e6)
 
     def count_answer(self, waited_s: float, total_s: float) -> None:
-        """A request has its outputs: how long it waited, and how long it took from queue to outputs."""
+        """A request has its outputs: its time in the queue, and from the queue to the outputs."""
         self._queue.observe(waited_s)
         self._total.observe(total_s)
 
@@ -144,12 +159,13 @@ class ModelMetrics:
         """The device failed while the model was loaded or run."""
         self._device_errors.inc()
 
-    def set_prediction(self, bucket: int, microseconds: float) -> None:
-        """What a batch of a bucket takes on the device."""
-        self._families.predicted.labels(self._name, str(bucket)).set(microseconds / 1e6)
+    def set_predictions(self, predictions: Mapping[int, Range]) -> None:
+        """Set the device's predicted time of a batch, by bucket."""
+        for bucket, predicted in predictions.items():
+            self._families.predicted.labels(self._name, str(bucket)).set(predicted.us / 1e6)
 
     def shadow(self, outcome: str, max_abs: float | None = None, changed: int = 0) -> None:
-        """A request was run on onnxruntime, too: agreed, drifted or failed; or skipped, as others were being run."""
+        """onnxruntime ran a request, too: agreed, drifted or failed; or skipped it, as the queue was full."""
         self._families.shadow.labels(self._name, outcome).inc()
         if max_abs is not None:
             self._families.shadow_error.labels(self._name).observe(max_abs)
@@ -157,31 +173,5 @@ class ModelMetrics:
 
 
 def mark_worker_dead(pid: int) -> None:
-    """What a worker that died reported as its present state no longer counts; its counters stay."""
+    """Drop a dead worker's gauges; its counters stay."""
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
-
-
-def _families(own: CollectorRegistry) -> _Families:
-    def histogram(name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"trnrt_{name}", told, ["model"], buckets=buckets, registry=own)
-
-    def counter(name: str, told: str, *labels: str) -> Counter:
-        return Counter(f"trnrt_{name}", told, ["model", *labels], registry=own)
-
-    def gauge(name: str, told: str, *labels: str, mode: Literal["livesum", "livemax"] = "livesum") -> Gauge:
-        return Gauge(f"trnrt_{name}", told, ["model", *labels], registry=own, multiprocess_mode=mode)
-
-    return _Families(
-        queue=histogram("queue_seconds", "From a request's queueing to the start of its batch.", _SECONDS),
-        compute=histogram("compute_seconds", "Computing of a batch.", _SECONDS),
-        total=histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS),
-        rows=histogram("batch_rows", "Rows of a batch, without padding.", _ROWS),
-        pending=gauge("pending_requests", "Requests that wait for the model."),
-        state=gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state"),
-        predicted=gauge("predicted_device_seconds", "A batch on the device, predicted.", "bucket", mode="livemax"),
-        device=counter("predicted_device_busy_seconds", "What the batches so far take on the device, predicted."),
-        device_errors=counter("device_errors", "Errors of the device while the model was loaded or run."),
-        shadow=counter("shadow_runs", "Requests for onnxruntime: agreed, drifted, failed, skipped.", "outcome"),
-        shadow_error=histogram("shadow_abs_error", "The largest difference from onnxruntime, by request.", _ERRORS),
-        shadow_changed=counter("shadow_changed_decisions", "Rows in which onnxruntime decides for another class."),
-    )

@@ -1,28 +1,24 @@
-"""A model as the routes and the repository see it, whoever computes its batches: this process, or Ray's replicas."""
+"""The interface of a served model, whether this process or Ray's replicas compute its batches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.batching import Inference
-from trnrt.serve.hosting.loading import TensorMeta
+from trnrt.serve.hosting.description import Description
 
 Array = NDArray[Any]
 
 
 class Model(Protocol):
-    """What ``ServedModel`` documents; ``trnrt.serve.ray.models`` has the other one."""
+    """See ``ServedModel``; the other one is in ``trnrt.serve.ray.models``."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def path(self) -> Path: ...
     @property
     def state(self) -> str: ...
     @property
@@ -30,21 +26,7 @@ class Model(Protocol):
     @property
     def retry_after(self) -> int | None: ...
     @property
-    def inputs(self) -> tuple[TensorMeta, ...]: ...
-    @property
-    def outputs(self) -> tuple[TensorMeta, ...]: ...
-    @property
-    def metadata(self) -> dict[str, str]: ...
-    @property
-    def labels(self) -> list[str] | None: ...
-    @property
-    def predictions(self) -> dict[int, Range]: ...
-    @property
-    def buckets(self) -> tuple[int, ...]: ...
-    @property
-    def has_batch(self) -> bool: ...
-    def view(self) -> Model: ...
-    def check(self, feeds: Mapping[str, Array]) -> None: ...
+    def described(self) -> Description: ...
     def admit(self) -> None: ...
     def arriving(self) -> AbstractContextManager[None]: ...
     async def infer(

@@ -1,7 +1,7 @@
-"""A share of live requests is run by onnxruntime, too, to see in production how far the answers are apart.
+"""onnxruntime runs a share of the live requests, too, to see in production how far the answers are apart.
 
-It costs what it may and no more: one thread of low priority that rests after each run, and a short queue; a request
-that finds it full is skipped, and counted.
+Its cost is limited: one thread of low priority that rests after each run, and a short queue. If the queue is full, the
+request is skipped, and counted.
 """
 
 from __future__ import annotations
@@ -17,43 +17,34 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.running.rows import as_matrix
+from trnrt.serve.hosting.golden import make_golden
 from trnrt.serve.hosting.metrics import ModelMetrics
 from trnrt.serve.processes.logs import log
 from trnrt.session import InferenceSession
-from trnrt.validate import (
-    Noise,
-    OutputComparison,
-    Tolerance,
-    changed_decisions,
-    compare,
-    default_tolerance,
-    open_onnxruntime,
-    run_onnxruntime,
-)
+from trnrt.validate import Noise, changed_decisions, open_onnxruntime
 
 Array = NDArray[Any]
 WAITING = 8
 MOST_OF_A_CORE = 0.1
-"""The share of one core's time that it takes at most."""
+"""The largest share of one core's time."""
 _NICENESS = 10
 _REST_S = 10.0
 
 
 class Shadow:
-    """The shadow of one model. ``offer`` never waits, and fails for nobody."""
+    """The shadow of one model, for a ``share`` of its requests. ``offer`` never waits and never fails."""
 
     def __init__(self, name: str, session: InferenceSession, share: float, metrics: ModelMetrics) -> None:
         self._name, self._session, self._share, self._metrics = name, session, share, metrics
         self._queue: Queue[tuple[Mapping[str, Array], Mapping[str, Array]]] = Queue(WAITING)
         self._stopped = threading.Event()
         self._reference: Any = None
-        self._noise: Noise | None = None
-        self._names = [info.name for info in session.model.outputs]
-        threading.Thread(target=self._work, name=f"shadow {name}", daemon=True).start()
+        self._noise = Noise(session, threads=1)
+        if share:
+            threading.Thread(target=self._work, name=f"shadow {name}", daemon=True).start()
 
     def offer(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """An answered request, with all outputs; its turn comes with the probability that was asked for."""
+        """Queue an answered request, with all outputs, with the probability ``share``."""
         if random.random() >= self._share:
             return
         try:
@@ -62,7 +53,7 @@ class Shadow:
             self._metrics.shadow("skipped")
 
     def stop(self) -> None:
-        """Run no more; a run that has begun ends."""
+        """Stop after the current run."""
         self._stopped.set()
 
     def _work(self) -> None:
@@ -79,28 +70,14 @@ class Shadow:
             took = time.perf_counter() - start
             self._stopped.wait(min(_REST_S, took * (1 / MOST_OF_A_CORE - 1)))
 
-    @staticmethod
-    def _compare_outputs(
-        outputs: Mapping[str, Array], expected: Mapping[str, Array], allowed: Mapping[str, Tolerance]
-    ) -> list[OutputComparison]:
-        return [compare(n, outputs[n], expected[n], allowed[n].rtol, allowed[n].atol) for n in expected]
-
     def _compare(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
         try:
             if self._reference is None:
                 self._reference = open_onnxruntime(self._session, threads=1)
-            found = map(as_matrix, run_onnxruntime(self._session, feeds, reference=self._reference))
-            expected = dict(zip(self._names, found, strict=True))
-            compared = self._compare_outputs(
-                outputs, expected, dict.fromkeys(expected, default_tolerance(self._session.dtype))
-            )
-            if not all(
-                one.passed for one in compared
-            ):  # before it is called drift: rounding may do more to some outputs
-                noise = self._noise = self._noise or Noise(self._session, threads=1)
-                compared = self._compare_outputs(outputs, expected, noise.tolerances(feeds, expected))
-            changed = changed_decisions(outputs, expected) or 0
-        except Exception as error:  # onnxruntime's errors share no base class, and a shadow harms nobody
+            golden = make_golden(self._session, self._reference, feeds, self._noise, measured_rows=0)
+            compared = golden.compare(outputs)
+            changed = changed_decisions(outputs, golden.expected) or 0
+        except Exception as error:  # onnxruntime's errors share no base class, and a shadow must not harm the server
             self._metrics.shadow("failed")
             log("warning", "shadow_failed", model=self._name, error=f"{type(error).__name__}: {error}")
             return

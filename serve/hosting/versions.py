@@ -1,4 +1,4 @@
-"""Which version of a model a file is: by content, so that nobody is served another one under the same name."""
+"""A model's version, by content: a replica must not serve another file of the same name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGITS = 16
 
 
 def version_of(path: Path) -> str:
-    """The digest of a model's file, its external data and its golden input. ModelFileError where it can't be read."""
+    """The digest of a model's file, its external data and its golden input. ModelFileError if it can't be read."""
     digest = sha256(import_model(path).digest.encode("ascii"))
     golden = golden_file(path)
     if golden.is_file():

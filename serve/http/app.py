@@ -1,11 +1,10 @@
-"""The server as one ASGI application: the routes, and around them what every request passes."""
+"""The server as one ASGI application: the routes, and the layers around them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -13,11 +12,11 @@ from starlette.responses import Response
 
 from trnrt import __version__
 from trnrt.serve.hosting.repository import Repository
-from trnrt.serve.http import schemas
+from trnrt.serve.http import routes_pages, schemas
+from trnrt.serve.http.answers import error_answer
 from trnrt.serve.http.limits import Deadline, Gate, Tracked
-from trnrt.serve.http.routes import JSONAnswer
+from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes_operating import add_operating
-from trnrt.serve.http.routes_pages import router_for
 from trnrt.serve.http.routes_predict import add_predict
 from trnrt.serve.http.routes_protocol import add_protocol
 from trnrt.serve.http.tensors import value_text
@@ -28,18 +27,16 @@ Every failure, of every path, is `{"error": "text"}`."""
 
 
 class Application(FastAPI):
-    """FastAPI, with the schemas of ``schemas`` in its description."""
+    """FastAPI with the schemas of ``schemas``."""
 
     def openapi(self) -> dict[str, Any]:
-        """What /openapi.json says; made once."""
-        made = self.openapi_schema is None
+        """The content of /openapi.json."""
         described = super().openapi()
-        if made:
-            components = described.setdefault("components", {})
-            components.setdefault("schemas", {}).update(schemas.SCHEMAS)
-            components["securitySchemes"] = schemas.KEYS
-            # Any of them, or none: whether there are keys is for the operator to say.
-            described["security"] = [{}, *({name: []} for name in schemas.KEYS)]
+        components = described.setdefault("components", {})
+        components.setdefault("schemas", {}).update(schemas.SCHEMAS)
+        components["securitySchemes"] = schemas.KEYS
+        # Any of them, or none: the operator decides whether there are keys.
+        described["security"] = [{}, *({name: []} for name in schemas.KEYS)]
         return described
 
 
@@ -52,18 +49,19 @@ def make_app(repository: Repository) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers={HTTPException: _http_error, RequestValidationError: _invalid},
+        exception_handlers={HTTPException: _http_error},
         middleware=[Middleware(layer, repository=repository) for layer in (Tracked, Gate, Deadline)],
     )
-    add_protocol(app, repository)
-    add_predict(app, repository)
-    add_operating(app, repository)
-    app.include_router(router_for(repository))
+    app.state.repository = repository
+    add_protocol(app)
+    add_predict(app)
+    add_operating(app)
+    app.include_router(routes_pages.router)
     return app
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses: unknown paths and methods, and forms that are none."""
+    """The framework's own refusals: unknown paths and methods, and malformed forms."""
     assert isinstance(error, HTTPException)
     path, method = value_text(request.scope["path"]), value_text(request.scope["method"])
     texts = {
@@ -71,11 +69,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
         405: f"{path} does not take {method}; it takes {(error.headers or {}).get('Allow', 'others')}",
     }
     text = texts.get(error.status_code, str(error.detail))
-    return JSONAnswer({"error": text}, status_code=error.status_code, headers=error.headers)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    """What FastAPI finds wrong with parameters: a bad request, in the words of the protocol."""
-    assert isinstance(error, RequestValidationError)
-    told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-    return JSONAnswer({"error": told}, status_code=400)
+    return error_answer(Problem(error.status_code, text, error.headers))

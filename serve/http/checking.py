@@ -3,94 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
 from trnrt.inputs.drawing import as_numpy
-from trnrt.serve.hosting.loading import TensorMeta
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http.problems import Problem
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """One input: its dtype, and for each dimension the size or -1. A parameter's dimensions may be 0."""
-
-    meta: TensorMeta
-    dtype: Any
-    is_parameter: bool
-
-
-class Takes(Protocol):
-    """What a model takes: see ``LoadedModel``."""
-
-    @property
-    def inputs(self) -> tuple[TensorMeta, ...]: ...
-    @property
-    def parameters(self) -> tuple[str, ...]: ...
-    @property
-    def mixing(self) -> str | None: ...
-    @property
-    def batch(self) -> int | str | None: ...
-
-
 class Checker:
-    """What a model takes; made once, as every request passes it."""
+    """Checks the inputs of every request against a model's description."""
 
-    def __init__(self, loaded: Takes, most_elements: int) -> None:
-        batch = loaded.batch
-        self._has_batch = batch is not None
-        self._exact = batch if isinstance(batch, int) and loaded.mixing is not None else None
-        self._mixing = loaded.mixing
-        self._most = most_elements
-        self._wanted = {
-            meta.name: _Wanted(meta, as_numpy(meta.dtype), meta.name in loaded.parameters) for meta in loaded.inputs
-        }
-        self._any_rows = isinstance(batch, int)
+    def __init__(self, described: Description, most_elements: int) -> None:
+        self._described, self._most = described, most_elements
+        self._dtypes = {meta.name: as_numpy(meta.dtype) for meta in described.inputs}
 
     def check(self, feeds: Mapping[str, Array]) -> None:
         """Problem(400) unless the inputs fit the model."""
-        if feeds.keys() != self._wanted.keys():
-            raise Problem(400, _names_told(feeds, [wanted.meta for wanted in self._wanted.values()]))
+        described = self._described
+        if feeds.keys() != self._dtypes.keys():
+            raise Problem(400, _names_text(feeds, described.inputs))
         rows: dict[int, str] = {}
-        for name, wanted in self._wanted.items():
-            array = feeds[name]
-            self._check_one(array, wanted)
-            if self._has_batch and array.ndim and not wanted.is_parameter:
-                rows[array.shape[0]] = name
+        for meta in described.inputs:
+            array, is_parameter = feeds[meta.name], meta.name in described.parameters
+            self._check_one(array, meta, is_parameter)
+            if described.batch is not None and array.ndim and not is_parameter:
+                rows[array.shape[0]] = meta.name
         if len(rows) > 1:
-            told = ", ".join(f"{name!r} has {count}" for count, name in rows.items())
-            raise Problem(400, f"the inputs have different numbers of rows: {told}")
-        if self._exact is not None and rows and self._exact not in rows:
-            told = f"{next(iter(rows))} rows for a batch fixed at {self._exact}, whose rows are not independent"
-            raise Problem(400, f"{told} ({self._mixing}); give it {self._exact} rows at a time")
+            counts = ", ".join(f"{name!r} has {count}" for count, name in rows.items())
+            raise Problem(400, f"the inputs have different numbers of rows: {counts}")
+        if rows and described.mixing is not None and isinstance(described.batch, int) and described.batch not in rows:
+            why = f"{next(iter(rows))} rows for a batch fixed at {described.batch}, whose rows are not independent"
+            raise Problem(400, f"{why} ({described.mixing}); give it {described.batch} rows at a time")
 
-    def _check_one(self, array: Array, wanted: _Wanted) -> None:
-        meta = wanted.meta
-        if array.dtype != wanted.dtype and not (meta.dtype == "str" and array.dtype.kind in "OUS"):
+    def _check_one(self, array: Array, meta: TensorMeta, is_parameter: bool) -> None:
+        """A parameter's dimensions may be 0."""
+        if array.dtype != self._dtypes[meta.name] and not (meta.dtype == "str" and array.dtype.kind in "OUS"):
             raise Problem(400, f"input {meta.name!r} is {array.dtype}; the model wants {meta.dtype}")
         if array.size > self._most:
             raise Problem(400, f"input {meta.name!r} has {array.size} elements; the limit is {self._most}")
         if array.ndim != len(meta.shape):
-            told = f"input {meta.name!r} has shape {list(array.shape)}, of rank {array.ndim}"
-            raise Problem(400, f"{told}; the model wants {list(meta.shape)}")
+            raise _shape_problem(array, meta, f", of rank {array.ndim}; the model wants {list(meta.shape)}")
+        any_rows = isinstance(self._described.batch, int) and not is_parameter
         for axis, (size, declared) in enumerate(zip(array.shape, meta.shape, strict=True)):
-            if size == 0 and not wanted.is_parameter:
-                raise Problem(
-                    400, f"input {meta.name!r} has shape {list(array.shape)}: dimension {axis} is 0, nothing to run"
-                )
-            free = declared < 0 or (axis == 0 and self._any_rows and not wanted.is_parameter)
-            if size != declared and not free:
-                raise Problem(
-                    400, f"input {meta.name!r} has shape {list(array.shape)}; the model wants {list(meta.shape)}"
-                )
+            if size == 0 and not is_parameter:
+                raise _shape_problem(array, meta, f": dimension {axis} is 0, nothing to run")
+            if size != declared and declared >= 0 and not (axis == 0 and any_rows):
+                raise _shape_problem(array, meta, f"; the model wants {list(meta.shape)}")
 
 
-def _names_told(feeds: Mapping[str, Array], wanted: Sequence[TensorMeta]) -> str:
-    """Which inputs are missing or too many."""
+def check_outputs(described: Description, outputs: Sequence[str] | None) -> None:
+    """Problem(400) unless the model has these outputs."""
+    known = [meta.name for meta in described.outputs]
+    if unknown := [name for name in outputs or () if name not in known]:
+        names = ", ".join(map(repr, known))
+        raise Problem(400, f"the model has no output {unknown[0]!r}; its outputs are {names}")
+
+
+def _shape_problem(array: Array, meta: TensorMeta, why: str) -> Problem:
+    return Problem(400, f"input {meta.name!r} has shape {list(array.shape)}{why}")
+
+
+def _names_text(feeds: Mapping[str, Array], wanted: Sequence[TensorMeta]) -> str:
+    """The error for inputs that are missing or unknown."""
     names = ", ".join(repr(meta.name) for meta in wanted) or "none"
     unknown = [name for name in feeds if name not in {meta.name for meta in wanted}]
     if unknown:

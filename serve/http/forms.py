@@ -1,4 +1,4 @@
-"""How a person may fill in a model's inputs on the page: by a picture, by a form of fields, or as JSON."""
+"""The form for a model's inputs on the page: a picture, fields, or JSON."""
 
 from __future__ import annotations
 
@@ -6,31 +6,25 @@ from dataclasses import asdict
 from typing import Any
 
 from trnrt.errors import InputError
-from trnrt.importer import TensorInfo
 from trnrt.inputs.images import ImageOptions, Recipe, recipe
-from trnrt.serve.hosting.models import TensorMeta
-from trnrt.serve.hosting.served import Model
+from trnrt.serve.hosting.description import Description, TensorMeta
 
 MOST_FIELDS = 1024
-"""A row with more numbers is no form that somebody fills in."""
+"""A row with more numbers is not filled in by hand."""
 
 
-def form_of(model: Model) -> dict[str, Any]:
-    """What the page offers for a model: ``kind`` is "image", "table" or "json"."""
-    inputs = model.inputs
+def form_of(described: Description) -> dict[str, Any]:
+    """The page's form for a model: ``kind`` is "image", "table" or "json"."""
+    inputs = described.inputs
     if len(inputs) == 1 and len(inputs[0].shape) == 4:
         try:
-            return {"kind": "image", **_picture(recipe(_tensor_info(inputs[0]), model.metadata, ImageOptions()))}
+            return {"kind": "image", **_picture(recipe(inputs[0].info, described.metadata, ImageOptions()))}
         except InputError as error:
             return {"kind": "json", "reason": str(error)}
     columns = [column for tensor in inputs for column in _columns(tensor)]
     if columns and len(columns) <= MOST_FIELDS and all(_is_row(tensor) for tensor in inputs):
         return {"kind": "table", "columns": columns}
     return {"kind": "json", "reason": ""}
-
-
-def _tensor_info(tensor: TensorMeta) -> TensorInfo:
-    return TensorInfo(tensor.name, tensor.dtype, tuple(None if dim < 0 else dim for dim in tensor.shape))
 
 
 def _picture(how: Recipe) -> dict[str, Any]:
@@ -44,7 +38,7 @@ def _is_row(tensor: TensorMeta) -> bool:
 
 
 def _columns(tensor: TensorMeta) -> list[dict[str, Any]]:
-    """A field for each number of a row; ``place`` is None where the row is the number itself."""
+    """A field for each number of a row; ``place`` is None if the row is a single number."""
     if not _is_row(tensor):
         return []
     if len(tensor.shape) == 1:

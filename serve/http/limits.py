@@ -1,8 +1,8 @@
-"""What every request passes before a route sees it, as plain ASGI: its id, its log line, its limits and its key.
+"""The layers around the routes, as plain ASGI: request ids, log lines, limits and keys.
 
-From the outside in: ``Tracked`` knows every request and answers every failure; ``Gate`` refuses what may not come in;
-``Deadline`` drops the work of those whose time is over or who have gone away. A refusal is a Problem, raised anywhere,
-answered once.
+From the outside in: ``Tracked`` logs every request and answers every failure; ``Gate`` refuses requests; ``Deadline``
+drops the work of requests that take too long or whose client has gone. A refusal is a Problem: raised anywhere,
+answered once, by ``Tracked``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import itertools
-import json
 import os
 import re
 import time
@@ -20,6 +19,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http.answers import error_answer
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
 
@@ -27,17 +27,17 @@ HEALTH = ("/v2/health/live", "/v2/health/ready")
 METRICS = "/metrics"
 OPEN = ("/", "/docs", "/openapi.json")
 OPEN_FOLDER = "/pages/"
-"""What needs no key: health, and pages and scripts, which hold nothing of the models."""
+"""These paths need no key: health, and pages and scripts, which hold nothing of the models."""
 UNTIMED = "/v2/repository/"
-"""Loading a model takes as long as compiling it does."""
+"""Paths without a deadline: loading a model takes as long as compiling it."""
 
 WATCH_AFTER_S = 0.05
-"""After this time of waiting it is worth a task of its own to notice that the client has gone."""
+"""After this time a request gets a task that notices when its client has gone."""
 GONE = 499
-"""The status in log and metrics of a request whose client has gone; nobody gets it."""
+"""The status in log and metrics of a request whose client has gone; it is never sent."""
 FULL_RETRY_S = "1"
 LARGEST_BODIES = 16
-"""Bodies of all requests together, in bodies of the largest size: memory is not to be had for the asking."""
+"""The limit of all requests' bodies together, in bodies of the largest size: clients must not fill the memory."""
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
@@ -45,7 +45,7 @@ _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """The first header called ``name``, in lower case; None where there is none."""
+    """The first header called ``name``, which is in lower case; None if there is none."""
     for key, value in scope["headers"]:
         if key == name:
             text: str = value.decode("latin-1")
@@ -53,22 +53,8 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-def error_body(text: str) -> bytes:
-    """The body of every failure."""
-    return json.dumps({"error": text}).encode("ascii")
-
-
-async def answer(problem: Problem, send: Send) -> None:
-    """Send a failure."""
-    body = error_body(problem.text)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
-    headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in problem.headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 class Tracked:
-    """The outermost: gives each request its id, answers what was raised for it, counts it and logs it."""
+    """The outermost layer: gives each request its id, answers its exceptions, counts it and logs it."""
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         self.app, self._metrics = app, repository.metrics
@@ -95,43 +81,39 @@ class Tracked:
             self._record_request(inner, method, sender, time.perf_counter() - began)
 
     def _new_id(self) -> str:
-        """Random for each worker's run, and counted within it, which is faster than random for each request."""
+        """A random prefix for the worker and a count, which is faster than a random number for each request."""
         return f"{self._prefix}{next(self._numbers):016x}"
 
     async def _answer_request(self, scope: Scope, receive: Receive, sender: _Sender) -> None:
-        """The app's answer, or that of what it raised. Re-raises what comes when an answer is half sent."""
+        """Send the app's answer, or that to what it raised. If an answer is half sent, raise that again."""
         try:
             await self.app(scope, receive, sender)
-        except Problem as problem:
-            await self._answer_problem(problem, sender)
-        except Exception:
-            log("error", "unhandled", traceback=traceback.format_exc())
+            return
+        except Exception as error:
+            if not isinstance(error, Problem):
+                log("error", "unhandled", traceback=traceback.format_exc())
             if sender.status:
-                # The connection must be broken off: that is what the server does with an error.
+                # Break off the connection: the server does that with an error.
                 raise
-            await self._answer_problem(Problem(500, f"{INTERNAL}: {request_id.get()}"), sender)
-
-    async def _answer_problem(self, problem: Problem, sender: _Sender) -> None:
-        if sender.status:
-            raise problem
+            problem = error if isinstance(error, Problem) else Problem(500, f"{INTERNAL}: {request_id.get()}")
         if problem.status == GONE:
             sender.status = GONE
             return
         sender.error = problem.text
-        await answer(problem, sender)
+        await error_answer(problem)(scope, receive, sender)
 
     def _record_request(self, scope: Scope, method: str, sender: _Sender, seconds: float) -> None:
-        # Of the client's own words only what a route or a table knows becomes a label: they have no end.
+        # Paths and methods that no route or table knows are "other": a label must not have endless values.
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
         status = sender.status or GONE
         self._metrics.request(path, method if method in _METHODS else "other", status, seconds)
-        told = {"error": sender.error} if sender.error else {}
-        log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **told)
+        error = {"error": sender.error} if sender.error else {}
+        log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **error)
 
 
 class _Sender:
-    """Sends an answer with the headers that all have, and knows its status; 0 before it starts."""
+    """Sends an answer with the common headers, and keeps its status; 0 before it starts."""
 
     def __init__(self, send: Send, identity: str, *, with_body: bool) -> None:
         self._send, self._identity, self._with_body = send, identity.encode("ascii"), with_body
@@ -151,7 +133,7 @@ class _Sender:
 
 
 class Gate:
-    """Refuses requests while the server goes or is full, without a key, or with a body that is too large."""
+    """Refuses requests during a shutdown, above the limit, without a key, or with a body that is too large."""
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         settings = repository.settings
@@ -168,23 +150,32 @@ class Gate:
         self._check_key(scope, path)
         self._check_body(scope)
         if path in HEALTH or path == METRICS:
-            # They must answer when all else is refused; they read no body.
+            # They must always answer; they read no body.
             await self.app(scope, receive, send)
             return
         if self._repository.draining:
             self._refuse("draining", "the server is shutting down and takes no more requests")
         if self.inside >= self._most:
             self._refuse("concurrency", f"the server answers {self.inside} requests already, which is its limit")
+        size = 0
+
+        async def receive_counted() -> Message:
+            nonlocal size
+            message = await receive()
+            more = len(message.get("body", b""))
+            size += more
+            self._count_body(size, more)
+            return message
+
         self.inside += 1
-        body = _Body(receive, self)
         try:
-            await self.app(scope, body, send)
+            await self.app(scope, receive_counted, send)
         finally:
             self.inside -= 1
-            self.held -= body.size
+            self.held -= size
 
-    def take(self, size: int, more: int) -> None:
-        """Count ``more`` bytes of a body that has ``size`` with them: a client need not say how long it is."""
+    def _count_body(self, size: int, more: int) -> None:
+        """Count ``more`` bytes of a body, ``size`` so far: a client need not declare the length."""
         self.held += more
         if size > self._largest:
             raise self._too_large()
@@ -199,7 +190,7 @@ class Gate:
         if not self._keys or path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER):
             return
         given = _given_key(scope)
-        # Each is compared, and each in constant time: how long it takes tells nothing about any of them.
+        # Compare with every key, each in constant time, so that the time reveals nothing about them.
         if sum([hmac.compare_digest(given or b"", key) for key in self._keys]) and given is not None:
             return
         self._repository.metrics.count_rejection("key")
@@ -208,12 +199,12 @@ class Gate:
         raise Problem(401, f"{reason}; {way_out}", {"WWW-Authenticate": 'Bearer realm="trnrt"'})
 
     def _check_body(self, scope: Scope) -> None:
-        """Refuse a body that is too large, as the client says itself, or compressed."""
+        """Refuse a body that is compressed, or too large by its declared length."""
         encoding = header(scope, b"content-encoding")
         if encoding is not None and encoding.strip().lower() not in ("", "identity"):
             raise Problem(415, "the body has a Content-Encoding; send it as it is", {"Accept-Encoding": "identity"})
         length = header(scope, b"content-length")
-        # A length of many digits need not be read to be too large.
+        # A length of many digits is too large in any case.
         if length is not None and length.isdecimal() and (len(length) > 18 or int(length) > self._largest):
             raise self._too_large()
 
@@ -231,23 +222,8 @@ def _given_key(scope: Scope) -> bytes | None:
     return key.strip().encode("latin-1") if kind.lower() == "bearer" else None
 
 
-class _Body:
-    """Receives a body, and lets the gate count it."""
-
-    def __init__(self, receive: Receive, gate: Gate) -> None:
-        self._receive, self._gate = receive, gate
-        self.size = 0
-
-    async def __call__(self) -> Message:
-        message = await self._receive()
-        more = len(message.get("body", b""))
-        self.size += more
-        self._gate.take(self.size, more)
-        return message
-
-
 class Deadline:
-    """Cancels what takes too long (504), and what is done for a client that has gone."""
+    """Cancels requests that take too long (504), and those whose client has gone."""
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         self.app, self._repository = app, repository
@@ -277,7 +253,7 @@ class Deadline:
 
 
 class _Watch:
-    """Notices that a client goes while its request waits: the next thing received after a body is its end."""
+    """Notices when a client goes while its request waits: after the body, the next message is the disconnect."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -290,7 +266,7 @@ class _Watch:
         self.task: asyncio.Task[Any] = task
 
     async def receive(self) -> Message:
-        """What the client sends; with the last of it the watch begins."""
+        """Receive from the client; the watch begins with the end of the body."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self.gone = True
@@ -300,12 +276,12 @@ class _Watch:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass an answer on; from then on it is the server's business who reads it."""
+        """Pass an answer on; from then on a disconnect no longer cancels."""
         self._started = True
         await self._send(message)
 
     def stop(self) -> None:
-        """The request is done."""
+        """End the watch."""
         if self._timer is not None:
             self._timer.cancel()
         if self._watching is not None:

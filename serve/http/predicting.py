@@ -1,7 +1,7 @@
 """``POST /predict``: rows as JSON, or pictures, in; classes with their probabilities out.
 
-The protocol's ``infer`` says what a model computes; this says what it means: which class, by what labels the model
-declares, and a picture goes in as it is, by the preprocessing that the model declares.
+The protocol's ``infer`` returns raw outputs; this returns their meaning: the class, with the labels that the model
+declares. A picture is preprocessed as the model declares.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.importer import TensorInfo
 from trnrt.inputs.images import ImageOptions, NamedPicture, read_images, recipe
-from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http.protocol import RequestError, names_text, output_datatype
 from trnrt.serve.http.tensors import TensorError, check_shape, datatype_of, from_json, to_json, value_text
 
 Array = NDArray[Any]
 
 TOP = 5
-"""Classes of a row that are named with their probabilities."""
+"""The classes of a row that are listed with their probabilities."""
 MOST_PIXELS = 1 << 25
 """A picture's pixels; decoding one takes a few bytes for each, however small its file is."""
 _SUM_TOLERANCE = 1e-3
 
-# Pillow's warnings are silenced by a filter that all threads share; and one picture at a time is memory enough.
+# One thread at a time: a filter that all threads share silences Pillow's warnings, and decoding takes memory.
 _DECODING = Lock()
 
 
@@ -36,10 +35,10 @@ _DECODING = Lock()
 
 
 def feeds_of(instances: object, inputs: Sequence[TensorMeta], most_elements: int) -> dict[str, Array]:
-    """The inputs that ``instances``, one item a row, hold.
+    """The inputs in ``instances``, which has one item per row.
 
     Raises:
-        RequestError: names the row, what was expected and what was given.
+        RequestError: names the row, what was expected and what was given
     """
     if type(instances) is not list or not instances:
         raise RequestError(
@@ -90,7 +89,7 @@ def _stack_rows(rows: list[Any], meta: TensorMeta, most_elements: int) -> Array:
 
 
 def _row_shape(row: object, declared: tuple[int, ...]) -> list[int]:
-    """The shape of a row: as declared, and where that leaves it open as the row is nested."""
+    """The shape of a row: as declared, or by the row's nesting where that is open."""
     if -1 not in declared:
         return list(declared)
     found: list[int] = []
@@ -113,22 +112,18 @@ def _flat(row: object) -> list[Any]:
     return row if type(row) is list else [row]
 
 
-def pictures_of(
-    files: Sequence[tuple[str, bytes]], inputs: Sequence[TensorMeta], metadata: Mapping[str, str], largest: int
-) -> dict[str, Array]:
-    """The one input, made of pictures by what the model declares; to be called off the event loop.
+def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, largest: int) -> dict[str, Array]:
+    """The model's only input, made of pictures as the model declares. Call it off the event loop.
 
     Raises:
-        RequestError: for a model that takes no pictures, and for what is no picture.
+        RequestError: for a model that takes no pictures, and for a file that is none
     """
-    if len(inputs) != 1:
-        raise RequestError(
-            f"a picture can't be all of the model's inputs, which are {names_text([m.name for m in inputs])}"
-        )
-    (meta,) = inputs
-    wanted = TensorInfo(meta.name, meta.dtype, tuple(None if size < 0 else size for size in meta.shape))
+    if len(described.inputs) != 1:
+        names = names_text([meta.name for meta in described.inputs])
+        raise RequestError(f"a picture can't be all of the model's inputs, which are {names}")
+    (meta,) = described.inputs
     try:
-        how = recipe(wanted, metadata, ImageOptions())
+        how = recipe(meta.info, described.metadata, ImageOptions())
         pictures = [NamedPicture(name, content) for name, content in files]
         with _DECODING:
             for picture in pictures:
@@ -143,23 +138,20 @@ def pictures_of(
 # -- out -----------------------------------------------------------------------------------------------------------
 
 
-def predictions_of(
-    outputs: Mapping[str, Array], metas: Sequence[TensorMeta], labels: Sequence[str] | None, rows: int
-) -> dict[str, Any]:
-    """What the outputs say of each row: ``predictions``, and of a classifier labels, probabilities and the top ones.
+def predictions_of(outputs: Mapping[str, Array], described: Description, rows: int) -> dict[str, Any]:
+    """The ``predictions`` for each row; of a classifier also labels, probabilities and the top classes.
 
     Raises:
-        TensorError: for an output that JSON can't hold.
+        TensorError: for an output that JSON can't hold
     """
-    scores = next((m.name for m in metas if _are_scores(outputs[m.name], m, labels, rows)), None)
+    metas, labels = described.outputs, described.labels
+    scores = next((meta for meta in metas if _are_scores(outputs[meta.name], meta, labels, rows)), None)
     if scores is None:
         return {"predictions": _values(outputs, metas, rows)}
-    probabilities = _probabilities(outputs[scores])
+    probabilities = _probabilities(outputs[scores.name])
     names = list(labels) if labels is not None else [str(k) for k in range(probabilities.shape[1])]
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
-    meta = next(m for m in metas if m.name == scores)
-    flat = to_json(probabilities, output_datatype(meta), None)
-    width = len(names)
+    width, flat = len(names), to_json(probabilities, output_datatype(scores), None)
     table = [flat[row * width : (row + 1) * width] for row in range(rows)]
     top = [
         [{"label": names[k], "probability": line[k]} for k in ranks]
@@ -188,7 +180,7 @@ def _is_distribution(array: Array) -> bool:
 
 
 def _probabilities(scores: Array) -> Array:
-    """Scores that are no distribution are what a softmax has not been taken of."""
+    """The scores; their softmax, if they are no distribution."""
     if _is_distribution(scores):
         return scores
     exact = scores.astype(np.float64)
@@ -215,6 +207,6 @@ def _rows(array: Array, meta: TensorMeta, rows: int) -> list[Any]:
         raise TensorError(f"output {value_text(meta.name)}: {error}; use the protocol's infer") from None
     nested: list[Any] = flat.reshape(array.shape).tolist()
     if not array.ndim or len(nested) != rows:
-        # An output without rows belongs to all of them.
+        # An output without rows belongs to every row.
         return [nested] * rows
     return nested

@@ -1,4 +1,4 @@
-"""A failure as the server answers it: a status, one text and, where they help, headers."""
+"""The server's failures: a status, a text and, if useful, headers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from trnrt.errors import DeviceError, InputError, TrnrtError
 
 INTERNAL = "the server failed to answer this request; its log has the details under the request's id"
 RETRY_AFTER_S = 2
-"""When to ask again for a model that is being loaded, or whose device failed: another worker may have it."""
+"""When to retry a model that is loading, or whose device failed: another worker may have it."""
 
 
 class Problem(Exception):
-    """Any failure to be answered as ``{"error": text}``; ``headers`` such as Retry-After go with it.
-
-    ``retry_after``: in how many seconds it is worth asking again, where somebody knows.
-    """
+    """Any failure, answered as ``{"error": text}`` with ``headers``; ``retry_after``, in seconds, is one of them."""
 
     def __init__(
         self, status: int, text: str, headers: Mapping[str, str] | None = None, *, retry_after: int | None = None
@@ -27,12 +24,16 @@ class Problem(Exception):
         if retry_after is not None:
             self.headers["Retry-After"] = str(retry_after)
 
+    def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:
+        """Pickled with all its arguments: an exception has its text alone."""
+        return Problem, (self.status, self.text, self.headers)
+
 
 def problem_of(error: TrnrtError) -> Problem:
-    """What a client is told of one of trnrt's errors: 400 for an input that does not fit, else 500.
+    """The client's form of one of trnrt's errors: 400 for an input that does not fit, else 500.
 
-    The text is the error's message with its hint: both are written for the user. After an error of the device, 503, the
-    same request may well be answered later; the hint is the operator's.
+    The text is the error's message with its hint: both are written for the user. A device error is 503, as a retry may
+    succeed; its hint is for the operator only.
     """
     if isinstance(error, DeviceError):
         return Problem(503, f"the device failed: {error}", retry_after=RETRY_AFTER_S)
@@ -41,5 +42,5 @@ def problem_of(error: TrnrtError) -> Problem:
 
 
 def error_text(error: TrnrtError) -> str:
-    """An error's message and, after a semicolon, what would help."""
+    """An error's message and, after a semicolon, its hint."""
     return f"{error}; {error.hint}" if error.hint else str(error)

@@ -1,8 +1,7 @@
-"""The Open Inference Protocol's requests and answers of ``infer``: bytes to arrays, arrays to bytes; nothing else.
+"""The Open Inference Protocol's ``infer``: from a request's bytes to arrays, and from arrays to an answer's bytes.
 
-A request is JSON; with the header ``Inference-Header-Content-Length`` its first so many bytes are JSON, and behind it
-stand the binary tensors in the order of the inputs. An answer likewise. Pure functions; a model is known here only by
-what its inputs and outputs are called and hold.
+A request is JSON. With the header ``Inference-Header-Content-Length``, only its first bytes are JSON, and the binary
+tensors follow in the order of the inputs. Answers have the same form. All functions are pure.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http import tensors
 from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES, Datatype, TensorError, datatype_of, value_text
 
@@ -25,31 +25,20 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
-"""The only version of every model: a file has no others."""
+"""The only version of every model."""
 
-# What other servers do for these is nothing that could be left out in silence.
+# Parameters of other servers' extensions, which must not be ignored silently.
 _REFUSED = ("classification", "shared_memory_region")
 _LONGEST_LIST = 10
 
 
 class RequestError(ValueError):
-    """A request that is not what the protocol says; ``str(error)`` is for the client. Status 400."""
-
-
-class Meta(Protocol):
-    """What is to be known of a model's tensor: see TensorMeta."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+    """A request that breaks the protocol; ``str(error)`` is for the client. Status 400."""
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """An infer request: ``outputs`` are the names asked for, in that order; ``binary`` those wanted as binary data."""
+    """An infer request. ``outputs``: the names asked for, in order; ``binary``: those to send as binary data."""
 
     id: str | None
     feeds: dict[str, Array]
@@ -79,10 +68,10 @@ _ENCODER = json.JSONEncoder(check_circular=False, allow_nan=False, separators=("
 
 
 def loads(body: bytes | bytearray | memoryview) -> Any:
-    """JSON as its standard has it: UTF-8, no NaN, each key once, and no deeper than what can be read.
+    """Parse JSON strictly: UTF-8, no NaN, each key once.
 
     Raises:
-        RequestError: for anything else.
+        RequestError: for anything else, and for JSON that is nested too deeply
     """
     try:
         return _DECODER.decode(str(body, "utf-8"))
@@ -95,17 +84,17 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
     except RequestError:
         raise
     except ValueError:
-        # The only one left: Python reads no integers of thousands of digits.
+        # Python refuses integers of thousands of digits.
         raise RequestError("the JSON holds an integer with too many digits") from None
 
 
 def dumps(value: object) -> bytes:
-    """JSON in ASCII: a string with half a surrogate pair, too, can be written."""
+    """JSON in ASCII, which can also hold half a surrogate pair."""
     return _ENCODER.encode(value).encode("ascii")
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Names in a message, not all of very many."""
+    """Names in a message, the first few of many."""
     more = f" and {len(names) - _LONGEST_LIST} more" if len(names) > _LONGEST_LIST else ""
     return ", ".join(value_text(name) for name in names[:_LONGEST_LIST]) + more if names else "none"
 
@@ -114,7 +103,7 @@ def names_text(names: Sequence[str]) -> str:
 
 
 def header_length(text: str | None, size: int) -> int | None:
-    """What ``Inference-Header-Content-Length`` says for a body of ``size`` bytes; None where it is not there."""
+    """The value of ``Inference-Header-Content-Length`` for a body of ``size`` bytes; None without the header."""
     if text is None:
         return None
     # Not int(): it takes signs, spaces, underscores, and the digits of other scripts.
@@ -125,20 +114,14 @@ def header_length(text: str | None, size: int) -> int | None:
     return int(text)
 
 
-def parse_infer(
-    body: bytes,
-    length: int | None,
-    inputs: Mapping[str, Meta],
-    outputs: Mapping[str, Meta],
-    most_elements: int,
-) -> InferRequest:
-    """The request in ``body``, whose JSON has ``length`` bytes, or which is all JSON where that is None.
+def parse_infer(body: bytes, length: int | None, described: Description, most_elements: int) -> InferRequest:
+    """Parse a request whose first ``length`` bytes are JSON; None: all of them.
 
-    The names, datatypes and data are checked against each other and against the model; that the shapes fit the model,
-    and that no input is missing, is for the model to say.
+    Checks names, datatypes and data against each other and the model. ``Checker`` checks the shapes, and that no input
+    is missing.
 
     Raises:
-        RequestError: names what was wrong, what was expected, and what was given.
+        RequestError: names the place, the value given, and what was expected
     """
     binary = memoryview(body)[length:] if length is not None else memoryview(b"")
     request = loads(body if length is None else memoryview(body)[:length])
@@ -148,11 +131,15 @@ def parse_infer(
     policy = parameters.get("nan_policy")
     if policy is not None and (type(policy) is not str or policy not in NAN_POLICIES):
         raise RequestError(f"nan_policy is {value_text(policy)}; it is {' or '.join(map(repr, NAN_POLICIES))}")
+    inputs, outputs = _by_name(described.inputs), _by_name(described.outputs)
     feeds = _feeds(request.get("inputs"), binary, length is not None, inputs, most_elements)
-    wanted, chosen = _wanted_outputs(
-        request.get("outputs"), outputs, _flag(parameters, "binary_data_output", "the request")
-    )
+    all_binary = _flag(parameters, "binary_data_output", "the request")
+    wanted, chosen = _wanted_outputs(request.get("outputs"), outputs, all_binary)
     return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy)
+
+
+def _by_name(metas: Sequence[TensorMeta]) -> dict[str, TensorMeta]:
+    return {meta.name: meta for meta in metas}
 
 
 def _id(given: object) -> str | None:
@@ -185,7 +172,7 @@ def _flag(parameters: dict[str, Any], name: str, title: str, default: bool = Fal
 
 
 def _feeds(
-    given: object, binary: memoryview, has_binary: bool, known: Mapping[str, Meta], most_elements: int
+    given: object, binary: memoryview, has_binary: bool, known: Mapping[str, TensorMeta], most_elements: int
 ) -> dict[str, Array]:
     if type(given) is not list:
         raise RequestError(f"inputs is {value_text(given)}; it is a list of tensors")
@@ -211,7 +198,7 @@ def _feeds(
 
 
 def _tensor(
-    tensor: dict[str, Any], meta: Meta, binary: memoryview, has_binary: bool, most_elements: int
+    tensor: dict[str, Any], meta: TensorMeta, binary: memoryview, has_binary: bool, most_elements: int
 ) -> tuple[Array, int]:
     """One input, and how many bytes of ``binary`` it took."""
     datatype = _datatype(tensor.get("datatype"), meta)
@@ -233,7 +220,7 @@ def _tensor(
     return tensors.from_binary(binary[:size], shape, datatype), size
 
 
-def _datatype(given: object, meta: Meta) -> Datatype:
+def _datatype(given: object, meta: TensorMeta) -> Datatype:
     if type(given) is not str or given not in DATATYPES:
         raise TensorError(f"its datatype is {value_text(given)}; datatypes are {', '.join(DATATYPES)}")
     wanted = datatype_of(meta.dtype)
@@ -242,8 +229,8 @@ def _datatype(given: object, meta: Meta) -> Datatype:
     return wanted
 
 
-def _wanted_outputs(given: object, known: Mapping[str, Meta], binary: bool) -> tuple[list[str], frozenset[str]]:
-    """The outputs asked for, all where nothing is said, and which of them are wanted as binary data."""
+def _wanted_outputs(given: object, known: Mapping[str, TensorMeta], binary: bool) -> tuple[list[str], frozenset[str]]:
+    """The outputs asked for, by default all, and which of them to send as binary data."""
     if given is None or given == []:
         return list(known), frozenset(known if binary else ())
     if type(given) is not list:
@@ -269,14 +256,15 @@ def render_infer(
     model: str,
     request: InferRequest,
     outputs: Mapping[str, Array],
-    known: Mapping[str, Meta],
+    metas: Sequence[TensorMeta],
     parameters: Mapping[str, float | int | str | bool] | None = None,
 ) -> tuple[bytes, int | None]:
-    """The body of an answer, and the length of its JSON where binary data follow, else None.
+    """The body of an answer, and the length of its JSON if binary data follow, else None.
 
     Raises:
-        TensorError: for an output that JSON can't hold; names it and the way out.
+        TensorError: for an output that JSON can't hold; names it and the way out
     """
+    known = _by_name(metas)
     described: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     for name in request.outputs:
@@ -301,14 +289,14 @@ def render_infer(
     return (b"".join((text, *blobs)), len(text)) if request.binary else (text, None)
 
 
-def output_datatype(meta: Meta) -> Datatype:
-    """The datatype of an output. TensorError where the protocol has none for it."""
+def output_datatype(meta: TensorMeta) -> Datatype:
+    """The datatype of an output. TensorError if the protocol has none for it."""
     datatype = datatype_of(meta.dtype)
     if datatype is None:
         raise TensorError(f"{value_text(meta.name)} is {meta.dtype}, for which the protocol has no datatype")
     return datatype
 
 
-def describe(meta: Meta) -> dict[str, Any]:
+def describe(meta: TensorMeta) -> dict[str, Any]:
     """A tensor of the model's metadata."""
     return {"name": meta.name, "datatype": output_datatype(meta).name, "shape": list(meta.shape)}

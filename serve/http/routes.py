@@ -1,11 +1,11 @@
-"""How a route is made: it takes the request and gives a response, and what /openapi.json says of it stands beside it.
+"""Routes: each handler takes the request and returns a response. FastAPI only describes them in /openapi.json.
 
-FastAPI would read parameters and bodies itself, and answer in its own words; nothing here asks it to.
+It does not parse parameters or bodies here, as its error messages are not the protocol's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,16 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http import schemas
 from trnrt.serve.http.limits import header
 from trnrt.serve.http.problems import Problem
-from trnrt.serve.http.protocol import dumps
 from trnrt.serve.http.schemas import Schema
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class PlainRoute(APIRoute):
-    """A route whose function is called with the request and nothing else: FastAPI only describes it."""
+    """A route that calls its handler with the request, without FastAPI's parsing."""
 
     def __init__(self, path: str, endpoint: Handler, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
@@ -35,29 +36,22 @@ class PlainRoute(APIRoute):
         self.app = plain
 
 
-class JSONAnswer(Response):
-    """JSON in ASCII, which any text can be written in; numbers must be finite."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        """The body."""
-        return dumps(content)
-
-
 def add_route(
     app: FastAPI,
+    tag: str,
     method: str,
     path: str,
     handler: Handler,
-    *,
-    tag: str,
-    responses: dict[int | str, Schema],
+    success: str | Mapping[str, Schema],
+    failures: tuple[int, ...],
     extra: Schema | None = None,
-    hidden: bool = False,
 ) -> None:
-    """Add a path; its title and description are the handler's docstring."""
+    """Add a path; its title and description are the handler's docstring, its other statuses are ``failures``."""
     title, _, rest = (handler.__doc__ or "").partition("\n")
+    parameters = [parameter for name, parameter in schemas.PATH_PARAMETERS.items() if f"{{{name}}}" in path]
+    described = {} if extra is None else dict(extra)
+    if parameters:
+        described["parameters"] = [*parameters, *described.get("parameters", ())]
     app.router.routes.append(
         PlainRoute(
             path,
@@ -67,20 +61,26 @@ def add_route(
             summary=title.rstrip("."),
             description=" ".join(rest.split()),
             response_model=None,
-            responses=responses,
-            openapi_extra=extra,
-            include_in_schema=not hidden,
-            # Without a type of its own FastAPI describes no answer by itself.
+            responses=schemas.responses(success, failures),
+            openapi_extra=described,
+            include_in_schema=path == path.rstrip("/"),  # the other one is the same
+            # A class without a media type, so that FastAPI adds no description of its own.
             response_class=Response,
             operation_id=f"{handler.__name__}{'_version' if '{version}' in path else ''}",
         )
     )
 
 
+def repository_of(request: Request) -> Repository:
+    """The repository of the request's application."""
+    repository: Repository = request.app.state.repository
+    return repository
+
+
 def media_type(request: Request, allowed: Sequence[str]) -> str:
-    """What the body is, one of ``allowed``; "" where the client does not say. Problem(415) for others."""
+    """The body's type, one of ``allowed``; "" if the client does not say. Problem(415) for others."""
     given = (header(request.scope, b"content-type") or "").partition(";")[0].strip().lower()
     if given and given not in allowed:
-        told = f"Content-Type {given[:80]!a} is not taken here; it is {' or '.join(allowed)}"
-        raise Problem(415, f"{told}, as with curl -H 'Content-Type: {allowed[0]}'")
+        refusal = f"Content-Type {given[:80]!a} is not taken here; it is {' or '.join(allowed)}"
+        raise Problem(415, f"{refusal}, as with curl -H 'Content-Type: {allowed[0]}'")
     return given

@@ -1,4 +1,4 @@
-"""What an operator asks: the metrics, and, where --admin is on, models loaded and unloaded."""
+"""The operator's paths: metrics and, with --admin, loading and unloading models."""
 
 from __future__ import annotations
 
@@ -8,61 +8,60 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.repository import Action, Repository
 from trnrt.serve.http import schemas
+from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.limits import METRICS
 from trnrt.serve.http.problems import Problem
-from trnrt.serve.http.routes import JSONAnswer, add_route
+from trnrt.serve.http.routes import add_route, repository_of
 
 
-def add_operating(app: FastAPI, repository: Repository) -> None:
+def add_operating(app: FastAPI) -> None:
     """Add /metrics and the repository extension."""
-
-    async def metrics(request: Request) -> Response:
-        """The server's metrics, for Prometheus."""
-        render = repository.metrics.render
-        # Those of several workers are read from files, those of replicas are asked for: not in the loop that answers
-        # requests. A worker's own take 2 ms, and a thread would wait longer than that for a busy loop.
-        several = repository.settings.workers > 1 or repository.settings.engine == "ray"
-        body, content_type = await asyncio.to_thread(render) if several else render()
-        return Response(body, headers={"Content-Type": content_type})
-
-    answers = schemas.responses(schemas.METRICS_SUCCESS, schemas.EVERYWHERE)
-    add_route(app, "GET", METRICS, metrics, tag="Operating", responses=answers)
-    _add_repository(app, repository)
-
-
-def _add_repository(app: FastAPI, repository: Repository) -> None:
-    def check_allowed() -> None:
-        if not repository.settings.admin:
-            raise Problem(
-                403, "this server does not load or unload models over HTTP; start it with --admin to allow it"
-            )
-
-    async def repository_index(request: Request) -> Response:
-        """The models and their states. Off (403) unless the server was started with --admin."""
-        check_allowed()
-        return JSONAnswer(repository.index())
-
-    async def repository_load(request: Request) -> Response:
-        """Load a model, or load it anew, on all workers. Off (403) unless the server was started with --admin."""
-        check_allowed()
-        await repository.load(request.path_params["model"])
-        return JSONAnswer({})
-
-    async def repository_unload(request: Request) -> Response:
-        """Unload a model on all workers. Off (403) unless the server was started with --admin."""
-        check_allowed()
-        await repository.unload(request.path_params["model"])
-        return JSONAnswer({})
-
-    tag = "Model repository"
+    add_route(app, "Operating", "GET", METRICS, metrics, schemas.METRICS_SUCCESS, schemas.EVERYWHERE)
     failures = (400, 403, *schemas.FOR_A_MODEL)
     for path, handler, success in (
         ("index", repository_index, "RepositoryIndex"),
         ("models/{model}/load", repository_load, "Empty"),
         ("models/{model}/unload", repository_unload, "Empty"),
     ):
-        extra = schemas.with_parameters({}, schemas.MODEL) if "{model}" in path else None
-        answers = schemas.responses(success, failures)
-        add_route(app, "POST", f"/v2/repository/{path}", handler, tag=tag, responses=answers, extra=extra)
+        add_route(app, "Model repository", "POST", f"/v2/repository/{path}", handler, success, failures)
+
+
+async def metrics(request: Request) -> Response:
+    """The server's metrics, for Prometheus."""
+    repository = repository_of(request)
+    render = repository.metrics.render
+    # Several workers' are read from files, replicas' are asked for: not on the event loop, which answers requests. A
+    # single worker's take 2 ms; a thread would wait longer than that for a busy loop.
+    several = repository.settings.workers > 1 or repository.settings.engine == "ray"
+    body, content_type = await asyncio.to_thread(render) if several else render()
+    return Response(body, headers={"Content-Type": content_type})
+
+
+async def repository_index(request: Request) -> Response:
+    """The models and their states. Off (403) unless the server was started with --admin."""
+    return JSONAnswer(_administered(request).index())
+
+
+async def repository_load(request: Request) -> Response:
+    """Load a model, or load it anew, on all workers. Off (403) unless the server was started with --admin."""
+    return await _act_on_all(request, "load")
+
+
+async def repository_unload(request: Request) -> Response:
+    """Unload a model on all workers. Off (403) unless the server was started with --admin."""
+    return await _act_on_all(request, "unload")
+
+
+async def _act_on_all(request: Request, action: Action) -> Response:
+    await _administered(request).act_on_all(action, request.path_params["model"])
+    return JSONAnswer({})
+
+
+def _administered(request: Request) -> Repository:
+    """The repository. Problem(403) unless it may be changed over HTTP."""
+    repository = repository_of(request)
+    if not repository.settings.admin:
+        raise Problem(403, "this server does not load or unload models over HTTP; start it with --admin to allow it")
+    return repository

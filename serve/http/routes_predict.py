@@ -1,4 +1,4 @@
-"""The path ``/predict``: see ``predicting`` for what it takes and says."""
+"""The path ``/predict``; ``predicting`` converts its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from starlette.responses import Response
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
+from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.predicting import feeds_of, pictures_of, predictions_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads
-from trnrt.serve.http.routes import JSONAnswer, add_route, media_type
+from trnrt.serve.http.routes import add_route, media_type, repository_of
 from trnrt.serve.http.routes_protocol import check_ready, timing
 from trnrt.serve.http.tensors import TensorError, value_text
 
@@ -31,43 +32,43 @@ MOST_PICTURES = 64
 _BYTES_A_VALUE = np.dtype(np.float64).itemsize
 
 
-def add_predict(app: FastAPI, repository: Repository) -> None:
+def add_predict(app: FastAPI) -> None:
     """Add /predict."""
-    settings = repository.settings
+    add_route(app, "Predict", "POST", "/predict", predict, "Prediction", schemas.FOR_INPUT, schemas.PREDICT)
 
-    async def predict(request: Request) -> Response:
-        """Predict, from rows or pictures.
 
-        Rows as JSON, or PNG and JPEG pictures, as the body or as files of a form, by the preprocessing that the model
-        declares. The answer has a prediction for each row.
-        """
-        began = time.perf_counter()
-        model = _chosen_model(repository, request)
-        check_ready(model)
-        if not model.has_batch:
-            raise Problem(
-                400, f"the inputs of model {value_text(model.name)} have no rows; use the protocol's infer for it"
-            )
-        kind = media_type(request, (JSON, FORM, *PICTURES))
-        with model.arriving():
-            try:
-                feeds = await _feeds(request, kind, model, settings.max_tensor_elements)
-            except RequestError as error:
-                raise Problem(400, str(error)) from None
-            model.check(feeds)
-        inference = await model.infer(feeds)
+async def predict(request: Request) -> Response:
+    """Predict, from rows or pictures.
+
+    Rows as JSON, or PNG and JPEG pictures, as the body or as files of a form, by the preprocessing that the model
+    declares. The answer has a prediction for each row.
+    """
+    began = time.perf_counter()
+    repository = repository_of(request)
+    model = _chosen_model(repository, request)
+    check_ready(model)
+    if model.described.batch is None:
+        raise Problem(
+            400, f"the inputs of model {value_text(model.name)} have no rows; use the protocol's infer for it"
+        )
+    with model.arriving():
         try:
-            told = predictions_of(inference.outputs, model.outputs, model.labels, inference.rows)
-        except TensorError as error:
-            raise Problem(500, str(error)) from None
-        times = timing(inference)
-        times["total_ms"] = round((time.perf_counter() - began) * 1e3, 3)
-        found = model.predictions.get(inference.bucket)
-        predicted = None if found is None else found.us
-        return JSONAnswer({"model": model.name, **told, "timing": {**times, "predicted_device_us": predicted}})
-
-    answers = schemas.responses("Prediction", schemas.FOR_INPUT)
-    add_route(app, "POST", "/predict", predict, tag="Predict", responses=answers, extra=schemas.PREDICT)
+            feeds = await _feeds(request, model, repository.settings.max_tensor_elements)
+        except RequestError as error:
+            raise Problem(400, str(error)) from None
+    inference = await model.infer(feeds)
+    described = inference.described
+    try:
+        predictions = predictions_of(inference.outputs, described, inference.rows)
+    except TensorError as error:
+        raise Problem(500, str(error)) from None
+    predicted = described.predictions.get(inference.bucket)
+    times = {
+        **timing(inference),
+        "total_ms": round((time.perf_counter() - began) * 1e3, 3),
+        "predicted_device_us": None if predicted is None else predicted.us,
+    }
+    return JSONAnswer({"model": model.name, **predictions, "timing": times})
 
 
 def _chosen_model(repository: Repository, request: Request) -> Model:
@@ -75,35 +76,28 @@ def _chosen_model(repository: Repository, request: Request) -> Model:
     named = request.query_params.getlist("model")
     if len(named) > 1:
         raise Problem(400, f"the query names {len(named)} models; it names one")
-    if named:
-        return repository.get(named[0]).view()
-    if len(repository.models) == 1:
-        return repository.get(next(iter(repository.models))).view()
-    names = ", ".join(value_text(name) for name in repository.models) or "none"
-    raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
+    if not named and len(repository.models) != 1:
+        names = ", ".join(value_text(name) for name in repository.models) or "none"
+        raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
+    return repository.get(next(iter(named or repository.models)))
 
 
-async def _feeds(request: Request, kind: str, model: Model, most_elements: int) -> dict[str, Array]:
-    if kind == FORM:
-        return await _from_pictures(await _read_uploads(request), model, most_elements)
+async def _feeds(request: Request, model: Model, most_elements: int) -> dict[str, Array]:
+    kind = media_type(request, (JSON, FORM, *PICTURES))
+    if kind == FORM or kind in PICTURES:
+        files = await _read_uploads(request) if kind == FORM else [("the body", await request.body())]
+        model.admit()  # the queue may have filled, or the model gone, while they came
+        return await asyncio.to_thread(pictures_of, files, model.described, most_elements * _BYTES_A_VALUE)
     body = await request.body()
-    if kind in PICTURES:
-        return await _from_pictures([("the body", body)], model, most_elements)
     model.admit()
     given = loads(body)
     if type(given) is not dict or "instances" not in given:
         raise RequestError("the body is no object with instances, which are the rows")
-    return feeds_of(given["instances"], model.inputs, most_elements)
-
-
-async def _from_pictures(files: list[tuple[str, bytes]], model: Model, most_elements: int) -> dict[str, Array]:
-    largest = most_elements * _BYTES_A_VALUE
-    model.admit()  # it may have gone while they came
-    return await asyncio.to_thread(pictures_of, files, model.inputs, model.metadata, largest)
+    return feeds_of(given["instances"], model.described.inputs, most_elements)
 
 
 async def _read_uploads(request: Request) -> list[tuple[str, bytes]]:
-    """The files of a form, whatever their fields are called, with the names that they have there."""
+    """The files of a form with their names; the fields may have any names."""
     async with request.form(max_files=MOST_PICTURES, max_fields=MOST_PICTURES) as form:
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         if not files:

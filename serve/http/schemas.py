@@ -1,10 +1,11 @@
-"""What /openapi.json says: the shapes of requests and answers, and every status that each path can have.
+"""The content of /openapi.json: the shapes of requests and answers, and every status that each path can have.
 
-Requests are read by hand (see ``protocol``), which is faster and says more of what is wrong; these are descriptions.
+These only describe: ``protocol`` parses requests itself, which is faster and has better error messages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trnrt.serve.http.protocol import BINARY, HEADER_LENGTH, JSON
@@ -13,6 +14,7 @@ from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES
 Schema = dict[str, Any]
 
 _STRING: Schema = {"type": "string"}
+_BYTES: Schema = {"type": "string", "format": "binary"}
 _NUMBER: Schema = {"type": "number"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _BOOL: Schema = {"type": "boolean"}
@@ -30,22 +32,24 @@ def _object(required: str, **properties: Schema) -> Schema:
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
+def _record(**properties: Schema) -> Schema:
+    """An object that has all of its properties."""
+    return _object(" ".join(properties), **properties)
+
+
 def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
 SCHEMAS: dict[str, Schema] = {
     "Empty": {"type": "object"},
-    "Error": {**_object("error", error=_STRING), "additionalProperties": False},
-    "Live": _object("live", live={"type": "boolean", "const": True}),
-    "Ready": _object("ready", ready={"type": "boolean", "const": True}),
-    "ModelReady": _object("name ready", name=_STRING, ready={"type": "boolean", "const": True}),
-    "Server": _object("name version extensions", name=_STRING, version=_STRING, extensions=_list(_STRING)),
-    "TensorMetadata": _object(
-        "name datatype shape", name=_STRING, datatype=_DATATYPE, shape=_list({"type": "integer", "minimum": -1})
-    ),
-    "Model": _object(
-        "name versions platform inputs outputs",
+    "Error": {**_record(error=_STRING), "additionalProperties": False},
+    "Live": _record(live={"type": "boolean", "const": True}),
+    "Ready": _record(ready={"type": "boolean", "const": True}),
+    "ModelReady": _record(name=_STRING, ready={"type": "boolean", "const": True}),
+    "Server": _record(name=_STRING, version=_STRING, extensions=_list(_STRING)),
+    "TensorMetadata": _record(name=_STRING, datatype=_DATATYPE, shape=_list({"type": "integer", "minimum": -1})),
+    "Model": _record(
         name=_STRING,
         versions=_list(_STRING),
         platform=_STRING,
@@ -97,8 +101,7 @@ SCHEMAS: dict[str, Schema] = {
             "description": "One item a row: its values, nested or flat; for several inputs an object of them.",
         },
     ),
-    "Timing": _object(
-        "queue_ms batch_ms compute_ms total_ms rows batch_rows bucket predicted_device_us",
+    "Timing": _record(
         queue_ms=_NUMBER,
         batch_ms=_NUMBER,
         compute_ms=_NUMBER,
@@ -114,7 +117,7 @@ SCHEMAS: dict[str, Schema] = {
         predictions={"type": "array", "description": "One item a row: its class, or the values of the outputs."},
         labels=_list(_STRING),
         probabilities=_list(_list(_NUMBER)),
-        top=_list(_list(_object("label probability", label=_STRING, probability=_NUMBER))),
+        top=_list(_list(_record(label=_STRING, probability=_NUMBER))),
         timing=ref("Timing"),
     ),
     "RepositoryIndex": _list(_object("name state", name=_STRING, version=_STRING, state=_STRING, reason=_STRING)),
@@ -124,7 +127,7 @@ KEYS: dict[str, Schema] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
-"""How an API key is sent, where the server has any."""
+"""How a client sends an API key, if the server has any."""
 
 WHY = {
     400: "The request or a tensor is wrong; the text says where, what was expected and what was given.",
@@ -140,17 +143,13 @@ WHY = {
     504: "The request took longer than the server's limit; its work is dropped.",
 }
 EVERYWHERE = (401, 405, 413, 415, 500, 503, 504)
-"""What the limits, which stand before every path, can answer."""
+"""The statuses of the layers in ``limits``, which every path has."""
 FOR_A_MODEL = (404, *EVERYWHERE)
 FOR_INPUT = (400, 404, 429, *EVERYWHERE)
 
-MODEL: Schema = {"name": "model", "in": "path", "required": True, "schema": _STRING, "description": "A model's name."}
-VERSION: Schema = {
-    "name": "version",
-    "in": "path",
-    "required": True,
-    "schema": _STRING,
-    "description": "A version of the model; the only one is 1.",
+PATH_PARAMETERS: dict[str, Schema] = {
+    name: {"name": name, "in": "path", "required": True, "schema": _STRING, "description": description}
+    for name, description in (("model", "A model's name."), ("version", "A version of the model; the only one is 1."))
 }
 _WHICH: Schema = {
     "name": "model",
@@ -160,7 +159,7 @@ _WHICH: Schema = {
 }
 
 
-def responses(success: str | Schema, failures: tuple[int, ...]) -> dict[int | str, Schema]:
+def responses(success: str | Mapping[str, Schema], failures: tuple[int, ...]) -> dict[int | str, Schema]:
     """The statuses of a path: 200 with ``success``, a schema's name or content by type, and failures."""
     content = {JSON: {"schema": ref(success)}} if isinstance(success, str) else success
     found: dict[int | str, Schema] = {200: {"description": "Success", "content": content}}
@@ -168,7 +167,7 @@ def responses(success: str | Schema, failures: tuple[int, ...]) -> dict[int | st
     return found | {status: {"description": WHY[status], "content": error} for status in sorted(failures)}
 
 
-_BINARY_CONTENT: Schema = {BINARY: {"schema": {"type": "string", "format": "binary"}}}
+_BINARY_CONTENT: Schema = {BINARY: {"schema": _BYTES}}
 INFER_SUCCESS: Schema = {JSON: {"schema": ref("InferResponse")}, **_BINARY_CONTENT}
 METRICS_SUCCESS: Schema = {"text/plain": {"schema": _STRING}}
 
@@ -178,7 +177,7 @@ INFER: Schema = {
         {
             "name": HEADER_LENGTH,
             "in": "header",
-            "schema": {"type": "integer", "minimum": 0},
+            "schema": _COUNT,
             "description": "The length of the JSON, behind which binary tensors stand.",
         }
     ],
@@ -188,21 +187,10 @@ PREDICT: Schema = {
         "required": True,
         "content": {
             JSON: {"schema": ref("PredictRequest")},
-            "image/png": {"schema": {"type": "string", "format": "binary"}},
-            "image/jpeg": {"schema": {"type": "string", "format": "binary"}},
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["image"],
-                    "properties": {"image": {"type": "string", "format": "binary"}},
-                }
-            },
+            "image/png": {"schema": _BYTES},
+            "image/jpeg": {"schema": _BYTES},
+            "multipart/form-data": {"schema": _record(image=_BYTES)},
         },
     },
     "parameters": [_WHICH],
 }
-
-
-def with_parameters(described: Schema, *parameters: Schema) -> Schema:
-    """A path's description with more parameters."""
-    return {**described, "parameters": [*parameters, *described.get("parameters", ())]}

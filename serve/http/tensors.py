@@ -1,8 +1,7 @@
-"""Tensors as the Open Inference Protocol carries them, to and from numpy: JSON data and binary data.
+"""The Open Inference Protocol's tensors, to and from numpy: JSON data and binary data.
 
-Whatever a client says of a tensor is checked before memory is taken for it: the shape as Python integers, which do not
-overflow, the number of elements against a limit, the length of the data against the shape. What does not fit is a
-TensorError, whose text a client can act on.
+A client's tensor is checked before memory is allocated for it: the shape as Python integers, which do not overflow, the
+number of elements against a limit, the length of the data against the shape. A TensorError's text helps the client.
 """
 
 from __future__ import annotations
@@ -25,59 +24,64 @@ _LARGEST_EXACT = 2**53
 
 
 class TensorError(ValueError):
-    """A tensor that is not what the protocol says; ``str(error)`` is for the client."""
+    """A tensor that breaks the protocol; ``str(error)`` is for the client."""
 
 
 @dataclass(frozen=True)
 class Datatype:
-    """A datatype of the protocol: its name, numpy's dtype in memory, and the same in the order of the wire.
+    """A datatype of the protocol: its name, numpy's dtype in memory, and the same in the byte order of the wire.
 
-    ``kind`` is what its elements are in JSON: "bool", "int", "float" or "str"; ``limit`` the largest float.
+    ``kind`` is that of its elements in JSON: "bool", "int", "float" or "str"; ``limit`` the largest float.
     """
 
     name: str
     dtype: np.dtype[Any]
     wire: np.dtype[Any]
     kind: str
-    limit: float = math.inf
+    limit: float
 
 
-def _datatype(name: str, dtype: Any, kind: str) -> Datatype:
-    made = np.dtype(dtype)
-    limit = float(ml_dtypes.finfo(made).max) if kind == "float" else math.inf
-    return Datatype(name, made, made.newbyteorder("<"), kind, limit)
-
-
-DATATYPES: dict[str, Datatype] = {
-    "BOOL": _datatype("BOOL", np.bool_, "bool"),
-    "UINT8": _datatype("UINT8", np.uint8, "int"),
-    "UINT16": _datatype("UINT16", np.uint16, "int"),
-    "UINT32": _datatype("UINT32", np.uint32, "int"),
-    "UINT64": _datatype("UINT64", np.uint64, "int"),
-    "INT8": _datatype("INT8", np.int8, "int"),
-    "INT16": _datatype("INT16", np.int16, "int"),
-    "INT32": _datatype("INT32", np.int32, "int"),
-    "INT64": _datatype("INT64", np.int64, "int"),
-    "FP16": _datatype("FP16", np.float16, "float"),
-    "BF16": _datatype("BF16", ml_dtypes.bfloat16, "float"),
-    "FP32": _datatype("FP32", np.float32, "float"),
-    "FP64": _datatype("FP64", np.float64, "float"),
-    "BYTES": _datatype("BYTES", np.object_, "str"),
+_KINDS = {"b": "bool", "u": "int", "i": "int", "f": "float", "V": "float", "O": "str"}
+"""By numpy's kind; V is bfloat16's."""
+_DTYPES: dict[str, Any] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
 }
-"""By the protocol's name; BF16 is what servers that have it call bfloat16."""
+
+
+def _datatype(name: str, dtype: np.dtype[Any]) -> Datatype:
+    kind = _KINDS[dtype.kind]
+    limit = float(ml_dtypes.finfo(dtype).max) if kind == "float" else math.inf
+    return Datatype(name, dtype, dtype.newbyteorder("<"), kind, limit)
+
+
+DATATYPES = {name: _datatype(name, np.dtype(dtype)) for name, dtype in _DTYPES.items()}
+"""By the protocol's name; BF16 is the name that other servers use for bfloat16."""
 
 _OF_MODEL = {"str" if d.kind == "str" else str(d.dtype): d for d in DATATYPES.values()}
 
 
 def datatype_of(dtype: str) -> Datatype | None:
-    """The datatype of a tensor that the importer calls ``dtype``; None where the protocol has none for it."""
+    """The datatype for the importer's ``dtype``; None if the protocol has none."""
     return _OF_MODEL.get(dtype)
 
 
 def value_text(value: object) -> str:
-    """A client's value in a message: short, escaped, whatever it is."""
+    """Any value of a client's in a message: short and escaped."""
     if isinstance(value, int) and value.bit_length() > 200:
-        # Writing it out takes long, or is refused by Python.
+        # Python is slow to write it out, or refuses.
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"
@@ -88,7 +92,7 @@ def value_text(value: object) -> str:
 
 
 def check_shape(shape: object, most_elements: int) -> tuple[int, ...]:
-    """A shape as the client gave it: whole numbers from 0 that make at most ``most_elements`` elements."""
+    """The client's shape: whole numbers from 0 that make at most ``most_elements`` elements."""
     if not isinstance(shape, list):
         raise TensorError(f"its shape is {value_text(shape)}; it is a list of whole numbers")
     if len(shape) > MOST_DIMENSIONS:
@@ -96,7 +100,7 @@ def check_shape(shape: object, most_elements: int) -> tuple[int, ...]:
     for place, size in enumerate(shape):
         if type(size) is not int or size < 0:
             raise TensorError(f"dimension {place} of its shape is {value_text(size)}; it is a whole number from 0")
-    # Of a shape with a 0 the others count, too: numpy has limits for them.
+    # Count a 0 as 1: numpy limits the other dimensions, too.
     elements = math.prod(size or 1 for size in shape)
     if elements > most_elements:
         raise TensorError(
@@ -115,25 +119,25 @@ def from_json(data: object, shape: tuple[int, ...], datatype: Datatype) -> Array
 
 
 def from_binary(raw: memoryview | bytes, shape: tuple[int, ...], datatype: Datatype) -> Array:
-    """The tensor in ``raw``, little-endian and row-major; a copy, so that it is aligned and no request is kept."""
+    """The tensor in ``raw``, little-endian and row-major; an aligned copy, which keeps no request alive."""
     if datatype.kind == "str":
         return _strings_from_binary(raw, shape)
     wanted = math.prod(shape) * datatype.wire.itemsize
     if len(raw) != wanted:
         raise TensorError(f"its binary data has {len(raw)} bytes; {datatype.name} {list(shape)} has {wanted}")
     if datatype.kind == "bool":
-        held = np.frombuffer(raw, np.uint8)
-        if held.size and held.max() > 1:
-            raise TensorError(f"byte {int((held > 1).argmax())} of its BOOL data is {held.max()}; it is 0 or 1")
-        return held.astype(np.bool_).reshape(shape)
+        values = np.frombuffer(raw, np.uint8)
+        if values.size and values.max() > 1:
+            raise TensorError(f"byte {int((values > 1).argmax())} of its BOOL data is {values.max()}; it is 0 or 1")
+        return values.astype(np.bool_).reshape(shape)
     return np.frombuffer(raw, datatype.wire).astype(datatype.dtype).reshape(shape)
 
 
 def to_json(array: Array, datatype: Datatype, nan_policy: str | None) -> list[Any]:
-    """The elements, row-major, as JSON has them; ``nan_policy``, one of NAN_POLICIES, is for NaN and infinity.
+    """The elements as JSON, row-major; ``nan_policy``, one of NAN_POLICIES, is for NaN and infinity.
 
     Raises:
-        TensorError: for NaN or infinity where there is no policy.
+        TensorError: for NaN or infinity without a policy
     """
     flat = array.reshape(-1)
     if datatype.kind == "str":
@@ -149,7 +153,7 @@ def to_json(array: Array, datatype: Datatype, nan_policy: str | None) -> list[An
 
 
 def to_binary(array: Array, datatype: Datatype) -> bytes:
-    """The tensor, little-endian and row-major; strings as their UTF-8 behind their length in four bytes."""
+    """The tensor, little-endian and row-major; a string is its length in four bytes, then its UTF-8."""
     if datatype.kind != "str":
         return array.astype(datatype.wire, copy=False).tobytes()
     parts = [_text(item).encode("utf-8", "surrogateescape") for item in array.reshape(-1).tolist()]
@@ -167,7 +171,7 @@ def _word(value: float) -> float | str:
 
 
 NAN_POLICIES = {"null": _null, "string": _word}
-"""What ``parameters.nan_policy`` may be, and what it makes of a number."""
+"""The values of ``parameters.nan_policy``, and how each writes a number."""
 
 
 def _text(item: object) -> str:
@@ -175,7 +179,7 @@ def _text(item: object) -> str:
 
 
 def _flatten(data: object, shape: tuple[int, ...]) -> list[Any]:
-    """``data`` as one list: as it is where it is flat; where it is nested it must be so just like ``shape``."""
+    """``data`` as one flat list; nested data must have the nesting of ``shape``."""
     if not isinstance(data, list):
         if shape:
             raise TensorError(f"its data is {value_text(data)}; it is a list")
@@ -200,21 +204,25 @@ def _ragged_error(level: list[Any], depth: int, shape: tuple[int, ...]) -> Tenso
     return TensorError(f"its nested data has {found} at level {depth}, item {place}, for shape {list(shape)}")
 
 
-def _offender(flat: Sequence[object], kinds: tuple[type, ...]) -> TensorError:
-    """The error for the first element that is none of ``kinds``."""
-    place, item = next((k, item) for k, item in enumerate(flat) if type(item) not in kinds)
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    return TensorError(f"element {place} of its data is {value_text(item)}; it is {words[kinds[-1]]}")
+_WORDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def _check_types(flat: Sequence[object], *kinds: type) -> set[type]:
+    """The types of the elements. TensorError, which names the last of ``kinds``, unless these are all."""
+    found = set(map(type, flat))
+    if not found <= set(kinds):
+        place, item = next((k, item) for k, item in enumerate(flat) if type(item) not in kinds)
+        raise TensorError(f"element {place} of its data is {value_text(item)}; it is {_WORDS[kinds[-1]]}")
+    return found
 
 
 def _bools(flat: list[Any], datatype: Datatype) -> Array:
-    if not set(map(type, flat)) <= {bool}:
-        raise _offender(flat, (bool,))
+    _check_types(flat, bool)
     return np.array(flat, np.bool_)
 
 
 def _whole(flat: list[Any]) -> list[int]:
-    """Whole numbers that were written with a point or an exponent, as some encoders do, as integers."""
+    """Convert whole numbers with a point or an exponent, as some encoders write them, to integers."""
     for place, item in enumerate(flat):
         if type(item) is float and not (item.is_integer() and abs(item) <= _LARGEST_EXACT):
             raise TensorError(f"element {place} of its data is {value_text(item)}; it is a whole number")
@@ -222,10 +230,7 @@ def _whole(flat: list[Any]) -> list[int]:
 
 
 def _integers(flat: list[Any], datatype: Datatype) -> Array:
-    kinds = set(map(type, flat))
-    if not kinds <= {int, float}:
-        raise _offender(flat, (float, int))
-    whole = _whole(flat) if float in kinds else flat
+    whole = _whole(flat) if float in _check_types(flat, float, int) else flat
     try:
         return np.array(whole, datatype.dtype)
     except OverflowError:
@@ -237,10 +242,9 @@ def _integers(flat: list[Any], datatype: Datatype) -> Array:
 
 
 def _floats(flat: list[Any], datatype: Datatype) -> Array:
-    if not set(map(type, flat)) <= {int, float}:
-        raise _offender(flat, (int, float))
+    _check_types(flat, int, float)
     limit = datatype.limit
-    # JSON has no infinity, but numbers that are too large for any format, as 1e999.
+    # JSON has no infinity, but numbers too large for any format, such as 1e999.
     if flat and not (min(flat) >= -limit and max(flat) <= limit):
         place, item = next((k, item) for k, item in enumerate(flat) if not -limit <= item <= limit)
         raise TensorError(
@@ -250,8 +254,7 @@ def _floats(flat: list[Any], datatype: Datatype) -> Array:
 
 
 def _strings(flat: list[Any], datatype: Datatype) -> Array:
-    if not set(map(type, flat)) <= {str}:
-        raise _offender(flat, (str,))
+    _check_types(flat, str)
     made = np.empty(len(flat), np.object_)
     made[:] = flat
     try:
@@ -263,7 +266,7 @@ def _strings(flat: list[Any], datatype: Datatype) -> Array:
 
 
 def is_text(text: str) -> bool:
-    """Whether a string of JSON can be written as UTF-8: its escapes can spell halves of surrogate pairs."""
+    """Whether a JSON string is valid UTF-8: escapes can spell halves of surrogate pairs."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -276,20 +279,20 @@ _FROM_JSON = {"bool": _bools, "int": _integers, "float": _floats, "str": _string
 
 def _strings_from_binary(raw: memoryview | bytes, shape: tuple[int, ...]) -> Array:
     elements = math.prod(shape)
-    held = bytes(raw)
-    if elements * 4 > len(held):
-        raise TensorError(f"its binary data has {len(held)} bytes; {elements} strings need at least {elements * 4}")
+    data = bytes(raw)
+    if elements * 4 > len(data):
+        raise TensorError(f"its binary data has {len(data)} bytes; {elements} strings need at least {elements * 4}")
     made = np.empty(elements, np.object_)
     at = 0
     for place in range(elements):
         start = at + 4
-        at = start + int.from_bytes(held[at:start], "little")
-        if start > len(held) or at > len(held):
-            raise TensorError(f"string {place} of its binary data ends beyond its {len(held)} bytes")
+        at = start + int.from_bytes(data[at:start], "little")
+        if start > len(data) or at > len(data):
+            raise TensorError(f"string {place} of its binary data ends beyond its {len(data)} bytes")
         try:
-            made[place] = held[start:at].decode("utf-8")
+            made[place] = data[start:at].decode("utf-8")
         except UnicodeDecodeError as error:
             raise TensorError(f"string {place} of its binary data is no UTF-8: {error.reason}") from None
-    if at != len(held):
-        raise TensorError(f"its binary data has {len(held)} bytes; its {elements} strings end after {at}")
+    if at != len(data):
+        raise TensorError(f"its binary data has {len(data)} bytes; its {elements} strings end after {at}")
     return made.reshape(shape)

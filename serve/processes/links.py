@@ -1,7 +1,7 @@
-"""What workers and their supervisor say to each other, over one pipe for each worker.
+"""The messages between workers and their supervisor, over one pipe for each worker.
 
-A worker asks for an action (load, unload) for all; the supervisor tells each to do it, collects what came of it and
-answers. Messages are tuples that begin with what they are.
+A worker asks for an action (load, unload) on all; the supervisor sends it to each, collects the failures and answers.
+Messages are tuples that begin with their kind.
 
     worker -> supervisor    ("loaded", rows)  ("ask", token, action, name)  ("done", token, failure)
     supervisor -> worker    ("do", token, action, name)  ("answer", token, failure)  ("open",)  ("stop",)
@@ -11,45 +11,61 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes.logs import log
 from trnrt.serve.processes.summary import SummaryRow
+from trnrt.serve.settings import ServeSettings
 
 Act = Callable[[Any, str], Coroutine[Any, Any, str | None]]
 
 
-class Link:
-    """A worker's end. Where the other end is gone, the worker is told to stop: nobody would restart or stop it."""
+@dataclass(frozen=True)
+class Share:
+    """A worker's arguments. ``connection`` leads to the supervisor; None for a single worker.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    ``succeeds``: the other workers serve already, as it replaces one that ended.
+    """
+
+    settings: ServeSettings
+    files: dict[str, Path]
+    unloaded: frozenset[str] = frozenset()
+    number: int = 0
+    succeeds: bool = False
+    connection: Connection | None = None
+
+
+class Link:
+    """A worker's end of the pipe, made on the event loop. If the supervisor is gone, the worker stops.
+
+    ``opened`` is called when every worker has loaded its models.
+    """
+
+    def __init__(self, connection: Connection, act: Act, stop: Callable[[], None], opened: Callable[[], None]) -> None:
+        self._connection, self._act, self._stop, self._opened = connection, act, stop, opened
         self._answers: dict[int, asyncio.Future[str | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = 0
-
-    def attach(
-        self, loop: asyncio.AbstractEventLoop, act: Act, stop: Callable[[], None], opened: Callable[[], None]
-    ) -> None:
-        """From here on do what the supervisor says; ``opened`` is called when every worker has loaded its models."""
-        self._loop, self._act, self._stop, self._opened = loop, act, stop, opened
-        loop.add_reader(self._connection.fileno(), self._receive)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(connection.fileno(), self._receive)
 
     def send_loaded(self, rows: list[SummaryRow]) -> None:
-        """Every model was loaded, or found to be not loadable."""
+        """Tell that every model is loaded or has failed."""
         self._send(("loaded", rows))
 
     async def broadcast(self, action: str, name: str) -> str | None:
-        """Have it done on all workers; why it failed on one of them, None if it did not."""
+        """Do it on all workers; return why it failed on one of them."""
         self._token += 1
-        token, answer = self._token, self._loop.create_future()
+        token = self._token
+        answer: asyncio.Future[str | None] = self._loop.create_future()
         self._answers[token] = answer
         try:
             self._send(("ask", token, action, name))
-            result: str | None = await answer
-            return result
+            return await answer
         finally:
             del self._answers[token]
 
@@ -87,5 +103,5 @@ class Link:
     def _send(self, message: tuple[Any, ...]) -> None:
         try:
             self._connection.send(message)
-        except OSError:  # the supervisor is gone; _receive sees to that
+        except OSError:  # the supervisor is gone: _receive stops the worker
             return

@@ -1,4 +1,4 @@
-"""The socket that a server listens on, made before anything else: where that fails, it fails at once."""
+"""The server's socket, opened before anything else, so that a wrong address fails at once."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ _REASONS = {
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on which connections wait from now on. OptionError where that is not possible."""
+    """A socket on which connections wait from now on. OptionError if that fails."""
     listener = bind_socket(host, port, BACKLOG)
     listener.setblocking(False)
     return listener
 
 
 def bind_socket(host: str, port: int, backlog: int | None = None) -> socket.socket:
-    """A socket that has the port, so that nobody is given it by chance; it listens only where there is a ``backlog``.
-
-    OptionError where that is not possible, as with ``listen``.
-    """
+    """A socket that reserves the port; it listens only if there is a ``backlog``. OptionError if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -47,7 +44,11 @@ def bind_socket(host: str, port: int, backlog: int | None = None) -> socket.sock
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a browser on this machine finds it."""
+    """The URL for a browser on this machine."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return url_text({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+
+
+def url_text(host: str, port: int) -> str:
+    """The URL; an IPv6 address stands in brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

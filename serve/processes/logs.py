@@ -1,7 +1,7 @@
-"""JSON lines on stderr, each with its request's id.
+"""The log: JSON lines on stderr, each with its request's id.
 
-A line is made where something happens and written by a thread of its own: whoever reads the log slowly must not slow
-the server. What waits is bounded; if it is too much, the log says how many lines are missing.
+``log`` only queues a line; a thread writes it, so that a slow reader of the log does not slow the server. The queue is
+bounded; if it is full, lines are dropped, and the log says how many.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLOSE_S = 1.0
 
 
 class Log:
-    """Lines for one stream; ``fields`` are in each of them."""
+    """Lines for one stream; each has ``fields``."""
 
     def __init__(self, stream: TextIO, level: str = "info", **fields: object) -> None:
         self._stream, self._least, self._fields = stream, LEVELS[level], fields
@@ -41,7 +41,7 @@ class Log:
         self._thread.start()
 
     def write(self, level: str, event: str, fields: dict[str, object]) -> None:
-        """Add a line; it never waits."""
+        """Queue a line; never wait."""
         if LEVELS[level] < self._least:
             return
         if len(self._waiting) >= MOST_WAITING:
@@ -50,30 +50,30 @@ class Log:
         line: dict[str, object] = {"time": _now(), "level": level, "event": event, **self._fields}
         if current := request_id.get():
             line["request_id"] = current
-        # Encoded first: it runs code of others, and what waits may be written meanwhile.
+        # Encode first: a value's own str() may run, and the thread may write meanwhile.
         encoded = _encoded(line | fields)
         self._waiting.append(encoded)
         self._wanted.set()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the queued lines."""
         with self._writing:
-            # Never another deque: who is about to add to this one would add to what nobody has any more.
+            # Do not replace the deque: another thread may be about to append to it.
             lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
             dropped, self._dropped = self._dropped, 0
             if dropped:
-                told = {"time": _now(), "level": "warning", "event": "log_lines_dropped", "count": dropped}
-                lines.append(_encoded(told | self._fields))
+                line = {"time": _now(), "level": "warning", "event": "log_lines_dropped", "count": dropped}
+                lines.append(_encoded(line | self._fields))
             if not lines:
                 return
             try:
                 self._stream.write("\n".join(lines) + "\n")
                 self._stream.flush()
-            except (OSError, ValueError):  # nobody reads any more: that is no reason to stop serving
+            except (OSError, ValueError):  # go on serving when nobody reads the log any more
                 return
 
     def close(self) -> None:
-        """Write what waits, and end the thread."""
+        """Write the queued lines, and end the thread."""
         self._closed = True
         self._wanted.set()
         self._thread.join(_CLOSE_S)
@@ -88,7 +88,7 @@ class Log:
 
 
 class _Bridge(logging.Handler):
-    """What libraries log by Python's own means, as lines of ours."""
+    """Turns the libraries' records of Python's logging into our lines."""
 
     def __init__(self, write: Callable[[str, str, dict[str, object]], None]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ _current: list[Log] = []
 
 
 def start_logging(level: str, stream: TextIO | None = None, **fields: object) -> Log:
-    """From here on ``log`` writes; ``fields`` (the worker) are in every line. Python's own logging goes there, too."""
+    """Let ``log`` write from now on, with ``fields`` in every line. Python's own logging goes there, too."""
     made = Log(stream or sys.stderr, level, **fields)
     _current[:] = [made]
     logging.captureWarnings(True)
@@ -116,7 +116,7 @@ def start_logging(level: str, stream: TextIO | None = None, **fields: object) ->
 
 
 def log(level: str, event: str, **fields: object) -> None:
-    """Write one line: time, level, event, the request's id where there is one, and the fields."""
+    """Queue one line: time, level, event, the request's id if there is one, and the fields."""
     if _current:
         _current[0].write(level, event, fields)
 

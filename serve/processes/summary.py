@@ -1,4 +1,4 @@
-"""What an operator sees at the start: the models, and where they answer."""
+"""The operator's summary at the start: the models, and their URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One model, and what each of its buckets takes on the device, the smallest first."""
+    """One model, and its predicted time on the device for each bucket."""
 
     name: str
     state: str
@@ -25,28 +25,28 @@ class SummaryRow:
 def summary_rows(repository: Repository) -> list[SummaryRow]:
     """A row for each model."""
     return [
-        SummaryRow(model.name, model.state, model.reason, model.buckets, model.predictions)
+        SummaryRow(model.name, model.state, model.reason, model.described.buckets, model.described.predictions)
         for model in repository.models.values()
     ]
 
 
 def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
-    """A table of the models, and below it where they answer and why some do not."""
+    """A table of the models, and below it why some are not ready, and the URL."""
     from trnrt.report.console import render
     from trnrt.report.tables import plain_table
     from trnrt.report.text import escaped_lines, name_text
 
     lines = [(name_text(row.name), row.state, ", ".join(map(str, row.buckets)), _latency(row)) for row in rows]
     table = plain_table(("model", "state", "buckets", "predicted on the device"), lines)
-    told = [f"{name_text(row.name)}: {escaped_lines(row.reason)}" for row in rows if row.reason]
+    reasons = [f"{name_text(row.name)}: {escaped_lines(row.reason)}" for row in rows if row.reason]
     ready = sum(row.state == "ready" for row in rows)
-    return render([table]) + "".join(f"{text}\n" for text in [*told, f"{ready} of {len(rows)} ready at {url}"])
+    return render([table]) + "".join(f"{text}\n" for text in [*reasons, f"{ready} of {len(rows)} ready at {url}"])
 
 
 def _latency(row: SummaryRow) -> str:
-    """The least and the largest bucket."""
+    """The predicted time of the smallest and the largest bucket."""
     from trnrt.report.text import count_text, range_text
 
     ends = sorted({min(row.predictions), max(row.predictions)}) if row.predictions else []
-    told = [(count_text(rows, "row"), range_text(row.predictions[rows])) for rows in ends]
-    return "; ".join(f"{rows}: {time}" for rows, time in told) if len(told) > 1 else "".join(time for _, time in told)
+    times = [(count_text(rows, "row"), range_text(row.predictions[rows])) for rows in ends]
+    return "; ".join(f"{rows}: {time}" for rows, time in times) if len(times) > 1 else "".join(t for _, t in times)

@@ -1,8 +1,8 @@
-"""Several workers share one socket, and a supervisor sees that they live.
+"""Several workers share one socket, and a supervisor keeps them running.
 
-The supervisor makes the socket, so that connections which wait to be taken up survive the death of any worker, and
-starts the workers as processes of their own. It loads no model and answers no request. A worker that ends is replaced;
-what it was told to load and unload is told to its successor.
+The supervisor opens the socket, so that waiting connections survive the death of any worker, and starts each worker as
+a process. It loads no model and answers no request. It replaces a worker that ends; the successor loads and unloads the
+same models.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from typing import Any
 from trnrt.errors import TrnrtError
 from trnrt.serve.hosting.files import folder_files
 from trnrt.serve.http.problems import error_text
+from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.logs import Log, log, start_logging
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 YOUNG_S = 5.0
-"""A worker that serves for less than this has a trouble of its own: its successor waits, ever longer."""
+"""A worker that serves for less than this is probably broken: its successors wait longer and longer."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
 MARGIN_S = 5.0
-"""What a worker may take beyond the drain timeout until it is killed."""
+"""A worker that needs this long beyond the drain timeout is killed."""
 
 
 @dataclass(eq=False)
 class _Child:
-    """A worker's process, our end of the pipe to it, and since when its models are loaded."""
+    """A worker's process, our end of its pipe, and when its models were loaded."""
 
     number: int
     process: SpawnProcess
@@ -48,7 +49,7 @@ class _Child:
 
 @dataclass(eq=False)
 class _Ask:
-    """An action that a worker asked for under its token: who has not done it yet, and what failed."""
+    """An action that a worker asked for under its token, the workers that have not done it yet, and the failures."""
 
     asker: _Child
     token: int
@@ -57,7 +58,7 @@ class _Ask:
 
 
 class Supervisor:
-    """Keeps the workers running until a signal says to stop. ``on_loaded`` is told once what the first one loaded."""
+    """Keeps the workers running until a signal. ``on_loaded`` is called once, with the first worker's models."""
 
     def __init__(
         self,
@@ -67,13 +68,12 @@ class Supervisor:
         on_loaded: Callable[[list[SummaryRow]], None],
     ) -> None:
         self._settings, self._files, self._listener = settings, dict(files), listener
-        self._on_loaded: Callable[[list[SummaryRow]], None] | None = on_loaded
+        self._on_loaded = on_loaded
         self._children: dict[int, _Child] = {}
         self._due = dict.fromkeys(range(settings.workers), 0.0)
         self._pauses: dict[int, float] = {}
         self._unloaded: set[str] = set()
-        self._loaded: set[int] = set()
-        self._open = False
+        self._reported = self._open = False
         self._asks: dict[int, _Ask] = {}
         self._token = 0
         self._signals = 0
@@ -81,10 +81,10 @@ class Supervisor:
         self._clean = True
 
     def run(self) -> int:
-        """0 if every worker ended well after a signal, 1 if one of them had to be killed or left requests."""
+        """Return 0 if every worker ended well after a signal, 1 if one had to be killed or left requests."""
         os.environ.update(thread_shares(self._settings.workers))
         logs = start_logging(self._settings.log_level, worker="supervisor")
-        # Before there is anything to clear away: whoever answered them so far leaves at once.
+        # Before there is anything to clean up: the handlers so far exit at once.
         awake, wake = self._watch_signals()
         with awake, wake, tempfile.TemporaryDirectory(prefix="trnrt-metrics-") as folder:
             os.environ[MULTIPROC] = folder
@@ -95,7 +95,7 @@ class Supervisor:
         return 0 if self._clean else 1
 
     def _watch_signals(self) -> tuple[socket.socket, socket.socket]:
-        """Count signals from here on; something can be read from the first socket whenever one comes."""
+        """Count signals from now on; each makes the first socket readable."""
         awake, wake = socket.socketpair()
         awake.setblocking(False)
         wake.setblocking(False)
@@ -107,11 +107,13 @@ class Supervisor:
     def _supervise(self, awake: socket.socket) -> None:
         while self._end is None or self._children:
             self._spawn_due()
-            found = wait([awake, *self._wait_handles()], self._pause())
+            children = list(self._children.values())
+            handles = [handle for child in children for handle in (child.connection, child.process.sentinel)]
+            found = wait([awake, *handles], self._pause())
             if awake in found:
                 with suppress(BlockingIOError):
                     awake.recv(4096)
-            for child in list(self._children.values()):
+            for child in children:
                 if child.connection in found:
                     self._read(child)
                 if child.process.sentinel in found:
@@ -121,12 +123,8 @@ class Supervisor:
     def _count_signal(self, number: int, _frame: Any) -> None:
         self._signals += 1
 
-    def _wait_handles(self) -> list[Any]:
-        children = self._children.values()
-        return [*(child.connection for child in children), *(child.process.sentinel for child in children)]
-
     def _pause(self) -> float | None:
-        """Until when there is nothing to do unless something happens."""
+        """Seconds until the next planned action; None if there is none."""
         moments = list(self._due.values()) if self._end is None else [self._end]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
@@ -141,22 +139,20 @@ class Supervisor:
     def _spawn(self, number: int) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        own = (number, self._open, theirs)
-        arguments = (self._settings, self._files, frozenset(self._unloaded), *own, self._listener)
-        process = context.Process(target=work, args=arguments, name=f"trnrt-worker-{number}")
+        share = Share(self._settings, self._files, frozenset(self._unloaded), number, self._open, theirs)
+        process = context.Process(target=work, args=(share, self._listener), name=f"trnrt-worker-{number}")
         process.start()
         theirs.close()
         self._children[number] = _Child(number, process, ours)
         log("info", "worker_started", number=number, pid=process.pid)
 
     def _bury(self, child: _Child) -> None:
-        """A worker ended: its place is free, and nobody waits for it any more."""
+        """A worker ended: plan its successor, and stop waiting for it."""
         from trnrt.serve.hosting.metrics import mark_worker_dead
 
         child.process.join()
         child.connection.close()
         del self._children[child.number]
-        self._loaded.discard(child.number)
         mark_worker_dead(child.process.pid or 0)
         for token in list(self._asks):
             self._settle(token, child, None)
@@ -173,28 +169,27 @@ class Supervisor:
     def _read(self, child: _Child) -> None:
         try:
             kind, *details = child.connection.recv()
-        except (EOFError, OSError):  # it ended; its sentinel tells
+        except (EOFError, OSError):  # it ended: its sentinel reports that
             return
         if kind == "loaded":
             child.loaded = time.monotonic()
-            self._loaded.add(child.number)
-            self._see_open()
-            if self._on_loaded is not None:
-                self._on_loaded(*details)
-                self._on_loaded = None
+            if not self._open:
+                self._note_loaded(child, *details)
         elif kind == "ask":
             self._ask(child, *details)
         else:
             token, failure = details
             self._settle(token, child, failure)
 
-    def _see_open(self) -> None:
-        """Say once that every worker has loaded its models; a successor loads before it listens."""
-        if self._open or len(self._loaded) < self._settings.workers:
-            return
-        self._open = True
-        for child in self._children.values():
-            self._send(child, ("open",))
+    def _note_loaded(self, child: _Child, rows: list[SummaryRow]) -> None:
+        """Tell all workers when each has loaded its models. A successor loads before it listens."""
+        if not self._reported:
+            self._on_loaded(rows)
+            self._reported = True
+        if len(self._children) == self._settings.workers and all(one.loaded for one in self._children.values()):
+            self._open = True
+            for one in self._children.values():
+                self._send(one, ("open",))
 
     def _ask(self, asker: _Child, token: int, action: str, name: str) -> None:
         if action == "unload":
@@ -208,7 +203,7 @@ class Supervisor:
             self._send(child, ("do", self._token, action, name))
 
     def _settle(self, token: int, child: _Child, failure: str | None) -> None:
-        """A worker has done what was asked, or won't do it any more."""
+        """A worker has done an action, or ended."""
         ask = self._asks.get(token)
         if ask is None or child not in ask.waiting:
             return
@@ -220,7 +215,7 @@ class Supervisor:
             self._send(ask.asker, ("answer", ask.token, next(iter(ask.failures), None)))
 
     def _obey(self) -> None:
-        """Pass signals on, and lose patience at the end."""
+        """Pass signals on, and kill the workers that take too long."""
         for _ in range(self._signals):
             if self._end is None:
                 self._end = time.monotonic() + self._settings.drain_timeout + MARGIN_S
@@ -236,7 +231,7 @@ class Supervisor:
             self._end = time.monotonic() + MARGIN_S
 
     def _send(self, child: _Child, message: tuple[Any, ...]) -> None:
-        with suppress(OSError):  # it ended; its sentinel tells
+        with suppress(OSError):  # it ended: its sentinel reports that
             child.connection.send(message)
 
     def _finish(self, logs: Log) -> None:
@@ -247,9 +242,9 @@ class Supervisor:
 
 
 def successor_pause(served_s: float | None, last_s: float) -> float:
-    """Seconds until a worker that ended is replaced: none where it had served, else twice the ``last_s`` there was.
+    """Seconds until an ended worker is replaced: 0 if it had served for a while, else twice ``last_s``.
 
-    It is counted from when its models were loaded, None if they never were: to find a broken device may take minutes.
+    ``served_s``: since its models were loaded; None if they never were, as finding a broken device may take minutes.
     """
     if served_s is not None and served_s >= YOUNG_S:
         return 0.0
@@ -257,30 +252,20 @@ def successor_pause(served_s: float | None, last_s: float) -> float:
 
 
 def thread_shares(workers: int) -> dict[str, str]:
-    """How many threads a worker's libraries may use, where the operator does not say: its share of the CPUs."""
+    """The threads of a worker's libraries: its share of the CPUs, unless the operator sets them."""
     share = max(1, len(os.sched_getaffinity(0)) // workers)
     return {name: str(share) for name in THREADS if name not in os.environ}
 
 
-def work(
-    settings: ServeSettings,
-    files: dict[str, Path],
-    unloaded: frozenset[str],
-    number: int,
-    succeeds: bool,
-    connection: Connection,
-    listener: socket.socket,
-) -> None:
-    """What a worker's process does; 2 where it can't begin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker says what it does about it
-    from trnrt.serve.processes.links import Link
-    from trnrt.serve.processes.worker import Share, leave, run_worker
+def work(share: Share, listener: socket.socket) -> None:
+    """The main function of a worker's process; exit code 2 if it can't begin."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker handles it
+    from trnrt.serve.processes.worker import leave, run_worker
 
-    link = Link(connection)
     try:
-        code = run_worker(Share(settings, files, unloaded, number, succeeds, link), listener, link.send_loaded)
-    except TrnrtError as error:  # no core is free: another process has it, or has it still
-        logs = start_logging(settings.log_level, worker=number)
+        code = run_worker(share, listener)
+    except TrnrtError as error:  # no core is free: another process still has it
+        logs = start_logging(share.settings.log_level, worker=share.number)
         log("error", "worker_failed", reason=error_text(error))
         logs.close()
         code = error.exit_code

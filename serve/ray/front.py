@@ -1,4 +1,4 @@
-"""The front of a Ray Serve application: the server's own HTTP application, around models that replicas compute."""
+"""The front of a Ray Serve application: the server's HTTP application, around models that replicas compute."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trnrt.serve.ray.replica import own_replica, whereabouts
 from trnrt.serve.settings import ServeSettings
 
 PAGES_S = 3.0
-"""How long the others may take to say their metrics; who takes longer is left out."""
+"""How long other fronts and replicas may take to send their metrics; slower ones are left out."""
 
 
 class Front:
@@ -47,28 +47,28 @@ class Front:
         self._keeper = Doorkeeper(self._app)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """What Ray serves."""
+        """The application that Ray serves."""
         return _entrance(self._keeper, self._app)
 
     async def page(self) -> tuple[str, bytes]:
-        """The metrics of this front alone, and whose they are."""
+        """Return this front's id and metrics."""
         return own_replica(), self.repository.metrics.own_page()
 
     async def where(self) -> Whereabouts:
-        """Where it runs."""
+        """Return this front's place."""
         return whereabouts()
 
     async def drain(self) -> None:
-        """Be ready no more, refuse what is new, and wait until everything is answered that was accepted."""
+        """Become not ready, refuse new requests, and wait until the accepted ones are answered."""
         self.repository.draining = True
         log("info", "draining", accepted=self._keeper.pending_requests)
         await asyncio.gather(self._keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
 
 
 def _entrance(keeper: ASGIApp, app: ASGIApp) -> ASGIApp:
-    """The way to the keeper for requests; Ray speaks of the application's life, too, which is nobody waiting.
+    """Send HTTP requests through the keeper, and Ray's lifespan messages past it.
 
-    Ray's proxy gives requests their id, or takes theirs, and says it in the answer: it must not stand there twice.
+    Ray's proxy puts the request's id into the answer, too: remove ours, so that it is not there twice.
     """
 
     async def enter(scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +87,7 @@ def _entrance(keeper: ASGIApp, app: ASGIApp) -> ASGIApp:
 
 
 def _receiver(scope: Scope, receive: Receive) -> Receive:
-    """ASGI's ``receive``, with the body that came along with the request's head, if it did."""
+    """ASGI's ``receive``; if the body came along with the request's head, it returns that first."""
     content = (scope.get("extensions") or {}).get(BODY)
     if content is None:
         return receive
@@ -99,7 +99,7 @@ def _receiver(scope: Scope, receive: Receive) -> Receive:
             given = True
             return {"type": "http.request", "body": content, "more_body": False}
         while (message := await receive())["type"] != "http.disconnect":
-            pass  # the body again, from the proxy, which a front before this one may have taken
+            pass  # the proxy's copy of the body, unless an earlier front took it
         return message
 
     return receive_body
@@ -115,36 +115,30 @@ class RayRepository(Repository):
         super().__init__(settings, metrics, files={name: Path(name) for name in sources})
 
     def _make_model(self, name: str, path: Path) -> Model:
-        return RayModel(name, path, self.settings, self.metrics, self._sources[name])
-
-    def get(self, name: str) -> Model:
-        """A view of the model, for one request."""
-        model = super().get(name)
-        assert isinstance(model, RayModel)
-        return model.view()
+        return RayModel(name, self.settings, self.metrics, self._sources[name])
 
 
 class RayMetrics(Metrics):
-    """The metrics of a front; ``render`` gives those of all fronts and replicas, each with a label that says whose."""
+    """The metrics of a front; ``render`` returns those of all fronts and replicas, with the label ``replica``."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         super().__init__()
         self._handles = handles
 
     def own_page(self) -> bytes:
-        """Those of this front alone."""
+        """The metrics of this front alone."""
         return super().render()[0]
 
     def render(self) -> tuple[bytes, str]:
-        """The page for Prometheus, and its content type. To be called on another thread than the event loop's."""
+        """The page for Prometheus, and its content type. Call it off the event loop."""
         responses = [handle.broadcast("page") for handle in self._handles]
         pages: list[tuple[str, bytes]] = []
         for response in responses:
             try:
                 found = response.results(timeout_s=PAGES_S, return_exceptions=True)
-            except (RayError, TimeoutError, RuntimeError) as error:  # there is none of them, or not any more
+            except (RayError, TimeoutError, RuntimeError) as error:  # there is no replica
                 found = [error]
-            for page in found:  # one of them may be just going or coming: the others are there
+            for page in found:  # a replica may be starting or ending
                 if isinstance(page, BaseException):
                     log("warning", "metrics_missing", error=type(page).__name__)
                 else:
@@ -161,7 +155,7 @@ class _Pages:
         self._pages = pages
 
     def collect(self) -> Iterator[Metric]:
-        """Each family once, as Prometheus wants it."""
+        """Each family once, as Prometheus requires."""
         families: dict[str, Metric] = {}
         for replica, page in self._pages:
             for family in text_string_to_metric_families(page.decode("utf-8")):

@@ -1,4 +1,8 @@
-"""What the processes of a Ray Serve application say to each other."""
+"""The messages between the processes of a Ray Serve application.
+
+A replica answers an ``Ask`` with an ``Inference`` or a ``Problem``. ``Inference.described`` is set only if the replica
+has another version of the model than the request was checked for: that one says what the outputs mean.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.nki.machine.timing import Range
-from trnrt.serve.hosting.loading import TensorMeta
-from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
 
 Array = NDArray[Any]
@@ -19,7 +20,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Share:
-    """What a replica is to serve: the first of ``paths`` that is this ``version`` of the model."""
+    """A replica's model: the first of ``paths`` that has this ``version``."""
 
     name: str
     paths: tuple[Path, ...]
@@ -28,24 +29,8 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Description:
-    """What a front must know of a model to take requests for it: see ``LoadedModel``."""
-
-    version: str
-    inputs: tuple[TensorMeta, ...]
-    outputs: tuple[TensorMeta, ...]
-    metadata: dict[str, str]
-    labels: list[str] | None
-    predictions: dict[int, Range]
-    buckets: tuple[int, ...]
-    batch: int | str | None
-    mixing: str | None
-    parameters: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Ask:
-    """A request: its checked inputs, the version of the model that they were checked for, and its id."""
+    """A request: its inputs, the version of the model that they were checked for, and its id."""
 
     feeds: Mapping[str, Array]
     version: str
@@ -53,38 +38,8 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """All outputs, and where the time went within the replica.
-
-    ``described`` is set where the replica has another version of the model than the request was checked for: the
-    outputs mean what that one says, and nothing else.
-    """
-
-    outputs: dict[str, Array]
-    batch_ms: float
-    compute_ms: float
-    rows: int
-    batch_rows: int
-    bucket: int
-    described: Description | None = None
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A ``Problem``, as it travels."""
-
-    status: int
-    text: str
-
-    @property
-    def problem(self) -> Problem:
-        """What the client is told."""
-        return Problem(self.status, self.text)
-
-
-@dataclass(frozen=True)
 class Whereabouts:
-    """Where a replica runs: Ray's id for it, its process and host, and the NeuronCores that it may see."""
+    """A replica's place: its id in Ray, its process and host, and the NeuronCores that it may use."""
 
     replica: str
     process: int

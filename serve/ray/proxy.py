@@ -1,12 +1,12 @@
-"""Within Ray's HTTP proxies: a request that a front died with is asked for again, of another front.
+"""A layer within Ray's HTTP proxies: if a front dies with a request, another front gets it.
 
-Ray does not do that by itself, as it can't know whether it does harm, and answers 500. A prediction does none. That a
-front died is seen by the proxy saying nothing at all: what an application fails with, its replica answers, and what is
-too much or out of reach has an answer of the proxy.
+Ray itself answers 500 then, as it can't know whether a retry does harm. A retried prediction does none. If a front
+died, the proxy sends nothing at all: an application's failure is answered by its replica, and a request that is refused
+or can't be routed is answered by the proxy.
 
-What a front has not accepted when it dies, Ray itself sends to another one, but only the request's head: a front asks
-the proxy for the body, and each piece of it is given once. Where the dead one had asked already, the other would wait
-for a body that does not come. So the body goes along with the head.
+If a front dies before it accepts a request, Ray sends it to another front, but only the head. A front asks the proxy
+for the body, and the proxy gives each piece once. If the dead front had asked already, the other one would wait for
+ever. So the body goes along with the head.
 """
 
 from __future__ import annotations
@@ -20,34 +20,33 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CALLBACK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-"""What Ray calls the variable that names ``layers`` to the processes of its proxies."""
+"""Ray's variable that names ``layers`` to its proxies."""
 LAYERS = "trnrt.serve.ray.proxy:layers"
 ATTEMPTS = 4
-"""Fronts that one request may be the end of: it may be the request that kills them."""
+"""Fronts that one request may try: it may be the request that kills them."""
 PAUSE_S = 0.1
-"""How much longer each further attempt waits: a machine that can't be reached fails at once, again and again."""
+"""The wait grows by this with each attempt: an unreachable machine fails at once, every time."""
 KEPT_BYTES = 256 << 20
-"""The most that a proxy keeps of bodies, to send them again. Who comes when it is full has to ask again himself."""
+"""The bodies that a proxy keeps for retries, at most. Beyond that, clients have to retry themselves."""
 GATHER_S = 1.0
-"""How long a body may take to come whole. One that takes longer is passed on as it comes, to a front that watches the
-time."""
+"""How long a body may take to arrive. A slower one is passed on as it comes, to a front with a deadline."""
 BODY = "trnrt.body"
-"""Where the body is among the extensions of a request's scope."""
+"""The body's key in the extensions of a request's scope."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _PREDICTIONS = ("/predict", "/infer")
-"""How the paths end that compute something: other applications of the cluster may change something with theirs."""
+"""The ends of the paths of predictions: POST requests to other applications of the cluster may have side effects."""
 _RETRY = {"Retry-After": "1"}
 _LOG = logging.getLogger("ray.serve")
-"""That of the proxies: no other one is heard there."""
+"""The proxies' logger: no other one has a handler there."""
 
 
 def layers() -> list[Middleware]:
-    """What Ray puts around each of its HTTP proxies."""
+    """The middleware that Ray puts around each of its HTTP proxies."""
     return [Middleware(AskAgain)]
 
 
 class AskAgain:
-    """Asks for a request again that was not answered; 503 where that does not help."""
+    """Sends an unanswered request again; 503 if that does not help."""
 
     def __init__(self, app: ASGIApp, most: int = KEPT_BYTES) -> None:
         self._app, self._room = app, most
@@ -76,20 +75,20 @@ class AskAgain:
                     break
                 body.rewind()
                 await asyncio.sleep(PAUSE_S * (attempt - 1))
-            told = f"{attempt} of this server's processes ended while they had this request, the last just now"
-            await JSONResponse({"error": told}, 503, _RETRY | _id_of(scope))(scope, receive, send)
+            text = f"{attempt} of this server's processes ended while they had this request, the last just now"
+            await JSONResponse({"error": text}, 503, _RETRY | _id_of(scope))(scope, receive, send)
         finally:
             body.drop()
 
     def keep(self, count: int) -> bool:
-        """Whether there is room for so many bytes; a negative count gives some back."""
+        """Reserve ``count`` bytes; return whether there is room. A negative count releases some."""
         fits = count <= self._room
         self._room -= count if fits else 0
         return fits
 
 
 class _Body:
-    """What a client sends of a body. It can be read again as long as it is ``whole``: nothing of it was let go.
+    """A request's body, as the client sends it. It can be read again while it is ``whole``: nothing was dropped.
 
     ``complete``: its end has come; ``gone``: the client has gone.
     """
@@ -101,24 +100,24 @@ class _Body:
         self.whole, self.complete, self.gone = True, False, False
 
     async def gather(self) -> None:
-        """Receive what comes soon, as long as there is room."""
+        """Receive what comes soon, while there is room."""
         with suppress(TimeoutError):
             async with asyncio.timeout(GATHER_S):
                 while self.whole and not self.complete and not self.gone:
                     await self._take()
 
     def content(self) -> bytes:
-        """All that was kept."""
+        """All that is kept."""
         return b"".join(message.get("body", b"") for message in self._kept)
 
     async def receive(self) -> Message:
-        """What ASGI's ``receive`` gives."""
+        """ASGI's ``receive``."""
         if self._at == len(self._kept):
             await self._take()
         message = self._kept[self._at]
         self._at += 1
         if not self.whole:
-            self._let_go()
+            self._release_read()
         return message
 
     def rewind(self) -> None:
@@ -126,12 +125,12 @@ class _Body:
         self._at = 0
 
     def drop(self) -> None:
-        """Keep nothing of it."""
+        """Release it."""
         self._keeper.keep(-self._bytes)
         self._kept, self._bytes, self._at = [], 0, 0
 
     async def _take(self) -> None:
-        """One message more."""
+        """Receive one message."""
         message = await self._receive()
         self.gone = message["type"] == "http.disconnect"
         self.complete = self.complete or not (self.gone or message.get("more_body", False))
@@ -142,11 +141,11 @@ class _Body:
             self.whole = False
             self._keeper.keep(-self._bytes)
             self._bytes = 0
-            self._let_go()
+            self._release_read()
         self._kept.append(message)
 
-    def _let_go(self) -> None:
-        """Of what was read."""
+    def _release_read(self) -> None:
+        """Release the messages that were read."""
         del self._kept[: self._at]
         self._at = 0
 
@@ -158,6 +157,6 @@ def _may_be_repeated(scope: Scope) -> bool:
 
 
 def _id_of(scope: Scope) -> dict[str, str]:
-    """The id that the proxy took or gave, as the answers of a front have it."""
+    """The header with the request's id, which the proxy set."""
     found = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"x-request-id"]
     return {"X-Request-Id": found[0]} if found else {}

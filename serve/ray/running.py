@@ -1,7 +1,7 @@
-"""``trnrt serve --engine ray`` from its first line to its last.
+"""The run of ``trnrt serve --engine ray``.
 
-Without ``--address`` it starts Ray on this machine, and ends it. With one the application stays on the cluster when the
-command has gone: serving a model's new file is the same command again.
+Without ``--address`` it starts Ray on this machine, and ends it. With one, the command ends and the application stays
+on the cluster. To serve a model's new file, run the same command again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from trnrt.serve.settings import ServeSettings
 
 _LOOK_S, _TOLD_S = 30.0, 10.0
 _FAILED = "RuntimeError: the model "
-"""How a replica's reason begins within the traceback that Ray tells."""
+"""The start of a replica's reason within Ray's traceback."""
 
 
 def serve(settings: ServeSettings) -> int:
-    """Serve until a signal says to stop, or put the application on a cluster; the exit code."""
+    """Serve until a signal, or deploy the application to a cluster; the exit code."""
     files = model_files(settings)
     app = application(settings)
     _watch_signals()
@@ -44,7 +44,7 @@ def serve(settings: ServeSettings) -> int:
         return 0
     os.environ.setdefault(CALLBACK, LAYERS)
     each = {CPU: settings.replica_cpus, **needed_resources(settings)}
-    # Ray takes long to start: where the port is in use, that is told before, and nobody else gets it meanwhile.
+    # Ray takes long to start: reserve the port first, so that a port in use fails at once.
     held = bind_socket(settings.host, settings.port)
     port = held.getsockname()[1]
     with held, _stopped_early(), start_cluster(each, settings.replicas * len(files)) as session:
@@ -60,7 +60,7 @@ def serve(settings: ServeSettings) -> int:
 
 @contextmanager
 def _stopped_early() -> Iterator[None]:
-    """A stop while Ray starts is one, too: nothing was accepted. Ray's own handler of SIGTERM raises SystemExit(15)."""
+    """Stop cleanly while Ray starts: nothing was accepted. Ray's own handler of SIGTERM raises SystemExit(15)."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -69,31 +69,27 @@ def _stopped_early() -> Iterator[None]:
 
 
 def _watch_signals() -> None:
-    """SIGTERM is what Ctrl-C is. To be called again when Ray is connected, which has an idea of its own about it."""
+    """Treat SIGTERM as Ctrl-C. Call it again when Ray is connected, as Ray sets a handler of its own."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
-
-
-def _stop(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+        signal.signal(number, signal.default_int_handler)
 
 
 def _deploy(settings: ServeSettings, app: Any, models: list[str], port: int) -> None:
-    """Put the application there, wait until it runs, and say where."""
+    """Deploy the application, wait until it runs, and print its URLs."""
     _watch_signals()
     ray_listening.start(settings.host, port)
     try:
         with _tell_state():
             ray_serve.run(app, name=NAME, route_prefix="/")
     except (RuntimeError, RayError) as error:
-        told = _reason([*_messages(), str(error)])
-        raise BackendError(f"Ray can't run the application: {told}", hint="Ray's logs tell more") from None
+        reason = _reason([*_messages(), str(error)])
+        raise BackendError(f"Ray can't run the application: {reason}", hint="Ray's logs tell more") from None
     say(_summary(models) + f"{len(models)} of {len(models)} ready at {ray_listening.urls(settings.host, port)}")
 
 
 @contextmanager
 def _tell_state() -> Iterator[None]:
-    """What Ray says of what is not there yet, each thing once: it may wait for a place, and does so without end."""
+    """Print Ray's messages about what is missing, each once: Ray may wait without end for free resources."""
     over = threading.Event()
 
     def tell() -> None:
@@ -122,15 +118,15 @@ def _summary(models: list[str]) -> str:
 
 
 def _drain(settings: ServeSettings) -> int:
-    """Answer what was accepted: 0 if that was everything, else 1. A second signal does not wait."""
+    """Answer the accepted requests: 0 if all were answered, else 1. A second signal ends the wait."""
     clean = 0
     try:
-        _broadcast(FRONT, "drain", settings.drain_timeout)  # a front that died says so in its place: the others go on
+        _broadcast(FRONT, "drain", settings.drain_timeout)  # a front that died is an error among the results
     except KeyboardInterrupt:
         return 1
     except TimeoutError:
         clean = 1
-    except (RayError, RuntimeError, KeyError):  # it was not there yet: nothing was accepted
+    except (RayError, RuntimeError, KeyError):  # no front runs yet: nothing was accepted
         return 0
     with suppress(KeyboardInterrupt):
         time.sleep(LINGER_S)  # until Ray's proxies have passed the last answers on; then all of Ray ends with us
@@ -138,7 +134,7 @@ def _drain(settings: ServeSettings) -> int:
 
 
 def _broadcast(deployment: str, method: str, seconds: float) -> list[Any]:
-    """What all replicas of a deployment say. TimeoutError, and what Ray raises where there is none."""
+    """The answers of all replicas of a deployment. Raises TimeoutError, and Ray's errors if there is none."""
     handle = ray_serve.get_deployment_handle(deployment, NAME)
     answers: list[Any] = handle.broadcast(method).results(timeout_s=seconds, return_exceptions=True)
     for answer in answers:
@@ -148,7 +144,7 @@ def _broadcast(deployment: str, method: str, seconds: float) -> list[Any]:
 
 
 def _messages() -> list[str]:
-    """What Ray says of each deployment."""
+    """Ray's message about each deployment."""
     with suppress(RayError, RuntimeError):
         application = ray_serve.status().applications.get(NAME)
         return [deployment.message for deployment in application.deployments.values()] if application else []
@@ -156,7 +152,7 @@ def _messages() -> list[str]:
 
 
 def _reason(messages: list[str]) -> str:
-    """Why a replica did not start, out of the tracebacks that Ray tells; the last of the messages where none says."""
+    """Why a replica did not start, from Ray's tracebacks; else the last message."""
     for message in messages:
         _, found, rest = message.partition(_FAILED)
         if found:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from engines import numbers
 
-from trnrt.serve.hosting.models import Inference
+from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.recovering import Backoff
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.problems import Problem

@@ -22,14 +22,18 @@ from typing import Any, TypeVar, cast
 import httpx
 import numpy as np
 import pytest
+import typer
 import uvicorn
 from engines import PATIENCE_S
 from fastapi import FastAPI
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
+from typer.core import TyperOption
 
+from trnrt.cli import app as cli
 from trnrt.nki.machine.timing import Range
-from trnrt.serve.hosting.models import Inference, ServedModel, TensorMeta
+from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
 from trnrt.serve.http.problems import Problem
@@ -57,28 +61,26 @@ class MadeUpModel:
         seconds: float = 0.0,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self.inputs, self.outputs, self.compute = name, tuple(inputs), tuple(outputs), compute
-        self.seconds, self.metadata = seconds, dict(metadata or {})
-        self.labels: list[str] | None = json.loads(self.metadata.get("labels", "null"))
+        self.name, self.compute, self.seconds, given = name, compute, seconds, dict(metadata or {})
+        self.described = Description(
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            metadata=given,
+            labels=json.loads(given.get("labels", "null")),
+            predictions={1: Range(11.0, 12.5, 14.0)},
+            batch="N",
+        )
         self.state, self.reason = "ready", cast("str | None", None)
         self.retry_after: int | None = None
-        self.predictions = {1: Range(11.0, 12.5, 14.0)}
         self.waiting = self.answered = self.cancelled = self.on_their_way = 0
         self.error: Exception | None = None
         self.go: asyncio.Event | None = None
 
-    has_batch = True
-
     def admit(self) -> None:
         """The queue is never full."""
 
-    def view(self) -> MadeUpModel:
-        """It is never loaded anew."""
-        return self
-
-    def check(self, feeds: Mapping[str, Array]) -> None:
-        """What the real one says, in short."""
-        for meta in self.inputs:
+    def _check(self, feeds: Mapping[str, Array]) -> None:
+        for meta in self.described.inputs:
             if meta.name not in feeds:
                 raise Problem(400, f"missing input {meta.name!r}")
             shape = feeds[meta.name].shape
@@ -92,6 +94,7 @@ class MadeUpModel:
         """The outputs asked for."""
         if self.error is not None:
             raise self.error
+        self._check(feeds)
         self.waiting += 1
         try:
             if self.seconds:
@@ -106,8 +109,8 @@ class MadeUpModel:
             self.waiting -= 1
         self.answered += 1
         rows = next((len(array) for array in feeds.values() if array.ndim), 1)
-        names = [meta.name for meta in self.outputs] if outputs is None else outputs
-        return Inference({name: made[name] for name in names}, 0.1, 0.2, 0.3, rows, rows, 1)
+        names = [meta.name for meta in self.described.outputs] if outputs is None else outputs
+        return Inference({name: made[name] for name in names}, 0.1, 0.2, 0.3, rows, rows, 1, self.described)
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
@@ -166,13 +169,9 @@ class MadeUpRepository:
         """Why not."""
         return {model.name: model.reason or model.state for model in self.models.values() if model.state != "ready"}
 
-    async def load(self, name: str) -> None:
+    async def act_on_all(self, action: str, name: str) -> None:
         """Say so."""
-        self.done.append(f"load {self.get(name).name}")
-
-    async def unload(self, name: str) -> None:
-        """Say so."""
-        self.done.append(f"unload {self.get(name).name}")
+        self.done.append(f"{action} {self.get(name).name}")
 
     def index(self) -> list[dict[str, Any]]:
         """As the real one."""
@@ -182,11 +181,6 @@ class MadeUpRepository:
 def app_of(repository: MadeUpRepository) -> FastAPI:
     """The real application around models that are made up."""
     return make_app(cast(Repository, repository))
-
-
-def served(model: MadeUpModel) -> ServedModel:
-    """The same, for what takes the real ones."""
-    return cast(ServedModel, model)
 
 
 def doubling(seconds: float = 0.0, name: str = "doubling") -> MadeUpModel:
@@ -273,6 +267,13 @@ def listening(app: ASGIApp) -> Iterator[int]:
             server.should_exit = True
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "the server did not stop"
+
+
+def serve_flags() -> dict[str, TyperOption]:
+    """The flags of ``trnrt serve`` by name."""
+    group = typer.main.get_command(cli)
+    command = group.commands["serve"]  # type: ignore[attr-defined]
+    return {param.name: param for param in command.params if isinstance(param, TyperOption) and param.name}
 
 
 # -- processes -----------------------------------------------------------------------------------------------------

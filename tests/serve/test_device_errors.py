@@ -24,6 +24,7 @@ from serving import ask, error_of
 
 from trnrt.neuron import backend as neuron
 from trnrt.serve.hosting import devices, models
+from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
@@ -96,12 +97,10 @@ def test_after_an_error_in_flight_it_is_not_ready_and_then_loaded_again(
     async def work() -> None:
         repository = await started(tmp_path, "relu", "other", batching=False)
         model = repository.get("relu")
-        before, known = len(runs), (model.inputs, model.outputs, model.buckets, model.has_batch)
+        before, known = len(runs), model.described
         machine.faults = Faults(running=PASSING)
         texts = await refused(model, 5)
-        assert (model.inputs, model.outputs, model.buckets, model.has_batch) == known != ((), (), (), False), (
-            "answers of the batch before may still be written"
-        )
+        assert model.described == known != NOTHING_KNOWN
         assert len(runs) == before + 1, "nothing is run on a device that failed"
         assert all("the device failed" in text and "NRT_FAILURE, 1" in text for text in texts)
         assert state(model) == "recovering" and not repository.ready
@@ -272,15 +271,15 @@ def test_an_operator_may_load_or_unload_it_meanwhile(tmp_path: Path, machine: Ha
         machine.faults = Faults(running=PASSING)
         await refused(model)
         with pytest.raises(Problem, match="NRT_FAILURE"):
-            await repository.load("relu")
+            await repository.act_on_all("load", "relu")
         assert state(model) == "recovering"
         await paused(paced, 2)
         machine.faults = Faults()
-        await repository.load("relu")
+        await repository.act_on_all("load", "relu")
         assert repository.ready and await outcome(model) == "right"
         machine.faults = Faults(running=PASSING)
         await refused(model)
-        await repository.unload("relu")
+        await repository.act_on_all("unload", "relu")
         assert state(model) == "unloaded" and repository.ready
         for _ in range(5):
             paced.go.release()
@@ -376,7 +375,7 @@ def test_a_lost_core_ends_the_worker(
 
     async def work() -> None:
         repository = repository_of(tmp_path, "relu", "other", request_timeout=0.1 if hangs else 30.0)
-        worker = Worker(repository.settings, repository, lambda _rows: None)
+        worker = Worker(repository, lambda _rows: None)
         listener = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         serving = asyncio.create_task(worker.run(listener))
@@ -423,7 +422,7 @@ def test_a_server_that_recovers_stops_when_it_is_told_to(
 
     async def work() -> None:
         repository = repository_of(tmp_path)
-        worker = Worker(repository.settings, repository, lambda _rows: None)
+        worker = Worker(repository, lambda _rows: None)
         serving = asyncio.create_task(worker.run(socket.create_server(("127.0.0.1", 0))))
         await until(lambda: repository.ready)
         machine.faults = Faults(running=PASSING)
@@ -443,7 +442,7 @@ def test_a_successor_whose_core_is_lost_does_not_even_listen(tmp_path: Path, mac
     async def work() -> None:
         machine.faults = Faults(running=LASTING)
         repository = repository_of(tmp_path, "relu", "other")
-        worker = Worker(repository.settings, repository, lambda _rows: None)
+        worker = Worker(repository, lambda _rows: None)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             assert await worker.run(listener, load_first=True) == 1
             assert listener.fileno() >= 0

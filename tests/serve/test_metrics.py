@@ -10,10 +10,12 @@ from pathlib import Path
 from engines import RELU, loaded, numbers, run, save
 from prometheus_client.parser import text_string_to_metric_families
 
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.metrics import REASONS, STATES, Metrics
 
 WORKER = """
 import sys
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.metrics import Metrics
 number = int(sys.argv[1])
 metrics = Metrics(number)
@@ -28,6 +30,7 @@ sys.stdin.read()
 """
 RENDER = """
 import sys
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.metrics import Metrics, mark_worker_dead
 for pid in sys.argv[1:]:
     mark_worker_dead(int(pid))
@@ -51,7 +54,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         metrics.count_rejection(reason)
     model = metrics.model("m")
     model.state("loading")
-    model.set_prediction(8, 25.0)
+    model.set_predictions({8: Range(20.0, 25.0, 30.0)})
     model.batch(5, 0.002, 25.0)
     model.count_answer(0.001, 0.004)
     model.shadow("agreed", 1e-6, 1)

@@ -323,7 +323,7 @@ def test_mutated_requests_to_a_real_model(tmp_path: Path) -> None:
         body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
         answer = await answer_to(app, Call("doubling", json.dumps(body).encode()))
         assert json.loads(answer.body)["outputs"][0]["data"] == [2, 4, 6, 8]
-        await repository.unload("doubling")
+        await repository.act_on_all("unload", "doubling")
         return statuses
 
     statuses = run(work())

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import MadeUpModel, MadeUpRepository, app_of, ask, doubling, error_of, served
+from serving import MadeUpModel, MadeUpRepository, app_of, ask, doubling, error_of
 
-from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.hosting.description import TensorMeta
 from trnrt.serve.http.forms import MOST_FIELDS, form_of
 from trnrt.serve.http.routes_pages import HEADERS, PAGES, POLICY, TYPES
 
@@ -98,30 +98,30 @@ def test_what_the_page_shows_of_models_in_each_state() -> None:
 
 
 def test_a_picture_that_is_declared_is_drawn_or_chosen() -> None:
-    form = form_of(served(model(TensorMeta("image", "float32", (-1, 1, 8, 9)), metadata=PICTURE)))
+    form = form_of(model(TensorMeta("image", "float32", (-1, 1, 8, 9)), metadata=PICTURE).described)
     assert (form["kind"], form["height"], form["width"], form["color"], form["scale"]) == ("image", 8, 9, "L", 0.5)
-    form = form_of(served(model(TensorMeta("image", "float32", (-1, 1, -1, -1)), metadata=PICTURE)))
+    form = form_of(model(TensorMeta("image", "float32", (-1, 1, -1, -1)), metadata=PICTURE).described)
     assert (form["kind"], form["height"], form["width"]) == ("image", None, None)
 
 
 def test_a_picture_that_is_not_declared_is_text_and_says_why() -> None:
-    form = form_of(served(model(TensorMeta("image", "float32", (-1, 1, 8, 8)))))
+    form = form_of(model(TensorMeta("image", "float32", (-1, 1, 8, 8))).described)
     assert form["kind"] == "json" and "how pixels (0 to 255) become input 'image'" in form["reason"]
 
 
 def test_rows_have_a_field_for_each_number() -> None:
-    form = form_of(served(model(TensorMeta("x", "float32", (-1, 2)), TensorMeta("n", "int64", (-1,)))))
+    form = form_of(model(TensorMeta("x", "float32", (-1, 2)), TensorMeta("n", "int64", (-1,))).described)
     assert [(each["title"], each["input"], each["place"], each["dtype"]) for each in form["columns"]] == [
         ("x[0]", "x", 0, "float32"),
         ("x[1]", "x", 1, "float32"),
         ("n", "n", None, "int64"),
     ]
-    assert form_of(served(model(TensorMeta("age", "float32", (-1, 1)))))["columns"][0]["title"] == "age"
+    assert form_of(model(TensorMeta("age", "float32", (-1, 1))).described)["columns"][0]["title"] == "age"
 
 
 @pytest.mark.parametrize("shape", [(-1, -1), (-1, 3, 4), (), (-1, MOST_FIELDS + 1)])
 def test_what_is_no_row_is_text(shape: tuple[int, ...]) -> None:
-    assert form_of(served(model(TensorMeta("x", "float32", shape))))["kind"] == "json"
+    assert form_of(model(TensorMeta("x", "float32", shape)).described)["kind"] == "json"
 
 
 # -- what is in the files ------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from PIL import Image
 from serving import MODELS, MadeUpModel, MadeUpRepository, app_of, ask, doubling, error_of
 
 from trnrt.importer import import_model
-from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http.predicting import MOST_PIXELS, feeds_of, predictions_of
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.tensors import TensorError, value_text
@@ -148,7 +149,7 @@ def test_which_model() -> None:
 
 def test_a_model_without_rows() -> None:
     model = doubling()
-    model.has_batch = False
+    model.described = replace(model.described, batch=None)
     assert "no rows" in error_of(predict(model, json={"instances": [[1, 2, 3, 4]]}), 400)
 
 
@@ -235,7 +236,8 @@ def test_a_model_that_takes_no_pictures() -> None:
     text = error_of(predict(classifier({}), **options), 400)
     assert "neither the model's metadata" in text and "--scale" not in text
     model = classifier()
-    model.inputs = (*model.inputs, TensorMeta("more", "float32", (-1,)))
+    more = TensorMeta("more", "float32", (-1,))
+    model.described = replace(model.described, inputs=(*model.described.inputs, more))
     assert "can't be all of the model's inputs" in error_of(predict(model, **options), 400)
 
 
@@ -243,27 +245,28 @@ def test_a_model_that_takes_no_pictures() -> None:
 
 SCORES = TensorMeta("scores", "float32", (-1, 3))
 LABEL = TensorMeta("label", "int64", (-1,))
+CLASSIFIER = Description(outputs=(SCORES,), labels=["a", "b", "c"])
 
 
 def test_a_distribution_is_left_as_it_is() -> None:
     outputs = {"label": np.array([1]), "scores": np.array([[0.25, 0.5, 0.25]], np.float32)}
-    told = predictions_of(outputs, [LABEL, SCORES], ["a", "b", "c"], 1)
+    told = predictions_of(outputs, Description(outputs=(LABEL, SCORES), labels=["a", "b", "c"]), 1)
     assert told["predictions"] == ["b"] and told["probabilities"] == [[0.25, 0.5, 0.25]]
     assert [item["label"] for item in told["top"][0]] == ["b", "a", "c"]
 
 
 def test_classes_without_labels_are_numbers() -> None:
-    told = predictions_of({"scores": np.array([[0.25, 0.75, 0]], np.float32)}, [SCORES], None, 1)
+    told = predictions_of({"scores": np.array([[0.25, 0.75, 0]], np.float32)}, Description(outputs=(SCORES,)), 1)
     assert (told["predictions"], told["labels"]) == (["1"], ["0", "1", "2"])
     # What is no distribution is no classes, either, where nobody names them.
-    told = predictions_of({"scores": np.array([[1, 2, 3]], np.float32)}, [SCORES], None, 1)
+    told = predictions_of({"scores": np.array([[1, 2, 3]], np.float32)}, Description(outputs=(SCORES,)), 1)
     assert told == {"predictions": [[1, 2, 3]]}
 
 
 def test_several_outputs_of_a_row() -> None:
-    metas = [TensorMeta("n", "int64", (-1,)), TensorMeta("t", "str", (-1, 2)), TensorMeta("s", "float32", ())]
+    metas = (TensorMeta("n", "int64", (-1,)), TensorMeta("t", "str", (-1, 2)), TensorMeta("s", "float32", ()))
     outputs = {"n": np.array([1, 2]), "t": np.array([["a", "b"], ["c", "d"]], object), "s": np.array(0.5, np.float32)}
-    assert predictions_of(outputs, metas, ["x"], 2) == {
+    assert predictions_of(outputs, Description(outputs=metas, labels=["x"]), 2) == {
         "predictions": [{"n": 1, "t": ["a", "b"], "s": 0.5}, {"n": 2, "t": ["c", "d"], "s": 0.5}]
     }
 
@@ -271,11 +274,11 @@ def test_several_outputs_of_a_row() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_scores_with_nan(bad: float) -> None:
     with pytest.raises(TensorError, match="NaN or infinity"):
-        predictions_of({"scores": np.array([[bad, 0, 1]], np.float32)}, [SCORES], ["a", "b", "c"], 1)
+        predictions_of({"scores": np.array([[bad, 0, 1]], np.float32)}, CLASSIFIER, 1)
 
 
 def test_large_logits() -> None:
-    told = predictions_of({"scores": np.array([[1e30, 0, -1e30]], np.float32)}, [SCORES], ["a", "b", "c"], 1)
+    told = predictions_of({"scores": np.array([[1e30, 0, -1e30]], np.float32)}, CLASSIFIER, 1)
     assert told["probabilities"] == [[1, 0, 0]]
 
 

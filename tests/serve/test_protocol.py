@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http.protocol import (
     InferRequest,
     RequestError,
@@ -22,14 +22,14 @@ from trnrt.serve.http.protocol import (
 )
 from trnrt.serve.http.tensors import TensorError, value_text
 
-INPUTS = {m.name: m for m in (TensorMeta("x", "float32", (-1, 2)), TensorMeta("s", "str", (-1,)))}
-OUTPUTS = {m.name: m for m in (TensorMeta("y", "float32", (-1, 2)), TensorMeta("t", "str", (-1,)))}
+INPUTS = (TensorMeta("x", "float32", (-1, 2)), TensorMeta("s", "str", (-1,)))
+OUTPUTS = (TensorMeta("y", "float32", (-1, 2)), TensorMeta("t", "str", (-1,)))
 X = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
 S = {"name": "s", "shape": [1], "datatype": "BYTES", "data": ["a"]}
 
 
 def parse(body: bytes, length: int | None = None) -> InferRequest:
-    return parse_infer(body, length, INPUTS, OUTPUTS, 100)
+    return parse_infer(body, length, Description(INPUTS, OUTPUTS), 100)
 
 
 def request(**members: Any) -> bytes:
@@ -213,7 +213,7 @@ def test_an_output_with_nan() -> None:
 
 
 def test_metadata_of_a_tensor() -> None:
-    assert describe(INPUTS["x"]) == {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
+    assert describe(INPUTS[0]) == {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
     with pytest.raises(TensorError, match="no datatype"):
         describe(TensorMeta("m", "seq(map(int64, float32))", ()))
 

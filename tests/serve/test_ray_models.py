@@ -23,6 +23,7 @@ from ray.serve.exceptions import BackPressureError
 from trnrt.errors import BackendError, DeviceError, OptionError
 from trnrt.predict import clusters
 from trnrt.serve import ray_app
+from trnrt.serve.hosting.batching import Inference, Member
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.versions import version_of
 from trnrt.serve.http.problems import Problem
@@ -30,7 +31,7 @@ from trnrt.serve.ray import models as ray_models
 from trnrt.serve.ray import replica as ray_replica
 from trnrt.serve.ray import running as ray_running
 from trnrt.serve.ray.front import _Pages
-from trnrt.serve.ray.messages import Answer, Ask, Refusal, Share
+from trnrt.serve.ray.messages import Ask, Share
 from trnrt.serve.ray.models import ATTEMPTS, RayModel
 from trnrt.serve.ray.replica import ModelReplica
 from trnrt.serve.ray_app import RaySettings, application
@@ -90,7 +91,7 @@ def gathering(replica: ModelReplica) -> Callable[[Any], Any]:
 
 
 def ask(replica: ModelReplica, x: np.ndarray, version: str | None = None) -> Any:
-    return replica.infer(Ask({"x": x}, replica._version if version is None else version, ""))
+    return replica.infer(Ask({"x": x}, replica._described.version if version is None else version, ""))
 
 
 def test_what_comes_together_is_one_batch_of_each_kind(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_more_rows_than_a_batch_has_and_a_model_without_rows_run_alone(tmp_path:
         assert [answer.batch_rows for answer in found] == [9, 1, 4]
         lone = await replica_of(save(tmp_path, "no_batch", NO_BATCH))
         feeds = {"x": numbers(3, 4), "z": numbers(2)}
-        answers: list[Any] = await asyncio.gather(*(lone.infer(Ask(feeds, lone._version, "")) for _ in range(2)))
+        answers: list[Any] = await asyncio.gather(*(lone.infer(Ask(feeds, "", "")) for _ in range(2)))
         assert all(np.array_equal(answer.outputs["w"], -feeds["z"]) for answer in answers)
 
     run(work())
@@ -132,11 +133,11 @@ def test_a_batch_that_fails_is_run_one_by_one_and_only_the_guilty_is_told(tmp_pa
         replica._loaded.run = picky  # type: ignore[method-assign]
         pieces = [numbers(1, 4), np.full((1, 4), 101, np.float32), numbers(1, 4, seed=1)]
         first, guilty, last = await asyncio.gather(*(ask(replica, piece) for piece in pieces))
-        assert isinstance(guilty, Refusal) and guilty.status == 500 and "too much" not in guilty.text
+        assert isinstance(guilty, Problem) and guilty.status == 500 and "too much" not in guilty.text
         for piece, answer in ((pieces[0], first), (pieces[2], last)):
             assert np.array_equal(answer.outputs["y"], np.maximum(piece, 0))
         bad = await ask(replica, numbers(1, 3))
-        assert isinstance(bad, Refusal) and bad.status == 400
+        assert isinstance(bad, Problem) and bad.status == 400
 
     run(work())
 
@@ -157,7 +158,7 @@ def test_a_replica_that_computes_wrongly_or_loses_its_device_ends(tmp_path: Path
         with pytest.raises(Ended):
             await replica.check_health()
         with pytest.raises(Ended):
-            replica._answers([ray_replica._Member({"x": numbers(1, 4)}, 1, (), "", 0.0)])
+            replica._answers([Member({"x": numbers(1, 4)}, 1, (), "", 0.0)])
 
     run(work())
 
@@ -220,8 +221,8 @@ class Handle:
 
 
 def model_of(path: Path, handle: Handle, **settings: Any) -> RayModel:
-    source = (handle, handle.replica._version)
-    return RayModel(path.stem, path, ServeSettings(**{**RAY, **settings}), Metrics(), source)
+    source = (handle, handle.replica._described.version)
+    return RayModel(path.stem, ServeSettings(**{**RAY, **settings}), Metrics(), source)
 
 
 DIED = [ActorDiedError(), ActorUnavailableError("gone", None)]
@@ -236,18 +237,18 @@ def test_what_a_replica_died_with_is_asked_of_another(tmp_path: Path) -> None:
         assert model.state == "loading" and await model.load() is None and model.state == "ready"
         handle.said = list(DIED)
         x = numbers(2, 4)
-        inference = await model.view().infer({"x": x})
+        inference = await model.infer({"x": x})
         assert np.array_equal(inference.outputs["y"], np.maximum(x, 0)) and len(handle.responses) == len(DIED)
         handle.said = [ActorDiedError() for _ in range(ATTEMPTS + 1)]
         with pytest.raises(Problem) as caught:
-            await model.view().infer({"x": x})
+            await model.infer({"x": x})
         assert caught.value.status == 503 and len(handle.said) == 1, "a request that kills replicas is given up"
 
     run(work())
 
 
 @pytest.mark.parametrize(
-    ("said", "status"), [(BackPressureError(9, 8), 429), (RayError("odd"), 500), (Refusal(400, "no"), 400), (None, 504)]
+    ("said", "status"), [(BackPressureError(9, 8), 429), (RayError("odd"), 500), (Problem(400, "no"), 400), (None, 504)]
 )
 def test_what_else_ray_says_is_told_in_the_servers_words(said: Any, status: int, tmp_path: Path) -> None:
     path = save(tmp_path, "relu", RELU)
@@ -258,7 +259,7 @@ def test_what_else_ray_says_is_told_in_the_servers_words(said: Any, status: int,
         await model.load()
         handle.said = [said]
         with pytest.raises(Problem) as caught:
-            await model.view().infer({"x": numbers(1, 4)})
+            await model.infer({"x": numbers(1, 4)})
         assert caught.value.status == status
         assert handle.responses[-1].cancelled == (said is None), "what nobody waits for frees its place"
         await model.wait_idle()
@@ -267,7 +268,7 @@ def test_what_else_ray_says_is_told_in_the_servers_words(said: Any, status: int,
 
 
 def test_an_answer_means_what_the_version_says_that_computed_it(tmp_path: Path) -> None:
-    """A front meets replicas of both versions during an update; its view of the model is that request's alone."""
+    """A front meets replicas of both versions during an update."""
     (tmp_path / "new").mkdir()
     old = save(tmp_path, "scores", RELU, labels='["a", "b", "c", "d"]')
     new = save(tmp_path / "new", "scores", RELU.replace("Relu", "Neg"), labels='["e", "f", "g", "h"]')
@@ -276,12 +277,11 @@ def test_an_answer_means_what_the_version_says_that_computed_it(tmp_path: Path) 
         other, handle = await replica_of(new), Handle(await replica_of(old), [])
         model = model_of(old, handle)
         await model.load()
-        before, x = model.view(), numbers(1, 4)
+        x = numbers(1, 4)
         handle.replica = other
-        first = model.view()
-        found = await first.infer({"x": x})
-        assert np.array_equal(found.outputs["y"], -x) and first.labels == ["e", "f", "g", "h"]
-        assert before.labels == model.labels == ["a", "b", "c", "d"]
+        found = await model.infer({"x": x})
+        assert np.array_equal(found.outputs["y"], -x) and found.described.labels == ["e", "f", "g", "h"]
+        assert model.described.labels == ["a", "b", "c", "d"]
 
     run(work())
 
@@ -291,7 +291,7 @@ def test_a_front_waits_for_the_version_that_it_was_deployed_with(tmp_path: Path)
 
     async def work() -> None:
         handle = Handle(await replica_of(path), [])
-        outdated = replace(handle.replica._description, version="old")
+        outdated = replace(handle.replica._described, version="old")
         handle.said = [outdated, ActorDiedError(), outdated]
         model = model_of(path, handle)
         await model.load()
@@ -408,5 +408,7 @@ def test_why_a_replica_did_not_start_is_told_without_its_traceback() -> None:
 def test_answers_travel() -> None:
     import pickle
 
-    answer = Answer({"y": numbers(1, 4)}, 0.1, 0.2, 1, 1, 1)
+    answer = Inference({"y": numbers(1, 4)}, 0.0, 0.1, 0.2, 1, 1, 1)
     assert np.array_equal(pickle.loads(pickle.dumps(answer)).outputs["y"], answer.outputs["y"])
+    problem = pickle.loads(pickle.dumps(Problem(429, "later", retry_after=3)))
+    assert (problem.status, problem.text, problem.headers) == (429, "later", {"Retry-After": "3"})

@@ -127,7 +127,7 @@ def expected(models: Models) -> dict[str, list[str]]:
     async def labels(path: Path) -> list[str]:
         model = await loaded(path, max_batch=ROWS)
         made = await model.infer({"image": pictures()})
-        names = model.labels
+        names = model.described.labels
         assert names is not None
         return [names[k] for k in made.outputs["logits"].argmax(axis=1)]
 

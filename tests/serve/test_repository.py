@@ -13,7 +13,7 @@ from engines import RELU, numbers, run, save
 from trnrt.errors import ModelFileError, OptionError
 from trnrt.serve.hosting.files import model_files
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.repository import Action, Repository
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
 
@@ -61,7 +61,7 @@ def test_one_that_does_not_load_does_not_take_the_others_down(tmp_path: Path) ->
         assert not repository.ready and list(repository.reasons) == ["broken"]
         await repository.get("relu").infer({"x": numbers(1, 4)})
         with pytest.raises(Problem) as caught:
-            await repository.load("broken")
+            await repository.act_on_all("load", "broken")
         assert caught.value.status == 400 and repository.reasons["broken"] in caught.value.text
 
     run(work())
@@ -74,9 +74,10 @@ def test_a_name_that_is_not_there_is_404(tmp_path: Path) -> None:
             with pytest.raises(Problem) as caught:
                 repository.get(name)
             assert caught.value.status == 404
-            for action in (repository.load, repository.unload):
+            action: Action
+            for action in ("load", "unload"):
                 with pytest.raises(Problem) as caught:
-                    await action(name)
+                    await repository.act_on_all(action, name)
                 assert caught.value.status == 404
         assert list(repository.models) == ["relu"]
 
@@ -88,11 +89,11 @@ def test_unloading_and_loading_again(tmp_path: Path) -> None:
         repository = repository_of(save(tmp_path, "relu", RELU), save(tmp_path, "other", RELU))
         await repository.start()
         assert repository.ready
-        await repository.unload("relu")
+        await repository.act_on_all("unload", "relu")
         assert states(repository) == {"relu": "UNAVAILABLE", "other": "READY"}
         assert repository.ready, "what an operator took away is not missing"
-        await repository.unload("relu")
-        await repository.load("relu")
+        await repository.act_on_all("unload", "relu")
+        await repository.act_on_all("load", "relu")
         assert states(repository) == {"relu": "READY", "other": "READY"}
         x = numbers(2, 4)
         assert np.array_equal((await repository.get("relu").infer({"x": x})).outputs["y"], np.maximum(x, 0))
@@ -106,7 +107,7 @@ def test_what_is_put_into_the_folder_later_can_be_loaded(tmp_path: Path) -> None
         repository = repository_of(model_dir=tmp_path)
         await repository.start()
         save(tmp_path, "second", RELU)
-        await repository.load("second")
+        await repository.act_on_all("load", "second")
         assert states(repository) == {"first": "READY", "second": "READY"}
 
     run(work())
@@ -117,7 +118,7 @@ def test_what_was_unloaded_while_the_server_started_stays_so(tmp_path: Path) -> 
         repository = repository_of(save(tmp_path, "relu", RELU), save(tmp_path, "other", RELU))
         starting = asyncio.create_task(repository.start())
         await asyncio.sleep(0)
-        await repository.unload("other")
+        await repository.act_on_all("unload", "other")
         await starting
         assert states(repository) == {"relu": "READY", "other": "UNAVAILABLE"}
 
@@ -133,12 +134,13 @@ def test_with_other_workers_actions_go_to_all(tmp_path: Path) -> None:
             return "no room" if action == "load" else None
 
         settings = ServeSettings(models=[save(tmp_path, "relu", RELU)])
-        repository = Repository(settings, Metrics(), broadcast=broadcast, unloaded=frozenset({"relu"}))
+        repository = Repository(settings, Metrics(), unloaded=frozenset({"relu"}))
+        repository.broadcast = broadcast
         await repository.start()
         assert states(repository) == {"relu": "UNAVAILABLE"}
-        await repository.unload("relu")
+        await repository.act_on_all("unload", "relu")
         with pytest.raises(Problem, match="no room"):
-            await repository.load("relu")
+            await repository.act_on_all("load", "relu")
         assert told == [("unload", "relu"), ("load", "relu")]
 
     run(work())

@@ -12,7 +12,7 @@ import pytest
 from serving import MadeUpModel, MadeUpRepository, app_of, ask, doubling, echo, error_of, lines_logged
 
 from trnrt import __version__
-from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.hosting.description import NOTHING_KNOWN, TensorMeta
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.tensors import DATATYPES, datatype_of, to_binary
 
@@ -61,7 +61,7 @@ def test_a_model_that_is_not_ready_says_why() -> None:
         assert ask(app_of(repository), method, f"/v2/models/failed/{path}").headers["retry-after"] == "7"
         failed.retry_after = None
     assert ask(app_of(repository), "GET", "/v2/models/failed").status_code == 200
-    failed.inputs = failed.outputs = ()
+    failed.described = NOTHING_KNOWN
     error_of(ask(app_of(repository), "GET", "/v2/models/failed"), 503)
 
 

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from serving import MadeUpModel, MadeUpRepository, app_of
 
-from trnrt.serve.hosting.models import TensorMeta
+from trnrt.serve.hosting.description import TensorMeta
 
 EXAMPLES = int(os.environ.get("TRNRT_SCHEMATHESIS_EXAMPLES", "350"))
 CHECKS = [

@@ -25,15 +25,20 @@ from engines import (
 )
 
 from trnrt.serve.hosting import loading
-from trnrt.serve.hosting.models import ServedModel, TensorMeta
+from trnrt.serve.hosting.description import NOTHING_KNOWN, TensorMeta
+from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.http.problems import Problem
 
 MODELS = Path(__file__).parents[2] / "models"
 
 
+def check(model: ServedModel, feeds: dict[str, Any]) -> None:
+    model._ready_engine().checker.check(feeds)
+
+
 def refused(model: ServedModel, **feeds: Any) -> str:
     with pytest.raises(Problem) as caught:
-        model.check(feeds)
+        check(model, feeds)
     assert caught.value.status == 400
     return caught.value.text
 
@@ -42,15 +47,15 @@ def refused(model: ServedModel, **feeds: Any) -> str:
 def test_merged_answers_are_onnxruntimes(name: str) -> None:
     async def work() -> None:
         model = await loaded(MODELS / f"{name}.onnx")
-        (given,) = model.inputs
+        (given,) = model.described.inputs
         reference = onnxruntime.InferenceSession(str(model.path), providers=["CPUExecutionProvider"])
         pieces = [np.abs(numbers(rows, *given.shape[1:], seed=rows)) for rows in (1, 2, 3, 1, 40)]
         found = await asyncio.gather(*(model.infer({given.name: piece}) for piece in pieces))
         assert max(inference.batch_rows for inference in found[:4]) == 7
         for piece, inference in zip(pieces, found, strict=True):
             expected = reference.run(None, {given.name: piece})
-            assert list(inference.outputs) == [meta.name for meta in model.outputs]
-            for meta, want in zip(model.outputs, expected, strict=True):
+            assert list(inference.outputs) == [meta.name for meta in model.described.outputs]
+            for meta, want in zip(model.described.outputs, expected, strict=True):
                 assert inference.outputs[meta.name].dtype == meta.dtype
                 np.testing.assert_allclose(inference.outputs[meta.name], want, rtol=1e-4, atol=1e-5)
 
@@ -71,11 +76,12 @@ def test_an_answer_stays_what_it_is_when_others_follow() -> None:
 def test_it_tells_of_itself_what_the_file_says(tmp_path: Path) -> None:
     async def work() -> None:
         model = await loaded(save(tmp_path, "relu", RELU, labels='["a", "b"]'), max_batch=6)
-        assert model.inputs == (TensorMeta("x", "float32", (-1, 4)),)
-        assert model.outputs == (TensorMeta("y", "float32", (-1, 4)),)
-        assert model.labels == ["a", "b"] and model.metadata == {"labels": '["a", "b"]'}
-        assert model.buckets == tuple(model.predictions) == (1, 2, 4, 6)
-        assert all(0 < found.least_us < found.us < found.most_us for found in model.predictions.values())
+        described = model.described
+        assert described.inputs == (TensorMeta("x", "float32", (-1, 4)),)
+        assert described.outputs == (TensorMeta("y", "float32", (-1, 4)),)
+        assert described.labels == ["a", "b"] and described.metadata == {"labels": '["a", "b"]'}
+        assert described.buckets == tuple(described.predictions) == (1, 2, 4, 6)
+        assert all(0 < found.least_us < found.us < found.most_us for found in described.predictions.values())
 
     run(work())
 
@@ -83,7 +89,7 @@ def test_it_tells_of_itself_what_the_file_says(tmp_path: Path) -> None:
 def test_before_it_is_ready_it_says_so(tmp_path: Path) -> None:
     async def work() -> None:
         model = model_of(save(tmp_path, "relu", RELU))
-        assert (model.state, model.inputs, model.outputs, model.labels) == ("loading", (), (), None)
+        assert (model.state, model.described) == ("loading", NOTHING_KNOWN)
         with model.arriving(), pytest.raises(Problem) as caught:
             await model.infer({"x": numbers(1, 4)})
         assert caught.value.status == 503 and "Retry-After" in caught.value.headers
@@ -96,7 +102,7 @@ def test_inputs_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
         model = await loaded(save(tmp_path, "two", "(float[N,4] x, int64[N,2] z) => (float[N,4] y) { y = Relu(x) }"))
         z = np.zeros((1, 2), np.int64)
         x = numbers(1, 4)
-        model.check({"x": x, "z": z})
+        check(model, {"x": x, "z": z})
         assert "missing input: 'z' (int64, [-1, 2])" in refused(model, x=x)
         assert "no input 'w'" in refused(model, x=x, z=z, w=z)
         assert refused(model, x=x.astype(np.float64), z=z) == "input 'x' is float64; the model wants float32"
@@ -113,7 +119,7 @@ def test_inputs_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_tensor_may_not_be_too_large(tmp_path: Path) -> None:
     async def work() -> None:
         model = await loaded(save(tmp_path, "relu", RELU), max_tensor_elements=16)
-        model.check({"x": numbers(4, 4)})
+        check(model, {"x": numbers(4, 4)})
         assert "has 20 elements; the limit is 16" in refused(model, x=numbers(5, 4))
 
     run(work())
@@ -181,7 +187,7 @@ def test_no_batching_means_none(tmp_path: Path) -> None:
 def test_a_model_without_a_batch_runs_one_request_at_a_time(tmp_path: Path) -> None:
     async def work() -> None:
         model = await loaded(save(tmp_path, "none", NO_BATCH))
-        assert model.buckets == () and not model.has_batch
+        assert model.described.buckets == () and model.described.batch is None
         given = [{"x": numbers(3, 4, seed=k), "z": numbers(2, seed=k)} for k in range(3)]
         found = await asyncio.gather(*(model.infer(feeds) for feeds in given))
         for feeds, inference in zip(given, found, strict=True):

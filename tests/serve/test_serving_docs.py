@@ -14,8 +14,9 @@ from typing import Any, get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic_core import PydanticUndefined
-from serving import MODELS, ServerProcess, server_process
+from serving import MODELS, ServerProcess, serve_flags, server_process
 
+from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.metrics import REASONS, Metrics
 from trnrt.serve.settings import NO_FLAG, ServeSettings, flag_of, variable_of
 
@@ -52,10 +53,10 @@ def choices_of(annotation: Any) -> str:
 
 
 def test_the_settings_are_those_of_the_server() -> None:
-    rows = []
+    rows, flags = [], serve_flags()
     for name, field in ServeSettings.model_fields.items():
         flag = "" if name in NO_FLAG and name != "models" else f"`{flag_of(name)}`"
-        told = f"{field.description}{choices_of(field.annotation)}"
+        told = f"{field.description or flags[name].help}{choices_of(field.annotation)}"
         rows.append(f"| {flag} | `{variable_of(name)}` | {default_text(field.default)} | {told} |")
     check_table("| flag | environment | default | meaning |", rows)
 
@@ -78,7 +79,7 @@ def exercised() -> Metrics:
     model.count_answer(0.1, 0.2)
     model.pending(1)
     model.state("ready")
-    model.set_prediction(1, 10.0)
+    model.set_predictions({1: Range(9.0, 10.0, 11.0)})
     model.shadow("agreed", 0.1, 1)
     return metrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from threading import Event
@@ -146,6 +147,6 @@ def test_live_requests_are_shadowed_with_all_outputs_and_padded_batches(tmp_path
 def test_without_it_nothing_is_shadowed(tmp_path: Path) -> None:
     async def work() -> None:
         model = await loaded(save(tmp_path, "classes", CLASSES))
-        assert model._engine is not None and model._engine.shadow is None
+        assert f"shadow {model.name}" not in [thread.name for thread in threading.enumerate()]
 
     run(work())

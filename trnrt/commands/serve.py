@@ -1,7 +1,7 @@
 """``trnrt serve``: predictions over HTTP.
 
-The flags are those of ``trnrt.serve.settings``, word for word (a test compares them): that module can't be imported
-where the server's packages are not installed, and not for ``trnrt --help``, which must not wait for them.
+The flags and their defaults are those of ``trnrt.serve.settings`` (a test compares them). That module can't be imported
+here: the server's packages may be missing, and ``trnrt --help`` must not wait for them.
 """
 
 from __future__ import annotations

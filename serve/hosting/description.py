@@ -1,0 +1,49 @@
+"""What a model takes and gives: the part of a loaded model that requests are checked against and answers follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trnrt.importer import TensorInfo
+from trnrt.nki.machine.timing import Range
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """An input or output: ``dtype`` is numpy's name for it ("str" for strings), -1 a dimension that varies."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def info(self) -> TensorInfo:
+        """The same in the importer's words."""
+        return TensorInfo(self.name, self.dtype, tuple(None if size < 0 else size for size in self.shape))
+
+
+@dataclass(frozen=True)
+class Description:
+    """A loaded model.
+
+    ``metadata``: the file's own, such as labels and image.layout; ``labels``: the names of the classes, if it has them
+    ``buckets``: the rows it is compiled for; () without a batch, or if rows depend on each other: then it compiles
+    for each request's shape
+    ``predictions``: the device's time by bucket (or for 1 row), where there is a prediction
+    ``mixing``: why rows of different requests can't share a batch; None if they can
+    ``version``: of the file; replicas of Ray Serve tell it
+    """
+
+    inputs: tuple[TensorMeta, ...] = ()
+    outputs: tuple[TensorMeta, ...] = ()
+    metadata: dict[str, str] = field(default_factory=dict)
+    labels: list[str] | None = None
+    predictions: dict[int, Range] = field(default_factory=dict)
+    buckets: tuple[int, ...] = ()
+    batch: int | str | None = None
+    mixing: str | None = None
+    parameters: tuple[str, ...] = ()
+    version: str = ""
+
+
+NOTHING_KNOWN = Description()
