@@ -18,6 +18,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from trnrt.commands.blas import choose_blas_kernels
+
 if TYPE_CHECKING:
     from handing_out import Handfuls
     from playwright.sync_api import Browser
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 # Before numpy is imported: threads of several test processes that wait for each other cost more than they bring.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+choose_blas_kernels()
 # pytest's processes inherit the 80 columns that readline assumes; what is printed to no terminal must not be cut.
 os.environ.pop("COLUMNS", None)
 

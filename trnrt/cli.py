@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from trnrt import __version__
+from trnrt.commands.blas import choose_blas_kernels
 from trnrt.commands.exits import call, exit_codes
 from trnrt.commands.groups import cache_app, nki_app, profiling
 from trnrt.commands.options import (
@@ -85,6 +86,7 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point of ``trnrt``: exits with the code that the verb's outcome has."""
+    choose_blas_kernels()
     call(app)
 
 
