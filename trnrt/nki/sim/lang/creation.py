@@ -14,6 +14,8 @@ from trnrt.nki.sim.lang.packed import LEFT_OUT
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 
+__all__ = ["empty_like", "full", "ndarray", "ones", "rand", "random_seed", "zeros", "zeros_like"]
+
 _FILL_COLUMNS = 2048  # elements a partition of the tile that fills a tensor in HBM
 _RANDOM_BITS = 16
 _RAND2_GENERATION = 4  # the first that has nisa.rand2

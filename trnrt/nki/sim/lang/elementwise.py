@@ -30,6 +30,8 @@ from trnrt.nki.sim.lang.common import (
 from trnrt.nki.sim.lang.movement import repeat_tile
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["divide", "fmod", "logical_not", "mod", "negative"]
+
 _INTEGERS = ("int32", "uint32")
 _EXACT_INTEGERS = ("add", "subtract", "multiply", "maximum", "minimum")
 _COLUMN_OPERATORS = ("abs_max", "abs_min")  # tensor_scalar takes their second operand as a column: no broadcasting

@@ -21,6 +21,8 @@ from trnrt.nki.sim.lang.common import (
 )
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["broadcast_to", "ds", "expand_dims", "gather_flattened", "load", "load_transpose2d", "store"]
+
 
 def load(src: NkiTensor, dtype: object = None) -> NkiTensor:
     """A tensor of HBM as a new tile in SBUF of its shape: dma_copy, which converts to ``dtype``."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from inspect import get_annotations, isroutine
 from typing import Any
 
+__all__ = ["NKIObject"]
+
 
 class NKIObject:
     """A subclass is made with values for its attributes, in their order or by name, as a data class is.

@@ -9,6 +9,8 @@ from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import copy_tile, in_sbuf, refuse_when_strict, require_tile, result_dtype, tile
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["matmul", "transpose"]
+
 
 def transpose(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """``x.T`` of a 2-D tile of at most 128x128, in PSUM.

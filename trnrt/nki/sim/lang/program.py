@@ -8,6 +8,16 @@ from contextlib import contextmanager
 from trnrt.nki.errors import KernelError
 from trnrt.nki.sim.trace import Tracer, active_tracer
 
+__all__ = [
+    "affine_range",
+    "no_reorder",
+    "num_programs",
+    "program_id",
+    "program_ndim",
+    "sequential_range",
+    "static_range",
+]
+
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
     """Python's ``range``: an unrolled loop."""

@@ -17,6 +17,8 @@ from trnrt.nki.sim.lang.elementwise import binary, rsqrt
 from trnrt.nki.sim.lang.movement import repeat_tile
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["all", "max", "mean", "min", "prod", "rms_norm", "softmax", "sum", "var"]
+
 Axis = int | Sequence[int]
 
 

@@ -10,6 +10,8 @@ from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import cast, copy_tile, operator, require_tile, result_dtype, tile
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["ceil", "floor", "trunc"]
+
 _ALL_INTEGERS = float(2**23)
 
 

@@ -19,6 +19,8 @@ from trnrt.nki.sim.lang.common import (
 )
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["dropout", "where"]
+
 
 def where(condition: NkiTensor, x: Any, y: Any, dtype: object = None) -> NkiTensor:
     """``x`` where ``condition`` is not 0, else ``y``: tiles of the shape of ``condition``, or numbers.

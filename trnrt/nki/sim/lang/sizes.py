@@ -6,6 +6,8 @@ from trnrt.nki.machine.program import ON_CHIP, MemoryRegion
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.trace import active_tracer
 
+__all__ = ["is_hbm", "is_on_chip", "is_psum", "is_sbuf", "tile_size"]
+
 
 class TileSize:
     """Hardware tile sizes of the target that the running kernel is traced for.

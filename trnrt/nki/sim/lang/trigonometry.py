@@ -16,6 +16,8 @@ from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import cast, operator, require_tile, result_dtype, tile
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["cos", "tan"]
+
 _LARGEST_BELOW_PI = float(np.nextafter(np.float32(pi), np.float32(0)))  # float32(pi) is more than pi
 _HALF_PI = float(np.float32(pi / 2))
 _HALF_PI_REST = pi / 2 - _HALF_PI
