@@ -6,6 +6,7 @@ limit; or None. Declarations name the rules that bind an instruction; tests walk
 Here are the rules that several families of instructions obey; those of one family alone stand in its file, in
 ``sim/instructions``.
 
+``checks``        what many rules check
 ``allocation``    where a tile may be
 ``access``        what an engine may touch, and in which pattern
 ``operands``      the operands of vector, scalar and gpsimd instructions

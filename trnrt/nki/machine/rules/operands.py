@@ -133,7 +133,7 @@ def operand_given(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("kept-dtype", "what moves data keeps its dtype", "nki.isa nc_stream_shuffle, local_gather, nc_n_gather, dropout")
+@rule("kept-dtype", "what moves data keeps its dtype", "nki.isa nc_transpose, tensor_copy_predicated, dropout")
 def kept_dtype(instruction: Instruction, target: Target) -> str | None:
     dst = instruction["dst"]
     for arg in ("src", "src_buffer", "data"):

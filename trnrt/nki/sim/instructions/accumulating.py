@@ -13,6 +13,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, Reduction, View
 from trnrt.nki.machine.rules import accumulating, operands, operators
+from trnrt.nki.machine.rules.checks import NOT_32_BIT_INTEGERS, check_dimensions, dtype_rule, generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -21,13 +22,8 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["activate2", "exponential", "tensor_scalar_cumulative", "tensor_scalar_reduce"]
 
-_NOT_CUMULATIVE = frozenset({"int32", "uint32", "tfloat32"})
-_EXPONENTIAL_RESULTS = frozenset(["float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32", "tfloat32"])
-_EXPONENTIAL_DTYPES = {
-    "dst": _EXPONENTIAL_RESULTS | frozenset(["int8", "int16", "int32", "uint8", "uint16"]),
-    "src": (_EXPONENTIAL_RESULTS - {"tfloat32"}) | frozenset(["int8", "int16", "int32", "uint8", "uint16", "uint32"]),
-    "reduce_res": _EXPONENTIAL_RESULTS,
-}
+_EXPONENTIAL_FLOATS = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32")
+_EXPONENTIAL_INTEGERS = ("int8", "int16", "int32", "uint8", "uint16")
 _EXPONENTIAL_DIMENSIONS = 4
 _PIPELINES = (
     ("multiply", "add"),
@@ -39,11 +35,9 @@ _PIPELINES = (
 )
 
 
-@rule("from-v4", "exponential and activate2 exist from NeuronCore-v4 on", "nki.isa exponential, activate2")
-def from_v4(instruction: Instruction, target: Target) -> str | None:
-    if target.generation >= 4:
-        return None
-    return f"{target.name} has a NeuronCore-v{target.generation}; it must be v4 or newer"
+from_v4 = generation_rule(
+    "from-v4", "exponential and activate2 exist from NeuronCore-v4 on", "nki.isa exponential, activate2", 4
+)
 
 
 @rule("reduce-reverse", "tensor_scalar_reduce can't reverse its operands yet", "nki.isa tensor_scalar_reduce, reverse0")
@@ -51,34 +45,28 @@ def reduce_reverse(instruction: Instruction, target: Target) -> str | None:
     return f"reverse0={instruction['reverse0']!r}; it must be False" if instruction["reverse0"] else None
 
 
-@rule(
+cumulative_dtypes = dtype_rule(
     "cumulative-dtypes",
     "tensor_scalar_cumulative takes floats and integers of up to 16 bits",
     "nki.isa tensor_scalar_cumulative, Operation constraints",
+    dst=NOT_32_BIT_INTEGERS,
+    src=NOT_32_BIT_INTEGERS,
 )
-def cumulative_dtypes(instruction: Instruction, target: Target) -> str | None:
-    for arg in ("dst", "src"):
-        dtype = instruction[arg].dtype
-        if dtype.name in _NOT_CUMULATIVE:
-            return f"{arg} is {dtype}; it must be float32, bfloat16, float16, float8 or an integer of 8 or 16 bits"
-    return None
 
 
-@rule("exponential-dtypes", "exponential's tiles have dtypes that it supports", "nki.isa exponential, Supported dtypes")
-def exponential_dtypes(instruction: Instruction, target: Target) -> str | None:
-    for arg, view in instruction.operands:
-        legal = _EXPONENTIAL_DTYPES.get(arg)
-        if legal is not None and view.dtype.name not in legal:
-            return f"{arg} is {view.dtype}; it must be one of {', '.join(sorted(legal))}"
-    return None
+exponential_dtypes = dtype_rule(
+    "exponential-dtypes",
+    "exponential's tiles have dtypes that it supports",
+    "nki.isa exponential, Supported dtypes",
+    dst=(*_EXPONENTIAL_FLOATS, "tfloat32", *_EXPONENTIAL_INTEGERS),
+    src=(*_EXPONENTIAL_FLOATS, *_EXPONENTIAL_INTEGERS, "uint32"),
+    reduce_res=(*_EXPONENTIAL_FLOATS, "tfloat32"),
+)
 
 
 @rule("exponential-dimensions", "exponential's tiles have at most 4 dimensions", "nki.isa exponential, Constraints")
 def exponential_dimensions(instruction: Instruction, target: Target) -> str | None:
-    for arg in ("dst", "src"):
-        if instruction[arg].ndim > _EXPONENTIAL_DIMENSIONS:
-            return f"{arg} has {instruction[arg].ndim} dimensions; the limit is {_EXPONENTIAL_DIMENSIONS}"
-    return None
+    return check_dimensions(instruction, _EXPONENTIAL_DIMENSIONS, "dst", "src")
 
 
 @rule("activate2-operators", "activate2 has six pairs of op0 and op1", "nki.isa activate2")

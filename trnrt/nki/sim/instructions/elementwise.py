@@ -15,6 +15,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules import access, operands, operators
+from trnrt.nki.machine.rules.checks import dtype_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -73,20 +74,12 @@ def scalar_tensor_copy(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("predicate-dtype", "a predicate is uint8, uint16 or uint32", "nki.isa tensor_copy_predicated")
-def predicate_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["predicate"].dtype
-    if dtype.name in ("uint8", "uint16", "uint32"):
-        return None
-    return f"predicate is {dtype}; it must be uint8, uint16 or uint32"
-
-
-@rule("predicated-dtype", "a predicated copy keeps the dtype", "nki.isa tensor_copy_predicated")
-def predicated_dtype(instruction: Instruction, target: Target) -> str | None:
-    dst, src = instruction["dst"], instruction["src"]
-    if isinstance(src, View) and src.dtype != dst.dtype:
-        return f"src is {src.dtype}, dst {dst.dtype}; they must be equal"
-    return None
+predicate_dtype = dtype_rule(
+    "predicate-dtype",
+    "a predicate is uint8, uint16 or uint32",
+    "nki.isa tensor_copy_predicated",
+    predicate=("uint8", "uint16", "uint32"),
+)
 
 
 @rule(
@@ -427,7 +420,7 @@ def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], N
     rules=(
         *operands.ELEMENTWISE,
         predicate_dtype,
-        predicated_dtype,
+        operands.kept_dtype,
         operands.one_psum_input,
         operands.other_start_partition,
     ),

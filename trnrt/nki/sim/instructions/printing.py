@@ -14,7 +14,6 @@ from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import declare
 
-
 _declare = partial(declare, engines=(Engine.dma,), cycles=costs.no_own_cycles, spreads=None)
 
 

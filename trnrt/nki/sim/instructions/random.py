@@ -24,6 +24,7 @@ from trnrt.nki.machine.binding import Arrays, column, in_shape, writer
 from trnrt.nki.machine.dtypes import Array, uint32
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import dtype_rule, generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -47,10 +48,7 @@ def rng_engine(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("rng-dtype", "random bits are integers", "nki.isa rng, Data types")
-def rng_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["dst"].dtype
-    return None if dtype.name in _INTEGERS else f"dst is {dtype}; it must be one of {', '.join(_INTEGERS)}"
+rng_dtype = dtype_rule("rng-dtype", "random bits are integers", "nki.isa rng, Data types", dst=_INTEGERS)
 
 
 @rule(
@@ -112,15 +110,15 @@ def state_memory(instruction: Instruction, target: Target) -> str | None:
 STATE = (*access.ENGINE_ACCESS, state_engine, state_shape, state_memory)
 
 
-@rule("rand2-target", "rand2 exists from NeuronCore-v4 on", "nki.isa rand2, Constraints")
-def rand2_target(instruction: Instruction, target: Target) -> str | None:
-    return f"{target.name} has no such instruction; NeuronCore-v4 and newer have" if target.generation < 4 else None
+rand2_target = generation_rule("rand2-target", "rand2 exists from NeuronCore-v4 on", "nki.isa rand2, Constraints", 4)
 
 
-@rule("rand2-dtype", "rand2 gives floats and integers, not float8_e4m3fn or bool", "nki.isa rand2, Data types")
-def rand2_dtype(instruction: Instruction, target: Target) -> str | None:
-    legal, dtype = _FLOATS + _INTEGERS, instruction["dst"].dtype
-    return None if dtype.name in legal else f"dst is {dtype}; it must be one of {', '.join(legal)}"
+rand2_dtype = dtype_rule(
+    "rand2-dtype",
+    "rand2 gives floats and integers, not float8_e4m3fn or bool",
+    "nki.isa rand2, Data types",
+    dst=_FLOATS + _INTEGERS,
+)
 
 
 @rule("rand2-bounds", "rand2's bounds are float32, min the smaller", "nki.isa rand2, Constraints")

@@ -17,6 +17,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, Instruction, Reduction, Register, View
 from trnrt.nki.machine.rules import access, accumulating, operands
+from trnrt.nki.machine.rules.checks import FLOATS, NOT_32_BIT_INTEGERS, dtype_rule, generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -30,8 +31,6 @@ _MAXIMUM, _EQUAL = OPERATORS["maximum"], OPERATORS["equal"]
 FLOAT32_MIN = float(np.finfo(np.float32).min)
 _EXACT_INDICES = 1 << 24  # float32 counts to here
 _RANGE_COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal")
-_PREDICATES = ("int8", "uint8", "int16", "uint16")
-_NOT_SELECTED = ("tfloat32", "int32", "uint32")
 _WIDTH = 32  # bits in which the GpSimd engine counts
 _PATTERN_DIMENSIONS = 4
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -50,10 +49,9 @@ def range_comparison(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("range-dtype", "range_select selects from floats", "nki.isa range_select, Constraints")
-def range_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["on_true_tile"].dtype
-    return None if dtype.is_float else f"on_true_tile is {dtype}; it must be a float dtype"
+range_dtype = dtype_rule(
+    "range-dtype", "range_select selects from floats", "nki.isa range_select, Constraints", on_true_tile=FLOATS
+)
 
 
 @rule("range-fill", "range_select fills with the least float32", "nki.isa range_select, on_false_value")
@@ -79,24 +77,25 @@ def range_indices(instruction: Instruction, target: Target) -> str | None:
     return f"range_start={start} gives indices up to {last}; the limit is {_EXACT_INDICES}"
 
 
-@rule("selected-dtype", "select_reduce selects from any dtype but tfloat32, int32 and uint32", "nki.isa select_reduce")
-def selected_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["on_true"].dtype
-    return f"on_true is {dtype}; it can't be" if dtype.name in _NOT_SELECTED else None
+selected_dtype = dtype_rule(
+    "selected-dtype",
+    "select_reduce selects from any dtype but tfloat32, int32 and uint32",
+    "nki.isa select_reduce",
+    on_true=NOT_32_BIT_INTEGERS,
+)
 
 
-@rule("selecting-dtype", "select_reduce's predicate is an integer of 8 or 16 bits", "nki.isa select_reduce")
-def selecting_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["predicate"].dtype
-    return None if dtype.name in _PREDICATES else f"predicate is {dtype}; it must be {' or '.join(_PREDICATES)}"
+selecting_dtype = dtype_rule(
+    "selecting-dtype",
+    "select_reduce's predicate is an integer of 8 or 16 bits",
+    "nki.isa select_reduce",
+    predicate=("int8", "uint8", "int16", "uint16"),
+)
 
 
-@rule("reduced-dtype", "select_reduce's reduction is a float", "nki.isa select_reduce, reduce_res")
-def reduced_dtype(instruction: Instruction, target: Target) -> str | None:
-    result = instruction["reduce_res"]
-    if not isinstance(result, View) or result.dtype.is_float:
-        return None
-    return f"reduce_res is {result.dtype}; it must be a float dtype"
+reduced_dtype = dtype_rule(
+    "reduced-dtype", "select_reduce's reduction is a float", "nki.isa select_reduce, reduce_res", reduce_res=FLOATS
+)
 
 
 @rule(
@@ -147,11 +146,7 @@ def affine_comparison(instruction: Instruction, target: Target) -> str | None:
     return f"cmp_op={op!r} is not a comparison"
 
 
-@rule("from-v3", "range_select exists from NeuronCore-v3 on", "nki.isa range_select")
-def from_v3(instruction: Instruction, target: Target) -> str | None:
-    if target.generation >= 3:
-        return None
-    return f"{target.name} has a NeuronCore-v{target.generation}; it must be v3 or newer"
+from_v3 = generation_rule("from-v3", "range_select exists from NeuronCore-v3 on", "nki.isa range_select", 3)
 
 
 def _range_select(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:

@@ -13,6 +13,7 @@ from trnrt.nki.machine.binding import Arrays, in_shape
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, View
 from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import check_size, dtype_rule, generation_rule, join_choices
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -74,7 +75,7 @@ def shuffle_start_partition(instruction: Instruction, target: Target) -> str | N
         address = view.storage.address
         start = view.start_partition + (address[0] if address else 0)
         if start not in starts:
-            return f"{arg} starts at partition {start}; on {active} active partitions it must be {_one_of(starts)}"
+            return f"{arg} starts at partition {start}; on {active} active partitions it must be {join_choices(starts)}"
     return None
 
 
@@ -101,15 +102,13 @@ def gpsimd_cores(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule(
-    "gather-index-dtype", "local_gather takes uint16 indices, nc_n_gather uint32", "nki.isa local_gather, nc_n_gather"
+gather_index_dtype = dtype_rule(
+    "gather-index-dtype",
+    "local_gather takes uint16 indices, nc_n_gather uint32",
+    "nki.isa local_gather, nc_n_gather",
+    index=("uint16",),
+    indices=("uint32",),
 )
-def gather_index_dtype(instruction: Instruction, target: Target) -> str | None:
-    for arg, wanted in (("index", "uint16"), ("indices", "uint32")):
-        view = instruction.args.get(arg)
-        if isinstance(view, View) and view.dtype.name != wanted:
-            return f"{arg} is {view.dtype}; it must be {wanted}"
-    return None
 
 
 @rule("gather-elements", "1, 2, 4, 8, 16 or 32 elements an index", "nki.isa local_gather, tile size 2")
@@ -117,7 +116,7 @@ def gather_elements(instruction: Instruction, target: Target) -> str | None:
     count = instruction["num_elem_per_idx"]
     if count in _ELEMENTS_PER_INDEX:
         return None
-    return f"num_elem_per_idx={count!r}; it must be {_one_of(_ELEMENTS_PER_INDEX)}"
+    return f"num_elem_per_idx={count!r}; it must be {join_choices(_ELEMENTS_PER_INDEX)}"
 
 
 @rule(
@@ -148,13 +147,14 @@ def gather_size(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("topk-dtypes", "topk takes and gives bfloat16 values, and gives uint32 indices", "nki.isa topk, Constraints")
-def topk_dtypes(instruction: Instruction, target: Target) -> str | None:
-    for arg, wanted in (("val_dst", "bfloat16"), ("idx_dst", "uint32"), ("src", "bfloat16")):
-        dtype = instruction[arg].dtype
-        if dtype.name != wanted:
-            return f"{arg} is {dtype}; it must be {wanted}"
-    return None
+topk_dtypes = dtype_rule(
+    "topk-dtypes",
+    "topk takes and gives bfloat16 values, and gives uint32 indices",
+    "nki.isa topk, Constraints",
+    val_dst=("bfloat16",),
+    idx_dst=("uint32",),
+    src=("bfloat16",),
+)
 
 
 @rule(
@@ -175,23 +175,23 @@ def topk_size(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("nonzero-target", "nonzero_with_count exists from NeuronCore-v3 on", "nki.isa nonzero_with_count")
-def nonzero_target(instruction: Instruction, target: Target) -> str | None:
-    return f"{target.name} has no such instruction; NeuronCore-v3 and newer have" if target.generation < 3 else None
+nonzero_target = generation_rule(
+    "nonzero-target", "nonzero_with_count exists from NeuronCore-v3 on", "nki.isa nonzero_with_count", 3
+)
 
 
-@rule("nonzero-dtypes", "nonzero_with_count takes float32 or int32 and gives int32", "nki.isa nonzero_with_count")
-def nonzero_dtypes(instruction: Instruction, target: Target) -> str | None:
-    src, dst = instruction["src"].dtype, instruction["dst"].dtype
-    if src.name not in ("float32", "int32"):
-        return f"src is {src}; it must be float32 or int32"
-    return None if dst.name == "int32" else f"dst is {dst}; it must be int32"
+nonzero_dtypes = dtype_rule(
+    "nonzero-dtypes",
+    "nonzero_with_count takes float32 or int32 and gives int32",
+    "nki.isa nonzero_with_count",
+    src=("float32", "int32"),
+    dst=("int32",),
+)
 
 
 @rule("nonzero-size", "dst holds one element more than src: the count", "nki.isa nonzero_with_count, Constraints")
 def nonzero_size(instruction: Instruction, target: Target) -> str | None:
-    src, dst = instruction["src"].free_size, instruction["dst"].free_size
-    return None if dst == src + 1 else f"src holds {src} elements a partition, dst {dst}; it must be {src + 1}"
+    return check_size(instruction, instruction["src"].free_size + 1, "dst")
 
 
 @rule("nonzero-numbers", "index_offset and padding_val are int32", "nki.isa nonzero_with_count, Constraints")
@@ -201,10 +201,6 @@ def nonzero_numbers(instruction: Instruction, target: Target) -> str | None:
         if not isinstance(number, int) or not _INT32[0] <= number <= _INT32[1]:
             return f"{arg}={number!r}; it must be an int32"
     return None
-
-
-def _one_of(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" or {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
 def _integer(function: str, argument: str, value: object) -> int:

@@ -13,6 +13,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import AVERAGE, Operator
 from trnrt.nki.machine.program import Engine, Instruction
 from trnrt.nki.machine.rules import access, operands, operators
+from trnrt.nki.machine.rules.checks import check_size, check_size_limit, dtype_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -27,22 +28,15 @@ _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and
 
 @rule("statistics-size", "bn_stats reads up to 512 elements a partition and writes 6", "nki.isa bn_stats")
 def statistics_size(instruction: Instruction, target: Target) -> str | None:
-    data, dst = instruction["data"], instruction["dst"]
-    if data.free_size > STATISTICS_MAX:
-        return f"data holds {data.free_size} elements a partition; the limit is {STATISTICS_MAX}"
-    if dst.free_size != _STATISTICS:
-        return f"dst holds {dst.free_size} elements a partition; it must hold {_STATISTICS}"
-    return None
+    return check_size_limit(instruction, STATISTICS_MAX, "data") or check_size(instruction, _STATISTICS, "dst")
 
 
 @rule("aggregated-size", "bn_aggr reads triples of count, mean and variance, and writes 2 elements", "nki.isa bn_aggr")
 def aggregated_size(instruction: Instruction, target: Target) -> str | None:
-    data, dst = instruction["data"], instruction["dst"]
-    if data.free_size % _TUPLE:
-        return f"data holds {data.free_size} elements a partition; it must be a multiple of {_TUPLE}"
-    if dst.free_size != _AGGREGATED:
-        return f"dst holds {dst.free_size} elements a partition; it must hold {_AGGREGATED}"
-    return None
+    size = instruction["data"].free_size
+    if size % _TUPLE:
+        return f"data holds {size} elements a partition; it must be a multiple of {_TUPLE}"
+    return check_size(instruction, _AGGREGATED, "dst")
 
 
 @rule(
@@ -78,21 +72,19 @@ def partition_reduce_size(instruction: Instruction, target: Target) -> str | Non
     "nki.isa sequence_bounds",
 )
 def sequence_shape(instruction: Instruction, target: Target) -> str | None:
-    ids, dst = instruction["segment_ids"], instruction["dst"]
     for arg, view in instruction.operands:
         if view.partitions != 1:
             return f"{arg} spans {view.partitions} partitions; it must span 1"
-    if dst.free_size != 2 * ids.free_size:
-        return f"dst holds {dst.free_size} elements, segment_ids {ids.free_size}; dst must hold {2 * ids.free_size}"
-    return None
+    return check_size(instruction, 2 * instruction["segment_ids"].free_size, "dst")
 
 
-@rule("sequence-dtype", "sequence_bounds works on float32 and int32", "nki.isa sequence_bounds")
-def sequence_dtype(instruction: Instruction, target: Target) -> str | None:
-    for arg, view in instruction.operands:
-        if view.dtype.name not in ("float32", "int32"):
-            return f"{arg} is {view.dtype}; it must be float32 or int32"
-    return None
+sequence_dtype = dtype_rule(
+    "sequence-dtype",
+    "sequence_bounds works on float32 and int32",
+    "nki.isa sequence_bounds",
+    dst=("float32", "int32"),
+    segment_ids=("float32", "int32"),
+)
 
 
 def _moments(rows: Array) -> list[Array]:

@@ -14,6 +14,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, Instruction, Marks, MemoryRegion, View
 from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -92,9 +93,9 @@ def dma_engine(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("dma-transpose-target", "DMA transposes from NeuronCore-v3 on", "arch guide trn2, DMA Transpose")
-def transpose_target(instruction: Instruction, target: Target) -> str | None:
-    return f"{target.name} has no DMA transpose; use nisa.nc_transpose" if target.generation < 3 else None
+transpose_target = generation_rule(
+    "dma-transpose-target", "DMA transposes from NeuronCore-v3 on", "arch guide trn2, DMA Transpose", 3
+)
 
 
 @rule("dma-transpose-axes", "a DMA transpose is (1, 0), (2, 1, 0) or (3, 1, 2, 0)", "nki.isa dma_transpose, axes")
