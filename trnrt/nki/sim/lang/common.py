@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype, bfloat16, float32, int32
-from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
@@ -74,20 +72,10 @@ def tile(shape: Sequence[int], dtype: DType, buffer: MemoryRegion = MemoryRegion
     return active_tracer(what).allocate(tuple(shape), dtype, buffer, "", None, what)
 
 
-def operator(name: str) -> Operator:
-    """An operator of the table; KernelError where the simulator has none of that name."""
-    found = OPERATORS.get(name)
-    if found is None:
-        raise KernelError(f"the operator nl.{name} is not modelled")
-    return found
-
-
-def instruction(name: str, what: str) -> Callable[..., Any]:
-    """A function of `nisa`; KernelError where the simulator has none of that name."""
-    found: Callable[..., Any] | None = getattr(isa, name, None)
-    if found is None:
-        raise KernelError(f"nl.{what} is made of nisa.{name}, which is not modelled")
-    return found
+def result_tile(what: str, x: NkiTensor, dtype: object) -> NkiTensor:
+    """A new tile in the shape of the tile ``x``, in ``dtype`` or by default that of ``x``."""
+    x = require_tile(what, x)
+    return tile(x.shape, result_dtype(what, dtype, x.dtype))
 
 
 def copy_tile(x: NkiTensor, dtype: DType, shape: Sequence[int] | None = None) -> NkiTensor:

@@ -7,9 +7,10 @@ from operator import index
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import as_dtype, uint16
+from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import SCALARS, Scalar, instruction, operator, require_tensor, tile
+from trnrt.nki.sim.lang.common import SCALARS, Scalar, require_tensor, tile
 from trnrt.nki.sim.lang.packed import LEFT_OUT
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
@@ -79,11 +80,11 @@ def rand(shape: Sequence[int], dtype: object, buffer: MemoryRegion = MemoryRegio
     dst = _allocate("rand", shape, dtype, buffer, name)
     drawn = dst if dst.on_chip else tile(dst.shape, dst.dtype)
     if active_tracer("nl.rand").target.generation >= _RAND2_GENERATION:
-        instruction("rand2", "rand")(drawn, 0.0, 1.0)
+        isa.rand2(drawn, 0.0, 1.0)
     else:
         bits = tile(dst.shape, uint16)
-        instruction("rng", "rand")(bits)
-        isa.tensor_scalar(drawn, bits, operator("multiply"), 2.0**-_RANDOM_BITS)
+        isa.rng(bits)
+        isa.tensor_scalar(drawn, bits, OPERATORS["multiply"], 2.0**-_RANDOM_BITS)
     if not dst.on_chip:
         isa.dma_copy(dst, drawn)
     return dst
@@ -94,7 +95,7 @@ def random_seed(seed: object) -> None:
     if not isinstance(seed, NkiTensor):
         instead = "nl.random_seed(nl.full((1, 1), 42, dtype=nl.int32, buffer=nl.sbuf))"
         raise KernelError(f"nl.random_seed: seed is {seed!r}; it must be a [1, 1] tile: {instead}")
-    instruction("set_rng_seed", "random_seed")(seed)
+    isa.set_rng_seed(seed)
 
 
 def _allocate(

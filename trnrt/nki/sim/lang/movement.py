@@ -13,7 +13,6 @@ from trnrt.nki.sim.lang.common import (
     cast,
     copy_tile,
     in_sbuf,
-    instruction,
     require_tensor,
     require_tile,
     result_dtype,
@@ -93,7 +92,7 @@ def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: 
     if indices.dtype.is_float:
         raise KernelError(f"nl.gather_flattened: indices are {indices.dtype}; they must be integers")
     dst = tile(indices.shape, data.dtype)
-    instruction("nc_n_gather", "gather_flattened")(dst, in_sbuf(data), in_sbuf(cast(indices, uint32)))
+    isa.nc_n_gather(dst, in_sbuf(data), in_sbuf(cast(indices, uint32)))
     return cast(dst, result_dtype("gather_flattened", dtype, data.dtype))
 
 
