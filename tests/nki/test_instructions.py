@@ -106,7 +106,7 @@ def test_a_family_s_own_rules_stand_in_its_file() -> None:
 
 
 # What an engine reaches, and what its registers take, stand together although one family alone obeys some of them.
-EVERYWHERE = ("trnrt.nki.machine.rules.access", "trnrt.nki.machine.rules.accumulating")
+EVERYWHERE = tuple(f"trnrt.nki.machine.rules.{name}" for name in ("access", "accumulating", "operands"))
 
 
 def home(function: Any) -> str:

@@ -6,12 +6,13 @@ reads the meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ParamSpec
 
-from trnrt.nki.machine.program import Declaration, Engine, Instruction, Operation
+from trnrt.nki.machine.program import Declaration, Engine, Instruction, Operation, Rule
+from trnrt.nki.machine.rules import accumulating, operands
 from trnrt.nki.sim.trace import active_tracer
 
 Args = dict[str, Any]
@@ -46,5 +47,16 @@ class declare(Declaration):  # noqa: N801 - a decorator
         if name in OPERATIONS:
             raise ValueError(f"instruction {name!r} is declared twice")
         facets = {facet.name: getattr(self, facet.name) for facet in fields(Declaration)}
+        facets["rules"] = (*self.rules, *self._implied_rules())
         OPERATIONS[name] = Operation(name=name, **facets)
         return OPERATIONS[name]
+
+    def _implied_rules(self) -> Iterator[Rule]:
+        """The rules that follow from other facets: columns, a reduction, several inputs of an engine."""
+        if self.columns:
+            yield operands.column_operands
+        if self.reduces is not None:
+            yield from accumulating.REDUCTION
+        inputs = set(self.reads) - set(self.writes)
+        if len(inputs) > 1 and Engine.dma not in self.engines and operands.same_start_partition not in self.rules:
+            yield operands.other_start_partition

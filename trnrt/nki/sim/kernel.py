@@ -23,7 +23,7 @@ from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hin
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.printing import printing, show
 from trnrt.nki.sim.scheduling import Edge, apply, check_names, edges_of
-from trnrt.nki.sim.strict import check_file
+from trnrt.nki.sim.subset import check_file
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import Tracer, activate, is_tracing, source_of
 

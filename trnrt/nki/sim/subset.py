@@ -7,9 +7,13 @@ names and arguments that ``nki``, ``nki.language`` and ``nki.isa`` do not have, 
 from __future__ import annotations
 
 import ast
+import inspect
+import linecache
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
+from trnrt.nki.errors import KernelError
 from trnrt.nki.sim.subset_api import ApiTable, check_api, load_api
 from trnrt.nki.sim.subset_rules import RULES, Rule
 from trnrt.nki.sim.subset_source import (
@@ -26,7 +30,7 @@ from trnrt.nki.sim.subset_source import (
     value_nodes,
 )
 
-__all__ = ["RULES", "ApiTable", "Finding", "Rule", "check_api", "check_source", "load_api"]
+__all__ = ["RULES", "ApiTable", "Finding", "Rule", "check_api", "check_file", "check_source", "load_api"]
 
 
 def check_source(
@@ -63,6 +67,22 @@ def check_source(
     if roots:
         found += _in_nodes(ast.walk(file.tree), "file", Scope(file))
     return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
+
+
+def check_file(function: Callable[..., Any]) -> None:
+    """KernelError with everything that the NKI compiler refuses in the file of a kernel, one finding a line.
+
+    ``function`` counts as a kernel whether or not something in its file says so. Nothing happens where there is no
+    file to read: a kernel that was typed in.
+    """
+    filename = inspect.getsourcefile(function)
+    source = "".join(linecache.getlines(filename)) if filename else ""
+    if filename is None or not source:
+        return
+    findings = check_source(source, filename, entries=[function.__code__.co_firstlineno])
+    if findings:
+        lines = "\n".join(f"  {finding}" for finding in findings)
+        raise KernelError(f"kernel {function.__name__}: the NKI compiler refuses its file:\n{lines}")
 
 
 def _by_node_type(where: str) -> dict[str, list[Rule]]:

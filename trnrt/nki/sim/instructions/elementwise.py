@@ -50,16 +50,6 @@ def tensor_scalar_engine(instruction: Instruction, target: Target) -> str | None
     return None
 
 
-@rule(
-    "same-start-partition",
-    "two inputs in SBUF start at the same partition",
-    "AWS's compiler, error NCC_IBIR297 (aws-neuron-sdk, issue 1362); nki-library, core/embeddings/rope.py",
-)
-def same_start_partition(instruction: Instruction, target: Target) -> str | None:
-    starts = operands.unequal_starts(instruction)
-    return None if starts is None else f"{starts}; they must be equal: copy one of them first (nisa.tensor_copy)"
-
-
 @rule("two-input-operator", "two tiles meet in an operator of two inputs", "API reference, Supported Math Operators")
 def two_input_operator(instruction: Instruction, target: Target) -> str | None:
     arg = "op" if "op" in instruction.args else "op1"
@@ -237,7 +227,7 @@ def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
         operators.operator_generation,
         *operators.BITVEC,
         power_engine,
-        same_start_partition,
+        operands.same_start_partition,
     ),
     meaning=_tensor_tensor,
     cycles=costs.two_inputs,
@@ -298,10 +288,8 @@ def _tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
         *operators.BITVEC,
         bitvec_engine,
         operands.operand_given,
-        operands.column_operands,
         operands.float32_operands,
         tensor_scalar_engine,
-        operands.other_start_partition,
     ),
     meaning=_tensor_scalar,
     cycles=costs.scaling,
@@ -350,9 +338,7 @@ def _scalar_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[
         operators.operator_generation,
         two_input_operator,
         operands.operand_given,
-        operands.column_operands,
         operands.one_psum_input,
-        operands.other_start_partition,
     ),
     meaning=_scalar_tensor_tensor,
     cycles=costs.scalar_then_tensor,
@@ -422,7 +408,6 @@ def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], N
         predicate_dtype,
         operands.kept_dtype,
         operands.one_psum_input,
-        operands.other_start_partition,
     ),
     meaning=_copy_predicated,
     cycles=costs.selecting,

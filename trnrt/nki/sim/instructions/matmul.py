@@ -15,7 +15,7 @@ from trnrt.nki.machine.binding import Arrays, exact, matrix, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.modes import matmul_perf_mode
 from trnrt.nki.machine.program import Engine, Instruction, Marks, MemoryRegion, View
-from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules import access
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -387,7 +387,6 @@ def _pair(argument: str, value: Sequence[int]) -> tuple[int, ...]:
         matmul_double_row,
         transpose_accumulate,
         transpose_dtype,
-        operands.other_start_partition,
     ),
     meaning=_matmul,
     cycles=costs.no_own_cycles,

@@ -81,11 +81,9 @@ def _tensor_tensor_scan(instruction: Instruction, arrays: Arrays) -> Callable[[]
     columns=frozenset({"initial"}),
     rules=(
         *operands.ELEMENTWISE,
-        operands.column_operands,
         operands.one_psum_input,
         scan_operators,
         operators.operator_generation,
-        operands.other_start_partition,
     ),
     meaning=_tensor_tensor_scan,
     cycles=costs.scanning,
