@@ -22,7 +22,7 @@ from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.printing import printing, show
-from trnrt.nki.sim.scheduling import Edge, apply, check_names, edges_of
+from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
 from trnrt.nki.sim.subset import check_file
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import Tracer, activate, is_tracing, source_of
@@ -66,7 +66,7 @@ class Kernel:
 
         They hold where the kernel is the one that the host calls, not where another kernel calls it.
         """
-        return Kernel(self.function, self.cores, edges_of(schedule))
+        return Kernel(self.function, self.cores, schedule_edges(schedule))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
@@ -102,7 +102,7 @@ def trace(
     ``capacity=False``: let tiles take more SBUF and PSUM than there is, and say in ``Program.memory`` how much.
     Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
-    made, limited = _kernel_of(kernel), _Limits.capacity if capacity is None else capacity
+    made, limited = _as_kernel(kernel), _Limits.capacity if capacity is None else capacity
     function, given = made.function, host_arguments(made.function, args, kwargs)
     code, on = function.__code__, get_target(target or default_target())
     tracer = Tracer(function.__name__, on, code, strict=strict, capacity=limited)
@@ -146,7 +146,7 @@ class Simulated:
         precise: bool | None = None,
         capacity: bool | None = None,
     ) -> None:
-        made = _kernel_of(kernel)
+        made = _as_kernel(kernel)
         self.target = target
         self.capacity = _Limits.capacity if capacity is None else capacity
         self.precise = os.environ.get(PRECISION_VARIABLE, "1") != "0" if precise is None else precise
@@ -261,7 +261,7 @@ def default_target() -> str:
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
-def _kernel_of(kernel: Kernel | Callable[..., Any]) -> Kernel:
+def _as_kernel(kernel: Kernel | Callable[..., Any]) -> Kernel:
     """The kernel, or a plain function as one."""
     function = kernel.function if isinstance(kernel, Kernel) else kernel
     if not (inspect.isfunction(function) or inspect.ismethod(function)):

@@ -19,7 +19,7 @@ Edge = tuple[str, str]  # (the instruction that waits, the one that it waits for
 _WRITES_REGISTER = frozenset({"register_move", "register_load"})
 
 
-def edges_of(schedule: Any) -> tuple[Edge, ...]:
+def schedule_edges(schedule: Any) -> tuple[Edge, ...]:
     """The edges of what ``with_schedule`` takes: pairs of a name and the name, or the names, that it waits for."""
     if not isinstance(schedule, (list, tuple)):
         raise KernelError(f"with_schedule takes a list of pairs of names, not a {type(schedule).__name__}")

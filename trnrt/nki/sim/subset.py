@@ -55,17 +55,17 @@ def check_source(
         return [syntax_finding(error, filename)]
     roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
     classes = [*file.classes.values()] if all_functions else []
-    found = list(_in_nodes(file.lambdas, "code", Scope(file)))
+    found = list(_check_nodes(file.lambdas, "code", Scope(file)))
     for node in reachable_definitions(file, roots, classes):
         if isinstance(node, ast.expr):
-            found += _in_nodes(value_nodes(node), "values", Scope(file))
+            found += _check_nodes(value_nodes(node), "values", Scope(file))
         elif isinstance(node, ast.ClassDef):
-            found += _in_nodes([node], "class", Scope(file))
-            found += [f for method in methods(node) for f in _in_code(file, method, extra_names)]
+            found += _check_nodes([node], "class", Scope(file))
+            found += [f for method in methods(node) for f in _check_code(file, method, extra_names)]
         else:
-            found += _in_code(file, node, extra_names)
+            found += _check_code(file, node, extra_names)
     if roots:
-        found += _in_nodes(ast.walk(file.tree), "file", Scope(file))
+        found += _check_nodes(ast.walk(file.tree), "file", Scope(file))
     return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
 
 
@@ -97,13 +97,13 @@ def _by_node_type(where: str) -> dict[str, list[Rule]]:
 _TABLES = {where: _by_node_type(where) for where in ("code", "class", "values", "file")}
 
 
-def _in_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope) -> Iterator[Finding]:
+def _check_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope) -> Iterator[Finding]:
     for node in nodes:
         for rule in _TABLES[where].get(type(node).__name__, ()):
             yield from _findings(rule, node, scope)
 
 
-def _in_code(file: SourceFile, root: Function, extra_names: Collection[str]) -> Iterator[Finding]:
+def _check_code(file: SourceFile, root: Function, extra_names: Collection[str]) -> Iterator[Finding]:
     scope = scope_of(file, root, frozenset(extra_names))
     work: list[ast.AST] = [root]
     while work:

@@ -113,7 +113,11 @@ def refuse(value: DeviceValue, what: str, instead: str) -> NoReturn:
     )
 
 
-def asked_by_while(frame: FrameType) -> bool | None:
+def describe_kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def is_while_test(frame: FrameType) -> bool | None:
     """Whether the question that a frame asks just now is the whole test of a ``while``; None without its source."""
     tests = _while_tests(tuple(linecache.getlines(frame.f_code.co_filename)))
     if tests is None:
@@ -139,14 +143,14 @@ def _while_tests(lines: tuple[str, ...]) -> frozenset[tuple[int, int, int, int]]
     return places if lines else None
 
 
-def _refusing(what: str, instead: str) -> Callable[..., NoReturn]:
+def _make_refusal(what: str, instead: str) -> Callable[..., NoReturn]:
     def method(self: DeviceValue, *others: object, **options: object) -> NoReturn:
         refuse(self, what, instead)
 
     return method
 
 
-def _comparing(symbol: str, function: str) -> Callable[[DeviceValue, object], Any]:
+def _make_comparison(symbol: str, function: str) -> Callable[[DeviceValue, object], Any]:
     """A comparison that the kernel writes is refused; dataclasses and the simulator compare for identity."""
 
     def method(self: DeviceValue, other: object) -> Any:
@@ -161,12 +165,12 @@ def _comparing(symbol: str, function: str) -> Callable[[DeviceValue, object], An
 
 def _add_methods() -> None:
     for name, (what, instead) in _CONVERSIONS.items():
-        setattr(DeviceValue, name, _refusing(what, instead))
+        setattr(DeviceValue, name, _make_refusal(what, instead))
     for name, (symbol, function) in _COMPARISONS.items():
-        setattr(DeviceValue, f"__{name}__", _comparing(symbol, function))
+        setattr(DeviceValue, f"__{name}__", _make_comparison(symbol, function))
     for name, (symbol, function) in _OPERATORS.items():
         for form in (f"__{name}__", f"__r{name}__", f"__i{name}__"):
-            setattr(DeviceValue, form, _refusing(f"`{symbol}`", f"Write {function}, or the instruction of nisa"))
+            setattr(DeviceValue, form, _make_refusal(f"`{symbol}`", f"Write {function}, or the instruction of nisa"))
 
 
 _add_methods()

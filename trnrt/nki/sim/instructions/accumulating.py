@@ -22,6 +22,8 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["activate2", "exponential", "tensor_scalar_cumulative", "tensor_scalar_reduce"]
 
+_Command = modes.reduce_cmd
+
 _EXPONENTIAL_FLOATS = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32")
 _EXPONENTIAL_INTEGERS = ("int8", "int16", "int32", "uint8", "uint16")
 _EXPONENTIAL_DIMENSIONS = 4
@@ -123,7 +125,7 @@ def _tensor_scalar_reduce(instruction: Instruction, arrays: Arrays) -> Callable[
     columns=frozenset({"operand0", "reduce_init", "reduce_res"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce, modes.reduce_cmd.load_reduce),
+        commands=(_Command.reset_reduce, _Command.reduce, _Command.load_reduce),
         operator="reduce_op",
         operators=("add", "multiply", "maximum", "minimum"),
         loads="reduce_init",
@@ -209,7 +211,7 @@ def _tensor_scalar_cumulative(instruction: Instruction, arrays: Arrays) -> Calla
     columns=frozenset({"imm0", "imm1"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce, modes.reduce_cmd.load_reduce),
+        commands=(_Command.reset_reduce, _Command.reduce, _Command.load_reduce),
         operator="op1",
         operators=("add", "subtract", "multiply", "maximum", "minimum"),
         loads="imm1",
@@ -262,12 +264,7 @@ def _exponential(instruction: Instruction, arrays: Arrays) -> Callable[[], None]
     columns=frozenset({"max_value", "reduce_init", "reduce_res"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(
-            modes.reduce_cmd.idle,
-            modes.reduce_cmd.reset_reduce,
-            modes.reduce_cmd.reduce,
-            modes.reduce_cmd.load_reduce,
-        ),
+        commands=(_Command.idle, _Command.reset_reduce, _Command.reduce, _Command.load_reduce),
         loads="reduce_init",
         unused=(None, 0.0),
     ),
@@ -333,12 +330,7 @@ def _activate2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     columns=frozenset({"imm0", "imm1", "relu_param", "reduce_res"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(
-            modes.reduce_cmd.idle,
-            modes.reduce_cmd.reset,
-            modes.reduce_cmd.reset_reduce,
-            modes.reduce_cmd.reduce,
-        ),
+        commands=(_Command.idle, _Command.reset, _Command.reset_reduce, _Command.reduce),
         operator="reduce_op",
         operators=("add", "maximum", "minimum", "abs_max", "abs_min"),
     ),

@@ -20,7 +20,7 @@ from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import declare
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
-from trnrt.nki.sim.values import CONDITION, DeviceValue, asked_by_while, refuse
+from trnrt.nki.sim.values import CONDITION, DeviceValue, is_while_test, refuse
 
 __all__ = [
     "VirtualRegister",
@@ -121,7 +121,7 @@ class VirtualRegister(DeviceValue, Register):
     def __bool__(self) -> bool:
         """The first question opens a loop on the register, the next one closes it: ``while`` asks before each round."""
         tracer = active_tracer("a register as a condition")
-        if asked_by_while(sys._getframe(1)) is False:
+        if is_while_test(sys._getframe(1)) is False:
             refuse(self, "a condition other than `while register:` (if, and, or, not, assert, bool())", CONDITION)
         if tracer.open_loops and tracer.open_loops[-1].condition is self:
             _end(tracer.open_loops[-1])

@@ -186,13 +186,13 @@ def _bits(instruction: Instruction, arrays: Arrays, size: int) -> Callable[[], A
     lanes, count = states.shape[0], GENERATORS[instruction.engine]
     steps = -(-size // count)
 
-    def drawn() -> Array:
+    def draw_bits() -> Array:
         flat = states.reshape(lanes * count, WORDS).copy()
         numbers = draw(flat, steps).reshape(steps, lanes, count)
         states[...] = flat.reshape(states.shape)
         return numbers.transpose(1, 0, 2).reshape(lanes, steps * count)[:, :size]
 
-    return drawn
+    return draw_bits
 
 
 def _uniform(bits: Array) -> Array:
@@ -202,10 +202,10 @@ def _uniform(bits: Array) -> Array:
 def _rng(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst`` = the least significant bits of random numbers."""
     dst = instruction["dst"]
-    target, drawn = arrays(dst), _bits(instruction, arrays, dst.free_size)
+    target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
 
     def fill() -> None:
-        target[...] = drawn().astype(target.dtype).reshape(target.shape)
+        target[...] = draw_bits().astype(target.dtype).reshape(target.shape)
 
     return fill
 
@@ -234,13 +234,13 @@ def rng(dst: NkiTensor, engine: Engine = Engine.vector, name: str | None = None)
 def _rand2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = min + u * (max - min)`` in float32."""
     dst = instruction["dst"]
-    target, drawn = arrays(dst), _bits(instruction, arrays, dst.free_size)
+    target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
     low, high = (column(instruction[arg], arrays, target.ndim) for arg in ("min", "max"))
     write = writer(dst, target)
 
     def fill() -> None:
         start = low()
-        write(start + _uniform(drawn()).reshape(target.shape) * (high() - start))
+        write(start + _uniform(draw_bits()).reshape(target.shape) * (high() - start))
 
     return fill
 
@@ -272,13 +272,13 @@ def rand2(dst: NkiTensor, min: float | NkiTensor, max: float | NkiTensor, name: 
 def _dropout(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = 0`` where ``u < prob``, elsewhere ``data``, which is not scaled."""
     dst = instruction["dst"]
-    target, drawn = arrays(dst), _bits(instruction, arrays, dst.free_size)
+    target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
     take = in_shape(arrays(instruction["data"]), target.shape)
     prob = column(instruction["prob"], arrays, target.ndim)
     zero = target.dtype.type(0)
 
     def drop() -> None:
-        target[...] = np.where(_uniform(drawn()).reshape(target.shape) < prob(), zero, take())
+        target[...] = np.where(_uniform(draw_bits()).reshape(target.shape) < prob(), zero, take())
 
     return drop
 

@@ -44,10 +44,10 @@ def _scan_step(
 
         return in_place
 
-    def copied(left: Array, right: Array, state: Array, out: Array) -> None:
+    def step(left: Array, right: Array, state: Array, out: Array) -> None:
         out[...] = second(first(left, state), right)
 
-    return copied
+    return step
 
 
 def _tensor_tensor_scan(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:

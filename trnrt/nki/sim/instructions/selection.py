@@ -26,6 +26,8 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["affine_select", "iota", "range_select", "select_reduce"]
 
+_Command = modes.reduce_cmd
+
 Pattern = Sequence[Sequence[int]]
 _MAXIMUM, _EQUAL = OPERATORS["maximum"], OPERATORS["equal"]
 FLOAT32_MIN = float(np.finfo(np.float32).min)
@@ -170,12 +172,7 @@ def _range_select(instruction: Instruction, arrays: Arrays) -> Callable[[], None
     partly=frozenset({"on_true_tile"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(
-            modes.reduce_cmd.idle,
-            modes.reduce_cmd.reset,
-            modes.reduce_cmd.reset_reduce,
-            modes.reduce_cmd.reduce,
-        ),
+        commands=(_Command.idle, _Command.reset, _Command.reset_reduce, _Command.reduce),
         operator="reduce_op",
         operators=("maximum",),
     ),
@@ -235,7 +232,7 @@ def _select_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     partly=frozenset({"on_true", "on_false"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(modes.reduce_cmd.idle, modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce),
+        commands=(_Command.idle, _Command.reset_reduce, _Command.reduce),
         operator="reduce_op",
         operators=("maximum",),
     ),
@@ -325,15 +322,15 @@ def _affine_select(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     known = None if isinstance(instruction["offset"], Register) else compare(values(), 0).reshape(target.shape)
     take = in_shape(arrays(source), target.shape)
 
-    def chosen() -> Array:
+    def select() -> Array:
         mask: Array = compare(values(), 0).reshape(target.shape) if known is None else known
         return mask
 
     if source.dtype == dst.dtype:
         filled = constant(instruction["on_false_value"], dst.dtype)
-        return lambda: np.copyto(target, np.where(chosen(), take(), filled))
+        return lambda: np.copyto(target, np.where(select(), take(), filled))
     fill, write = np.float32(instruction["on_false_value"]), writer(dst, target)
-    return lambda: write(np.where(chosen(), as_float32(take()), fill))
+    return lambda: write(np.where(select(), as_float32(take()), fill))
 
 
 @declare(

@@ -308,7 +308,7 @@ def _marks_transposed(instruction: Instruction, marks: Marks) -> dict[str, Array
     return {"dst": src.transpose(TRANSPOSE_AXES[src.ndim]).reshape(instruction["dst"].shape)}
 
 
-def _with_its_indices(src: NkiTensor) -> tuple[NkiTensor, int]:
+def _trim_indices(src: NkiTensor) -> tuple[NkiTensor, int]:
     """An indirect view with as many indices as it has rows, the first ones; and how many it was given."""
     dynamic = src.dynamic if isinstance(src, NkiTensor) else None
     if dynamic is None or not isinstance(dynamic.vector, NkiTensor):
@@ -376,7 +376,7 @@ def dma_transpose(
     """
     if oob_mode is modes.oob_mode.skip and isinstance(src, NkiTensor) and src.is_indirect():
         raise KernelError("dma_transpose: modes.oob_mode.skip is not modelled; keep the indices within bounds")
-    src, indices = _with_its_indices(src)
+    src, indices = _trim_indices(src)
     axes = None if axes is None else tuple(axes)
     return locals() | {"dge_mode": modes.as_dge_mode(dge_mode)}
 

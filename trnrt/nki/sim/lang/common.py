@@ -12,6 +12,7 @@ from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
+from trnrt.nki.sim.values import describe_kind
 
 Scalar = int | float
 SCALARS = (int, float, np.number, np.bool_)
@@ -21,7 +22,7 @@ def require_tensor(what: str, value: object, argument: str = "x") -> NkiTensor:
     """``value`` if it is a tensor; KernelError otherwise."""
     if isinstance(value, NkiTensor):
         return value
-    raise KernelError(f"nl.{what}: {argument} is {_kind_text(value)}; it must be a tensor")
+    raise KernelError(f"nl.{what}: {argument} is {describe_kind(value)}; it must be a tensor")
 
 
 def require_tile(what: str, value: object, argument: str = "x") -> NkiTensor:
@@ -40,7 +41,7 @@ def require_operand(what: str, value: object, argument: str) -> NkiTensor | Scal
         return value  # type: ignore[return-value]  # numpy's numbers behave as Python's
     if isinstance(value, NkiTensor):
         return require_tile(what, value, argument)
-    raise KernelError(f"nl.{what}: {argument} is {_kind_text(value)}; it must be a tile or a number")
+    raise KernelError(f"nl.{what}: {argument} is {describe_kind(value)}; it must be a tile or a number")
 
 
 def result_dtype(what: str, wanted: object, default: DType) -> DType:
@@ -90,7 +91,7 @@ def cast(x: NkiTensor, dtype: DType) -> NkiTensor:
     return x if x.dtype == dtype else copy_tile(x, dtype)
 
 
-def in_sbuf(x: NkiTensor) -> NkiTensor:
+def copy_to_sbuf(x: NkiTensor) -> NkiTensor:
     """``x``, or a copy of it in SBUF where it is in PSUM."""
     return x if x.buffer is MemoryRegion.sbuf else copy_tile(x, x.dtype)
 
@@ -108,7 +109,3 @@ def free_axes(what: str, x: NkiTensor, axis: int | Sequence[int]) -> tuple[int, 
     if not axes or axes != tuple(range(x.ndim - len(axes), x.ndim)) or axes[0] < 1:
         raise KernelError(f"nl.{what}: axis={axis!r} of a tile {x.shape}; only its last free axes can be reduced")
     return axes
-
-
-def _kind_text(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -17,7 +17,7 @@ from trnrt.nki.machine.program import Engine, MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (
     Scalar,
-    in_sbuf,
+    copy_to_sbuf,
     promote,
     refuse_when_strict,
     require_operand,
@@ -68,10 +68,10 @@ def _two_tiles(op: Operator, x: NkiTensor, y: NkiTensor, dtype: DType) -> NkiTen
         x, y = _broadcast(op.name, x, y)
     dst = tile(x.shape, dtype)
     if op.name == "power":
-        isa.tensor_tensor(dst, in_sbuf(x), in_sbuf(y), op, engine=Engine.gpsimd)
+        isa.tensor_tensor(dst, copy_to_sbuf(x), copy_to_sbuf(y), op, engine=Engine.gpsimd)
         return dst
     if x.buffer is MemoryRegion.psum and y.buffer is MemoryRegion.psum:
-        y = in_sbuf(y)
+        y = copy_to_sbuf(y)
     # Integers would be divided as integers on the GpSimd engine.
     isa.tensor_tensor(dst, x, y, op, engine=Engine.vector if op is _DIVIDE else Engine.unknown)
     return dst
