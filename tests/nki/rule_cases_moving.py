@@ -181,7 +181,7 @@ def _(broken: bool) -> None:
     nisa.dma_compute(tile(4, 8), [zeros(4, 8)] * 2, nl.add, unique_indices=not broken)  # here
 
 
-@case("dma-compute-indirect", "srcs has 2 tensors", "of which one is dst")
+@case("dma-compute-indirect", "srcs has 2 tensors", "one of them dst")
 def _(broken: bool) -> None:
     rows = tile(32, 8, buffer=nl.shared_hbm).ap([[8, 16], [1, 8]], vector_offset=zeros(16, 1, dtype=nl.uint32))
     dst = zeros(16, 8)

@@ -1,4 +1,4 @@
-"""How an instruction is declared: a decorator with its facets, on the `nisa` function that is its signature.
+"""Declare an instruction: a decorator holds its facets, the decorated `nisa` function is its signature.
 
 Tracing reads the signature, the engines, the operands and the rules; timing reads the engines and the cycles; a run
 reads the meaning.
@@ -25,8 +25,8 @@ class declare(Declaration):  # noqa: N801 - a decorator
     """Declare the instruction that the decorated function issues.
 
     The function returns the arguments that an instruction keeps: ``locals()``, often with more that tracing knows.
-    ``name`` names the instruction. ``engine`` is where it runs, if it has several engines; else an argument as any
-    other: of ``dma_copy`` it is who triggers the transfer.
+    ``name`` names the instruction. If it can run on several engines, ``engine`` chooses one; else ``engine`` is an
+    ordinary argument (in ``dma_copy``, the engine that triggers the transfer).
     """
 
     def __call__(self, function: Callable[P, Args]) -> Callable[P, Instruction]:
@@ -43,7 +43,7 @@ class declare(Declaration):  # noqa: N801 - a decorator
         return issue
 
     def record(self, name: str) -> Operation:
-        """The instruction's record; a second claim on a name is a programming error."""
+        """Register the instruction. Declaring a name twice is a programming error."""
         if name in OPERATIONS:
             raise ValueError(f"instruction {name!r} is declared twice")
         facets = {facet.name: getattr(self, facet.name) for facet in fields(Declaration)}

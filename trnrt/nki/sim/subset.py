@@ -1,4 +1,4 @@
-"""Does a kernel file use only what NKI 0.6 has? The language and the API, checked without running anything.
+"""Check that a kernel file uses only the language and the API of NKI 0.6, without running it.
 
 ``check_source`` finds the Python that the NKI compiler refuses, by the table in ``subset_rules``; ``check_api`` the
 names and arguments that ``nki``, ``nki.language`` and ``nki.isa`` do not have, by the data in ``nki_api_0_6.json``.
@@ -41,7 +41,7 @@ def check_source(
     all_functions: bool = False,
     entries: Collection[int] = (),
 ) -> list[Finding]:
-    """What the NKI compiler refuses in ``source``, in the order of the file.
+    """Find what the NKI compiler refuses in ``source``, in the order of the file.
 
     Kernels (``@nki.jit``) are checked with every function and class of the file that they name; with
     ``all_functions`` every function and class at module level, for a file that only other kernels use.

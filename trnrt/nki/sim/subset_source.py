@@ -1,4 +1,4 @@
-"""What the language and API checks know about one Python file: its imports, its kernels, the code they reach."""
+"""One Python file as the language and API checks see it: its imports, its kernels, the code that they reach."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Tracer:
     ) -> None:
         self.program = Program(kernel, target, file=entry.co_filename if entry else "")
         self.target = target
-        self.strict = strict  # refuse what only a simulator can do
-        self.capacity = capacity  # refuse what SBUF or PSUM can't hold
+        self.strict = strict  # refuse what works on simulators only
+        self.capacity = capacity  # refuse tiles that do not fit SBUF or PSUM
         self.psum = PsumWriters(target)
         self.core, self.cores = core, cores
         self.open_loops: list[Loop] = []
@@ -81,7 +81,7 @@ class Tracer:
         address: tuple[int, int] | None,
         what: str = "nl.ndarray",
     ) -> NkiTensor:
-        """What ``nl.ndarray`` gives, or the function ``what``: storage that nothing has written."""
+        """New storage, which nothing has written, for ``nl.ndarray`` or the function ``what``."""
         source, line = self._where(sys._getframe(2))
         number, pinned = len(self.program.storages), address is not None
         storage = Storage(number, shape, dtype, buffer, name, source, address, pinned, line)
@@ -105,7 +105,7 @@ class Tracer:
         return self.lanes(self._accumulators[engine], data) if isinstance(data, View) else None
 
     def initial_tensor(self, name: str, dtype: DType, buffer: MemoryRegion, array: Array) -> NkiTensor:
-        """A tensor that holds ``array`` when the program starts: the same one for the same name, if there is a name."""
+        """A tensor that holds ``array`` when the program starts. Tensors of one name and dtype are the same."""
         known = self._initialised.get((name, dtype)) if name else None
         if known is None:
             source, _ = self._where(sys._getframe(2))
@@ -138,7 +138,7 @@ class Tracer:
         return instruction
 
     def loop_place(self) -> Source:
-        """Where the innermost open device loop was begun."""
+        """The line that began the innermost open device loop."""
         loop = self.open_loops[-1]
         return next(i.source for i in reversed(self.program.instructions) if i.args.get("loop") is loop)
 
@@ -152,7 +152,7 @@ class Tracer:
         return NkiTensor(storage, storage.shape, storage.strides, 0)
 
     def _engine(self, operation: Operation, engine: Engine, args: dict[str, Any]) -> Engine:
-        """The engine that runs an instruction: of one that names none, the first that has access to what it writes."""
+        """The engine that runs an instruction; by default, the first one that reaches what it writes."""
         if engine is Engine.unknown:
             if operation.engines[0] is not Engine.gpsimd:
                 return operation.engines[0]
@@ -167,7 +167,7 @@ class Tracer:
         return engine
 
     def _check_arguments(self, operation: Operation, args: dict[str, Any]) -> None:
-        """Each tensor argument is a tensor of this kernel that holds something; each number is one."""
+        """KernelError unless tensor arguments are non-empty tensors of this kernel, and numbers are numbers."""
         for arg in operation.tensors:
             value = args[arg]
             if isinstance(value, View):

@@ -1,4 +1,4 @@
-"""What reduces into its engine's accumulator registers."""
+"""Instructions that reduce into their engine's accumulator registers."""
 
 from __future__ import annotations
 
@@ -160,14 +160,14 @@ def tensor_scalar_reduce(
     """``dst = data <op0> operand0``, and ``reduce_op`` over each partition's results into ``reduce_res`` ``[P, 1]``.
 
     ``reduce_cmd`` starts the vector engine's registers anew, from ``reduce_init`` (``load_reduce``), or goes on with
-    them; ``reduce_res_negate`` negates what is read out, not the registers.
+    them; ``reduce_res_negate`` negates ``reduce_res``, not the registers.
     """
     reduce_regs = active_tracer("nisa.tensor_scalar_reduce").accumulators(Engine.vector, data)
     return locals()
 
 
 def _running(op: Operator) -> Callable[[Array], Array]:
-    """(P, 1 + N) -> (P, N): ``reg = x <op> reg`` for each x of a row, the first of which is the register."""
+    """(P, 1 + N) -> (P, N): ``reg = x <op> reg`` for each x of a row. A row's first element is the register."""
     if op is OPERATORS["subtract"]:
         # x - reg alternates the register's sign: a sum of alternating terms, whose float32 rounding is the same.
         def alternating(values: Array) -> Array:

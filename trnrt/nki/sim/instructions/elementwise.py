@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _NATIVE_INTEGERS = ("int32", "uint32")
-# What the scalar engine's own multiply-add can do of tensor_scalar, where it has no more than that.
+# The forms of tensor_scalar that a scalar engine with a multiply-add alone can do.
 _SCALAR_ENGINE_FORMS = (("multiply", "add"), ("multiply", None), ("add", None))
 
 
@@ -146,9 +146,7 @@ def integers_only(*tiles: object) -> bool:
 
 def _integer_power(base: Array, exponent: Array) -> Array:
     if exponent.min() < 0:
-        raise KernelError(
-            "tensor_tensor: nl.power of integers with a negative exponent; what it gives is not documented"
-        )
+        raise KernelError("tensor_tensor: nl.power of integers with a negative exponent; the result is not documented")
     return np.power(base, exponent)
 
 
@@ -400,7 +398,7 @@ def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], N
 @declare(
     engines=(Engine.vector,),
     writes=("dst",),
-    reads=("dst", "src", "predicate"),  # what is not chosen stays: dst is read, too
+    reads=("dst", "src", "predicate"),  # elements that are not chosen stay: dst is read, too
     numbers=frozenset({"src"}),
     partly=frozenset({"dst", "src"}),
     rules=(

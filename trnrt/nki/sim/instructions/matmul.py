@@ -95,7 +95,7 @@ def matmul_double_row(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "matmul-transpose-accumulate",
-    "a transpose overwrites: what is passed through is not added",
+    "a transpose overwrites: it can't add to dst",
     "arch guide trn2, Built-in Transpose Support",
 )
 def transpose_accumulate(instruction: Instruction, target: Target) -> str | None:
@@ -256,7 +256,7 @@ def _pass_through(instruction: Instruction, arrays: Arrays) -> Callable[[], None
         if not _is_selection(chosen, passed):
             raise KernelError(
                 "nc_matmul: is_transpose=True with a moving operand that is no identity matrix; the reference does not "
-                f"say what that does\n  at {instruction.source}"
+                f"define the result\n  at {instruction.source}"
             )
         target[...] = stationary().T[:, passed].reshape(target.shape)
 
@@ -330,7 +330,7 @@ def _marks_multiplied(instruction: Instruction, marks: Marks) -> dict[str, Array
 def array_modes(
     is_transpose: bool, tile_position: Sequence[int], tile_size: Sequence[int], perf_mode: object, target: Target
 ) -> dict[str, Any]:
-    """The modes as an instruction has them: pairs of integers, and what is done in double rows or passed through."""
+    """The modes that an instruction keeps: the tile as pairs of integers, whether it transposes, takes double rows."""
     if perf_mode is matmul_perf_mode.none and not (is_transpose or tile_position or tile_size):
         return _NONE
     position, size = _tile(tile_position, tile_size)
@@ -346,7 +346,7 @@ def array_modes(
 
 
 def _tile(tile_position: Sequence[int], tile_size: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Both pairs; one alone must be what stands for the whole array."""
+    """Both pairs; one alone must mean the whole array."""
     position = _pair("tile_position", tile_position) or _START
     size = _pair("tile_size", tile_size) or FULL_ARRAY
     if not (tile_position and tile_size) and (position, size) != (_START, FULL_ARRAY):

@@ -1,4 +1,4 @@
-"""What a kernel prints while it runs."""
+"""Printing while a kernel runs."""
 
 from __future__ import annotations
 

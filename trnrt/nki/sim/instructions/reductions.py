@@ -48,7 +48,7 @@ def trailing_axes(instruction: Instruction, target: Target) -> str | None:
     return f"axis={axes} of data of {data.ndim} dimensions; only its last free axes can be reduced"
 
 
-@rule("reduced-size", "a reduction's destination holds what is left", "nki.isa tensor_reduce, Tile size")
+@rule("reduced-size", "a reduction's destination has the size of its results", "nki.isa tensor_reduce, Tile size")
 def reduced_size(instruction: Instruction, target: Target) -> str | None:
     data, dst = instruction["data"], instruction["dst"]
     left = prod(data.shape[1 : data.ndim - len(instruction["axis"])])

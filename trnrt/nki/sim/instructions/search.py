@@ -41,7 +41,7 @@ def search_eight(instruction: Instruction, target: Target) -> str | None:
     return check_size(instruction, _EIGHT, *(arg for arg, _ in instruction.operands if arg != searched))
 
 
-@rule("search-dimensions", "what is searched has at most 3 dimensions", "nki.isa max8, nc_find_index8")
+@rule("search-dimensions", "a search reads at most 3 dimensions", "nki.isa max8, nc_find_index8")
 def search_dimensions(instruction: Instruction, target: Target) -> str | None:
     return check_dimensions(instruction, _SEARCHED_DIMENSIONS, *instruction.operation.reads)
 
@@ -143,7 +143,7 @@ def _find_index8(instruction: Instruction, arrays: Arrays) -> Callable[[], None]
     spreads=None,
 )
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> Args:
-    """Where each of 8 values stands in its partition: first places first, all ones where it is not found."""
+    """The place of each of 8 values in its partition: first places first, all ones if a value is not found."""
     return locals()
 
 

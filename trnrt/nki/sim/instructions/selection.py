@@ -295,12 +295,12 @@ def affine_span(
 
 
 def _misfit(least: int, most: int, dst: View) -> str | None:
-    """What is wrong where integers from ``least`` to ``most`` are more than an integer ``dst`` holds."""
+    """The problem if an integer ``dst`` can't hold all integers from ``least`` to ``most``."""
     limits = np.iinfo(np.uint8 if dst.dtype.numpy == np.bool_ else dst.dtype.numpy)
     if (limits.bits >= _WIDTH and limits.min < 0) or (limits.min <= least and most <= limits.max):
         return None
     return (
-        f"dst is {dst.dtype}, the values go from {least} to {most}; what the engine writes where they do "
+        f"dst is {dst.dtype}, the values go from {least} to {most}; the engine's result for values that do "
         "not fit is not documented: take a wider dtype"
     )
 
@@ -400,7 +400,7 @@ def iota(
 ) -> Args:
     """``dst`` = ``offset`` + partition * ``channel_multiplier`` + index * step for each ``[step, num]`` of ``pattern``.
 
-    Values are int32; ``offset`` may be a register. KernelError where an integer dtype of ``dst`` does not hold them:
-    what is written then is not documented.
+    Values are int32; ``offset`` may be a register. KernelError if an integer dtype of ``dst`` can't hold them:
+    the result is not documented.
     """
     return locals()

@@ -1,4 +1,4 @@
-"""Moves between and along partitions: the vector engine's shuffle, and what the GpSimd engine gathers and finds."""
+"""Moves between and along partitions: the vector engine's shuffle, the GpSimd engine's gathers and searches."""
 
 from __future__ import annotations
 
@@ -131,19 +131,19 @@ def gather_indices(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "gather-size",
-    "a gather's destination holds what is gathered",
+    "a gather's destination has room for the gathered elements",
     "nki.isa local_gather; release notes 2.32, Known Issues; nki.isa nc_n_gather, Tile size",
 )
 def gather_size(instruction: Instruction, target: Target) -> str | None:
     dst = instruction["dst"]
     if "indices" in instruction.args:
         wanted = instruction["indices"].free_size
-        told = f"indices holds {wanted}"
+        reason = f"indices holds {wanted}"
     else:
         count, each = instruction["num_valid_indices"], instruction["num_elem_per_idx"]
-        wanted, told = count * each, f"{count} indices of {each} elements give {count * each}"
+        wanted, reason = count * each, f"{count} indices of {each} elements give {count * each}"
     if dst.free_size != wanted:
-        return f"dst holds {dst.free_size} elements a partition; {told}"
+        return f"dst holds {dst.free_size} elements a partition; {reason}"
     return None
 
 
@@ -253,8 +253,8 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int
     try:
         shuffle_mask = tuple(map(as_integer, shuffle_mask))
     except TypeError:
-        told = f"shuffle_mask={shuffle_mask!r}; it must be a list of 32 integers"
-        raise KernelError(f"nc_stream_shuffle: {told}") from None
+        problem = f"shuffle_mask={shuffle_mask!r}; it must be a list of 32 integers"
+        raise KernelError(f"nc_stream_shuffle: {problem}") from None
     return locals()
 
 
@@ -446,7 +446,7 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
 
 
 def _nonzero_with_count(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """In the first partition of each 16: where src is not zero, plus the offset; padding; and how many they are."""
+    """In the first partition of each 16: the places where src is not zero, plus the offset; padding; their count."""
     src, dst = instruction["src"], instruction["dst"]
     take, target = arrays(src)[::CORE], arrays(dst)[::CORE]
     rows, size = target.shape[0], src.free_size
@@ -483,5 +483,5 @@ def _nonzero_with_count(instruction: Instruction, arrays: Arrays) -> Callable[[]
 def nonzero_with_count(
     dst: NkiTensor, src: NkiTensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None
 ) -> Args:
-    """Where src is not zero, padded to its size, and their count behind; in partitions 0, 16, 32 ... only."""
+    """The places where src is not zero, padded to its size, then their count; in partitions 0, 16, 32 ... only."""
     return locals()

@@ -24,7 +24,7 @@ __all__ = ["dma_compute", "dma_copy", "dma_transpose"]
 
 MAX_SOURCES = 16
 SOURCES = tuple(f"src{i}" for i in range(MAX_SOURCES))
-# The permutation that a transpose of so many dimensions is.
+# A transpose's permutation, by the number of dimensions.
 TRANSPOSE_AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 _HARDWARE_ROWS = {2: (16,), 3: (1, 2, 4, 8, 16), 4: (1, 2, 4, 8, 16)}
 
@@ -243,7 +243,7 @@ def compute_indirect(instruction: Instruction, target: Target) -> str | None:
         if view.dynamic is not None and not _selects_rows(view):
             return f"{arg} has an address that the run decides; only a tile of indices can"
     if count != 2 or not any(_same_view(source, dst) for source in sources):
-        return f"srcs has {count} tensors; with indices it must have two, of which one is dst"
+        return f"srcs has {count} tensors; with indices it must have two, one of them dst"
     other = sources[1] if _same_view(sources[0], dst) else sources[0]
     wanted = (MemoryRegion.sbuf, False) if _selects_rows(dst) else (other.buffer, True)
     if (other.buffer, _selects_rows(other)) != wanted or (wanted[1] and dst.buffer is not MemoryRegion.sbuf):
@@ -265,7 +265,7 @@ def _same_view(one: View, other: View) -> bool:
 
 
 def _copy(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = src``; who makes the descriptors, who triggers them and their priority change the timing only."""
+    """``dst = src``. Descriptors, the engine that triggers them and their priority change the timing only."""
     return copier(instruction["dst"], instruction["src"], arrays)
 
 

@@ -1,4 +1,4 @@
-"""What the functions of ``nki.language`` share: tiles, dtypes of results, and what strict mode refuses."""
+"""Helpers of the functions of ``nki.language``: tiles, dtypes of results, strict mode."""
 
 from __future__ import annotations
 

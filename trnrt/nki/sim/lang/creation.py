@@ -29,7 +29,7 @@ def ndarray(
     name: str = "",
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """A new tensor; its contents are undefined (they read as NaN) until written.
+    """A new tensor. Its contents are undefined until written (they read as NaN).
 
     ``address``: ``(partition, byte)`` of an on-chip tensor; the allocator chooses where it is left out.
     """
@@ -106,7 +106,7 @@ def _allocate(
     name: str,
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """Storage for a tensor, after a look at the arguments."""
+    """Check the arguments, and allocate a tensor."""
     tracer = active_tracer(f"nl.{what}")
     try:
         sizes = tuple(index(size) for size in shape)

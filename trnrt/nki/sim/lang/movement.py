@@ -46,7 +46,7 @@ def load_transpose2d(src: NkiTensor, dtype: object = None) -> NkiTensor:
 
 
 def store(dst: NkiTensor, value: NkiTensor) -> None:
-    """A tile of SBUF into a tensor of HBM: dma_copy, which converts to its dtype. PSUM is not within reach of DMA."""
+    """A tile of SBUF into a tensor of HBM: dma_copy, which converts to its dtype. DMA can't reach PSUM."""
     isa.dma_copy(_require_hbm("store", dst, "dst"), require_tile("store", value, "value"))
 
 

@@ -51,9 +51,9 @@ def mean(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False)
 
 
 def var(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
-    """The mean square of the distance to the mean; the reduced axes stay as size 1, whatever ``keepdims`` says.
+    """The mean square of the distance to the mean; the reduced axes stay as size 1, also without ``keepdims``.
 
-    Twice through the tile, in float32: the mean, then the squares of what is left without it.
+    Two passes over the tile, in float32: the mean, then the squares of the distances to it.
     """
     x = require_tile("var", x)
     wanted, scale = result_dtype("var", dtype, x.dtype), 1 / _count("var", x, axis)

@@ -1,5 +1,5 @@
-"""Angles of any size. The scalar engine knows the sine from -pi to pi; what is beyond is brought there first.
-The arc tangent is known to pi / 2, and brought to 1.
+"""Angles of any size. The scalar engine knows the sine from -pi to pi: larger angles are reduced to that first.
+It knows the arc tangent to pi / 2; arguments are reduced to 1.
 
 ``x - k * 2 pi`` is taken in four steps, each a float32 product that is exact while k has at most 16 bits: up to
 |x| = 400,000 the angle is right to float32. NaN and infinity give NaN.
