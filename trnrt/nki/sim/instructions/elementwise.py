@@ -187,11 +187,7 @@ def _integer_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable
     function = _integer_power if op is OPERATORS["power"] else binary_function(op)
     left = in_shape(arrays(instruction["data1"]), target.shape)
     right = in_shape(arrays(instruction["data2"]), target.shape)
-
-    def compute() -> None:
-        target[...] = function(left().astype(np.int64), right().astype(np.int64)).astype(target.dtype)
-
-    return compute
+    return lambda: np.copyto(target, function(left().astype(np.int64), right().astype(np.int64)).astype(target.dtype))
 
 
 def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:

@@ -16,6 +16,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.modes import matmul_perf_mode
 from trnrt.nki.machine.program import Engine, Instruction, Marks, MemoryRegion, View
 from trnrt.nki.machine.rules import access
+from trnrt.nki.machine.rules.checks import join_choices
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -54,7 +55,7 @@ def matmul_tile(instruction: Instruction, target: Target) -> str | None:
     legal = (64, 128) if target.generation < 3 else (32, 64, 128)
     for kind, extent, start in zip(("row", "column"), size, position, strict=True):
         if extent not in legal:
-            return f"tile_size={size}: its {kind} size must be {', '.join(map(str, legal[:-1]))} or {legal[-1]}"
+            return f"tile_size={size}: its {kind} size must be {join_choices(legal)}"
         if start % extent or not 0 <= start <= 128 - extent:
             last = 128 - extent
             return f"tile_position={position}: its {kind} must be a multiple of {extent} from 0 to {last}"

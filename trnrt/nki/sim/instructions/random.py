@@ -203,11 +203,7 @@ def _rng(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst`` = the least significant bits of random numbers."""
     dst = instruction["dst"]
     target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
-
-    def fill() -> None:
-        target[...] = draw_bits().astype(target.dtype).reshape(target.shape)
-
-    return fill
+    return lambda: np.copyto(target, draw_bits().astype(target.dtype).reshape(target.shape))
 
 
 @declare(
@@ -338,11 +334,7 @@ def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Args:
 
 def _set_state(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     source, states = arrays(instruction["src_seeds"]), arrays(instruction["state"])
-
-    def set_state() -> None:
-        states[...] = source
-
-    return set_state
+    return lambda: np.copyto(states, source)
 
 
 @declare(
@@ -364,11 +356,7 @@ def rand_set_state(src_seeds: NkiTensor, engine: Engine = Engine.gpsimd, name: s
 
 def _get_state(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     target, states = arrays(instruction["dst"]), arrays(instruction["state"])
-
-    def get_state() -> None:
-        target[...] = states
-
-    return get_state
+    return lambda: np.copyto(target, states)
 
 
 @declare(

@@ -263,14 +263,14 @@ def _flat(view: View, arrays: Arrays) -> Callable[[], Array]:
     return in_shape(arrays(view), (view.partitions, view.free_size))
 
 
-def _find_misses(instruction: Instruction, indices: Array, last: int, size: int) -> Array | None:
-    """Which of the indices are misses (all ones), None where there are none; KernelError where others are too large.
+def _resolve_misses(instruction: Instruction, indices: Array, last: int, size: int) -> tuple[Array, Array | None]:
+    """The places to read, and which indices are misses (all ones; None: none). KernelError if others are too large.
 
     The reference leaves an index out of bounds undefined. All ones is what nc_find_index8 gives for a value that is
     not there: gathering it reads as memory that nothing wrote.
     """
     if indices.size == 0 or int(indices.max()) <= last:
-        return None
+        return indices, None
     misses: Array = indices == np.iinfo(indices.dtype).max
     wrong = indices[(indices > last) & ~misses]
     if wrong.size:
@@ -278,7 +278,7 @@ def _find_misses(instruction: Instruction, indices: Array, last: int, size: int)
             f"{instruction.operation.name}: index {int(wrong[0])} is out of the {size} elements that a partition holds"
             f"\n  at {instruction.source}"
         )
-    return misses
+    return np.where(misses, 0, indices), misses
 
 
 def _unwritten(view: View) -> float:
@@ -299,8 +299,7 @@ def _local_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None
         data = take()
         # A core flattens its indices along the partitions first.
         per_core = indices().reshape(cores, CORE, -1).transpose(0, 2, 1).reshape(cores, -1)[:, :count]
-        misses = _find_misses(instruction, per_core, size - each, size)
-        places = per_core if misses is None else np.where(misses, 0, per_core)
+        places, misses = _resolve_misses(instruction, per_core, size - each, size)
         flat = (places[:, :, None].astype(np.intp) + steps).reshape(cores, count * each)
         for core in range(cores):
             rows = slice(core * CORE, (core + 1) * CORE)
@@ -356,9 +355,7 @@ def _n_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     size, unwritten = data.free_size, _unwritten(dst)
 
     def gather() -> None:
-        wanted = indices()
-        misses = _find_misses(instruction, wanted, size - 1, size)
-        places = wanted if misses is None else np.where(misses, 0, wanted)
+        places, misses = _resolve_misses(instruction, indices(), size - 1, size)
         values = np.take_along_axis(take(), places.astype(np.intp), axis=1)
         if misses is not None:
             values[misses] = unwritten

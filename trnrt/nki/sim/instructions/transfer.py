@@ -324,16 +324,8 @@ def _transpose(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     target, source = arrays(instruction["dst"]), arrays(instruction["src"])
     turned = source.transpose(TRANSPOSE_AXES[source.ndim])
     if np.may_share_memory(target, source):
-
-        def move_within() -> None:
-            target[...] = turned.copy()
-
-        return move_within
-
-    def move() -> None:
-        target[...] = turned
-
-    return move
+        return lambda: np.copyto(target, turned.copy())
+    return lambda: np.copyto(target, turned)
 
 
 @declare(
