@@ -21,12 +21,12 @@ from trnrt.nki.sim.subset_source import (
     Function,
     Scope,
     SourceFile,
+    check_parsed,
     code_children,
+    finding_at,
     methods,
     reachable_definitions,
-    read,
     scope_of,
-    syntax_finding,
     value_nodes,
 )
 
@@ -49,24 +49,24 @@ def check_source(
     ``extra_names`` are built-in functions that the caller knows to exist when the file is compiled.
     A file that isn't Python has one finding, of rule "syntax".
     """
-    try:
-        file = read(source, filename, entries)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        return [syntax_finding(error, filename)]
-    roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
-    classes = [*file.classes.values()] if all_functions else []
-    found = list(_check_nodes(file.lambdas, "code", Scope(file)))
-    for node in reachable_definitions(file, roots, classes):
-        if isinstance(node, ast.expr):
-            found += _check_nodes(value_nodes(node), "values", Scope(file))
-        elif isinstance(node, ast.ClassDef):
-            found += _check_nodes([node], "class", Scope(file))
-            found += [f for method in methods(node) for f in _check_code(file, method, extra_names)]
-        else:
-            found += _check_code(file, node, extra_names)
-    if roots:
-        found += _check_nodes(ast.walk(file.tree), "file", Scope(file))
-    return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
+
+    def check(file: SourceFile) -> Iterator[Finding]:
+        roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
+        classes = [*file.classes.values()] if all_functions else []
+        yield from _check_nodes(file.lambdas, "code", Scope(file))
+        for node in reachable_definitions(file, roots, classes):
+            if isinstance(node, ast.expr):
+                yield from _check_nodes(value_nodes(node), "values", Scope(file))
+            elif isinstance(node, ast.ClassDef):
+                yield from _check_nodes([node], "class", Scope(file))
+                for method in methods(node):
+                    yield from _check_code(file, method, extra_names)
+            else:
+                yield from _check_code(file, node, extra_names)
+        if roots:
+            yield from _check_nodes(ast.walk(file.tree), "file", Scope(file))
+
+    return check_parsed(source, filename, check, entries)
 
 
 def check_file(function: Callable[..., Any]) -> None:
@@ -117,5 +117,4 @@ def _check_code(file: SourceFile, root: Function, extra_names: Collection[str]) 
 
 def _findings(rule: Rule, node: ast.AST, scope: Scope) -> Iterator[Finding]:
     for place, detail in rule.find(node, scope):
-        line, column = getattr(place, "lineno", 1), getattr(place, "col_offset", 0) + 1
-        yield Finding(scope.file.filename, line, column, rule.id, rule.message.format(detail), rule.instead)
+        yield finding_at(scope.file, place, rule.id, rule.message.format(detail), rule.instead)

@@ -281,8 +281,7 @@ class NkiTensor(DeviceValue, View):
         """KernelError that names the argument, if the view leaves its storage or, on chip, the partition."""
         problem = None if self.bounded else self._problem()
         if problem is not None:
-            pattern = [list(pair) for pair in zip(self.strides, self.shape, strict=True)]
-            raise KernelError(f"{operation}: {arg}, {pattern} from element {self.offset} on, {problem}")
+            raise KernelError(f"{operation}: {arg}, {self.get_pattern()} from element {self.offset} on, {problem}")
 
     def _problem(self) -> str | None:
         """How the view leaves its storage or partition; None if it stays inside."""

@@ -47,10 +47,7 @@ class TileSize:
         """Usable SBUF elements a partition, in float32."""
         return _target("sbuf_fmax").sbuf_usable_bytes // 4
 
-    @property
-    def total_available_sbuf_size(self) -> int:
-        """AWS's older name of ``sbuf_fmax_bytes``."""
-        return _target("total_available_sbuf_size").sbuf_usable_bytes
+    total_available_sbuf_size = sbuf_fmax_bytes  # AWS's older name
 
 
 tile_size = TileSize()
