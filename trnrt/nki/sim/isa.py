@@ -1,4 +1,4 @@
-"""Our ``nki.isa`` (`nisa`), with NKI 0.6's names: what the families in ``sim/instructions`` declare, and the modes."""
+"""Our ``nki.isa`` (`nisa`), with NKI 0.6's names: the instructions of ``sim/instructions``, and their modes."""
 
 # ruff: noqa: F403 - a family's __all__ says which of its functions kernels get
 

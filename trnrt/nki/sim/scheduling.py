@@ -81,8 +81,8 @@ def _order(program: Program, later: Instruction, earlier: Instruction) -> None:
 
 
 def _blocks(program: Program, one: Instruction, other: Instruction) -> list[list[Instruction]]:
-    """The program in pieces that can change places: single instructions and whole device loops. The loops around
-    both instructions are taken apart."""
+    """The program in pieces that can change places: single instructions, and whole device loops unless they contain
+    both instructions."""
     instructions, loops = program.instructions, program.loops()
     places = [number for number, instruction in enumerate(instructions) if instruction is one or instruction is other]
     whole = [(begin, end) for begin, end in loops if not begin < places[0] < places[1] < end]

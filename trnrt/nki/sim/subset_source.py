@@ -209,7 +209,7 @@ def methods(definition: ast.ClassDef) -> list[Function]:
 
 
 def value_nodes(value: ast.expr) -> Iterator[ast.expr]:
-    """The parts of a module-level value that the compiler gets to see: Python has evaluated calls and loops by then."""
+    """The parts of a module-level value that the compiler sees: Python has evaluated calls and loops before."""
     yield value
     if isinstance(value, (ast.Tuple, ast.List, ast.Dict, ast.UnaryOp)):
         for child in ast.iter_child_nodes(value):

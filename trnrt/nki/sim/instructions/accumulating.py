@@ -159,8 +159,8 @@ def tensor_scalar_reduce(
 ) -> Args:
     """``dst = data <op0> operand0``, and ``reduce_op`` over each partition's results into ``reduce_res`` ``[P, 1]``.
 
-    ``reduce_cmd`` starts the vector engine's registers anew, from ``reduce_init`` (``load_reduce``), or goes on with
-    them; ``reduce_res_negate`` negates ``reduce_res``, not the registers.
+    ``reduce_cmd`` resets the vector engine's registers, loads ``reduce_init`` (``load_reduce``), or goes on;
+    ``reduce_res_negate`` negates ``reduce_res``, not the registers.
     """
     reduce_regs = active_tracer("nisa.tensor_scalar_reduce").accumulators(Engine.vector, data)
     return locals()
@@ -290,7 +290,7 @@ def exponential(
 ) -> Args:
     """``dst = exp(src - max_value)`` on the vector engine of NeuronCore-v4, and the sum of each partition's results.
 
-    With ``idle`` the reference calls the registers' state unknown afterwards: they read as NaN.
+    After ``idle`` the registers read as NaN: the reference calls their state unknown.
     """
     reduce_regs = active_tracer("nisa.exponential").accumulators(Engine.vector, src)
     return locals()
@@ -364,7 +364,7 @@ def activate2(
 ) -> Args:
     """``dst = op((data <op0> imm0) <op1> imm1)`` on the scalar engine of NeuronCore-v4, and its reduction.
 
-    ``relu_param`` is the slope of ``nl.prelu``; None stands for ``nl.bypass``.
+    ``relu_param`` is the slope of ``nl.prelu``; an operator of None means ``nl.bypass``.
     """
     reduce_regs = None
     if reduce_res is not None or reduce_cmd is not modes.reduce_cmd.idle:

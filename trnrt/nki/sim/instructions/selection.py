@@ -260,7 +260,7 @@ def select_reduce(
 ) -> Args:
     """``dst = on_true`` where ``predicate`` is not zero, else ``on_false``; the maximum of each partition's results.
 
-    With ``idle`` the reference says that the registers may be modified: they read as NaN afterwards.
+    After ``idle`` the registers read as NaN: the reference says that they may be modified.
     """
     reduce_regs = active_tracer("nisa.select_reduce").accumulators(Engine.vector, on_true)
     return locals()

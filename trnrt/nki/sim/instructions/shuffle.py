@@ -266,8 +266,8 @@ def _flat(view: View, arrays: Arrays) -> Callable[[], Array]:
 def _resolve_misses(instruction: Instruction, indices: Array, last: int, size: int) -> tuple[Array, Array | None]:
     """The places to read, and which indices are misses (all ones; None: none). KernelError if others are too large.
 
-    The reference leaves an index out of bounds undefined. All ones is what nc_find_index8 gives for a value that is
-    not there: gathering it reads as memory that nothing wrote.
+    The reference leaves indices out of bounds undefined. nc_find_index8 gives all ones for a value that it does not
+    find: such an index gathers unwritten memory.
     """
     if indices.size == 0 or int(indices.max()) <= last:
         return indices, None

@@ -361,9 +361,9 @@ def dma_transpose(
     oob_mode: modes.oob_mode = modes.oob_mode.error,
     name: str | None = None,
 ) -> Args:
-    """dst is src with its first and last dimension exchanged: ``(1, 0)``, ``(2, 1, 0)`` or ``(3, 1, 2, 0)``.
+    """``dst = src`` with its first and last dimension exchanged: ``(1, 0)``, ``(2, 1, 0)`` or ``(3, 1, 2, 0)``.
 
-    src in HBM or SBUF; dst in SBUF as the reference has it, or in HBM as the migration guide's example has it. Rows of
+    src is in HBM or SBUF; dst in SBUF (as in the reference) or in HBM (as in the migration guide's example). Rows of
     src that a tile of indices selects are gathered first.
     """
     if oob_mode is modes.oob_mode.skip and isinstance(src, NkiTensor) and src.is_indirect():

@@ -58,14 +58,14 @@ def full(
 
 
 def zeros_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
-    """Zeros in the shape of ``x``, of its dtype unless another is given, in SBUF unless it is said otherwise."""
+    """Zeros in the shape of ``x``, by default of its dtype and in SBUF."""
     x = require_tensor("zeros_like", x)
     element = x.dtype if dtype is None else dtype
     return _make_filled("zeros_like", x.shape, 0, element, buffer or MemoryRegion.sbuf, name)
 
 
 def empty_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
-    """A tensor that nothing has written, in the shape, dtype and memory of ``x`` unless others are given."""
+    """A tensor that nothing has written, in the shape of ``x``, by default of its dtype and in its memory."""
     x = require_tensor("empty_like", x)
     element = x.dtype if dtype is None else dtype
     return _allocate("empty_like", x.shape, element, buffer or x.buffer, name)
