@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from operator import index
 
@@ -263,8 +262,10 @@ def _tensor_partition_reduce(instruction: Instruction, arrays: Arrays) -> Callab
     """``dst = op.reduce(data, axis=0)``: across partitions."""
     data, op = instruction["data"], instruction["op"]
     take = in_shape(arrays(data), (data.partitions, data.free_size))
-    reduce = partial(np.mean, dtype=np.float32) if op is AVERAGE else op.binary.reduce
-    return _store_reduction(instruction, arrays, take, partial(reduce, axis=0))
+    if op is AVERAGE:
+        return _store_reduction(instruction, arrays, take, lambda values: values.mean(axis=0, dtype=np.float32))
+    fold = op.binary.reduce
+    return _store_reduction(instruction, arrays, take, lambda values: fold(values, axis=0))
 
 
 @declare(
