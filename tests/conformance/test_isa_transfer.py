@@ -15,14 +15,14 @@ SHAPES = [(16, 128), (5, 3), (8, 3, 12), (4, 2, 3, 7), (128, 1, 1, 96)]
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint16"])
-@pytest.mark.parametrize("copy_to_sbuf", [False, True])
-def test_transpose(shape: tuple[int, ...], dtype: str, copy_to_sbuf: bool) -> None:
+@pytest.mark.parametrize("in_sbuf", [False, True])
+def test_transpose(shape: tuple[int, ...], dtype: str, in_sbuf: bool) -> None:
     """The documented permutations, from HBM and from SBUF."""
     axes = AXES[len(shape)]
 
     def kernel(x: nl.NkiTensor) -> nl.NkiTensor:
         dst = tile(*(shape[axis] for axis in axes), dtype=x.dtype)
-        nisa.dma_transpose(dst=dst, src=load(x) if copy_to_sbuf else x)
+        nisa.dma_transpose(dst=dst, src=load(x) if in_sbuf else x)
         return give(dst)
 
     x = drawn(*shape, dtype=dtype)

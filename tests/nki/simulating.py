@@ -56,21 +56,21 @@ def zeros(*shape: int, dtype: object = nl.float32, buffer: nl.MemoryRegion = nl.
 
 def load(src: Tensor, buffer: nl.MemoryRegion = nl.sbuf) -> Tensor:
     """A copy of a tensor of HBM on chip."""
-    copy_to_sbuf = nl.ndarray(src.shape, src.dtype, nl.sbuf)
-    nisa.dma_copy(dst=copy_to_sbuf, src=src)
+    in_sbuf = nl.ndarray(src.shape, src.dtype, nl.sbuf)
+    nisa.dma_copy(dst=in_sbuf, src=src)
     if buffer is nl.sbuf:
-        return copy_to_sbuf
+        return in_sbuf
     in_psum = nl.ndarray(src.shape, src.dtype, buffer)
-    nisa.tensor_copy(dst=in_psum, src=copy_to_sbuf)
+    nisa.tensor_copy(dst=in_psum, src=in_sbuf)
     return in_psum
 
 
 def give(src: Tensor) -> Tensor:
     """A copy of a tile in HBM, for the kernel to return."""
     if src.buffer is nl.psum:
-        copy_to_sbuf = nl.ndarray(src.shape, src.dtype, nl.sbuf)
-        nisa.tensor_copy(dst=copy_to_sbuf, src=src)
-        src = copy_to_sbuf
+        in_sbuf = nl.ndarray(src.shape, src.dtype, nl.sbuf)
+        nisa.tensor_copy(dst=in_sbuf, src=src)
+        src = in_sbuf
     out = nl.ndarray(src.shape, src.dtype, nl.shared_hbm)
     nisa.dma_copy(dst=out, src=src)
     return out

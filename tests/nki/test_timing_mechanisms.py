@@ -59,8 +59,8 @@ def moved(store: bool, rows: int = 128, count: int = 1, **options: Any) -> Timel
 
     def body(x: nl.NkiTensor) -> None:
         for _ in range(count):
-            in_hbm, copy_to_sbuf = tile(rows, 16, buffer=nl.private_hbm), tile(rows, 16)
-            dst, src = (in_hbm, copy_to_sbuf) if store else (copy_to_sbuf, x)
+            in_hbm, in_sbuf = tile(rows, 16, buffer=nl.private_hbm), tile(rows, 16)
+            dst, src = (in_hbm, in_sbuf) if store else (in_sbuf, x)
             nisa.dma_copy(dst=dst, src=src, **options)
 
     return timed(body, Spec((rows, 16), "float32"))

@@ -94,7 +94,10 @@ def dma_engine(instruction: Instruction, target: Target) -> str | None:
 
 
 transpose_target = generation_rule(
-    "dma-transpose-target", "DMA transposes from NeuronCore-v3 on", "arch guide trn2, DMA Transpose", 3
+    "dma-transpose-target",
+    "DMA transposes from NeuronCore-v3 on, nisa.nc_transpose on each",
+    "arch guide trn2, DMA Transpose",
+    3,
 )
 
 
