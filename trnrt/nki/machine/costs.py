@@ -158,13 +158,13 @@ def _rate(instruction: Instruction, target: Target, tiles: list[View]) -> int:
     """
     if not target.timing.vector_modes:
         return 1
-    copy_to_sbuf, contiguous = _all_in_sbuf(tiles), _contiguous(tiles)
+    in_sbuf, contiguous = _all_in_sbuf(tiles), _contiguous(tiles)
     if _all_of(tiles, _HALVES):
-        if instruction.engine is Engine.vector and copy_to_sbuf and contiguous:
+        if instruction.engine is Engine.vector and in_sbuf and contiguous:
             return 4
         half_in_psum = contiguous and any(tile.buffer is MemoryRegion.sbuf for tile in tiles)
-        return 2 if copy_to_sbuf or half_in_psum else 1
-    wide = instruction.engine is Engine.vector and copy_to_sbuf and contiguous and _all_of(tiles, _FLOATS)
+        return 2 if in_sbuf or half_in_psum else 1
+    wide = instruction.engine is Engine.vector and in_sbuf and contiguous and _all_of(tiles, _FLOATS)
     return 2 if wide else 1
 
 
@@ -204,12 +204,12 @@ def two_inputs(instruction: Instruction, target: Target) -> float:
         return gpsimd_kernel(instruction, target)
     tiles = _tiles(instruction)
     inputs = [instruction["data1"], instruction["data2"]]
-    copy_to_sbuf = _all_in_sbuf(inputs)
-    fast = copy_to_sbuf and _all_of(tiles, _HALVES)
+    in_sbuf = _all_in_sbuf(inputs)
+    fast = in_sbuf and _all_of(tiles, _HALVES)
     cycles: float = _elements(tiles)
     if target.timing.vector_modes:
         cycles = cycles / 2 if fast else cycles
-    elif copy_to_sbuf and not (fast and instruction["op"] in _SUMS and _contiguous(tiles)):
+    elif in_sbuf and not (fast and instruction["op"] in _SUMS and _contiguous(tiles)):
         cycles *= 2
     return _stride_cycles(instruction, target, tiles, cycles)
 
