@@ -52,13 +52,13 @@ def _(broken: bool) -> None:
     nisa.tensor_scalar_reduce(tile(8, 4), zeros(8, 4), nl.add, 1.0, nl.add, tile(8, 1), reverse0=broken)  # here
 
 
-@case("cumulative-dtypes", "src is int32", "8 or 16 bits")
+@case("cumulative-dtypes", "src is int32", "must be float32, bfloat16")
 def _(broken: bool) -> None:
     src = zeros(8, 4, dtype=nl.int32 if broken else nl.int16)
     nisa.tensor_scalar_cumulative(tile(8, 4), src, nl.add, nl.add, 1.0)  # here
 
 
-@case("exponential-dtypes", "src is tfloat32", "must be one of bfloat16", target="trn3")
+@case("exponential-dtypes", "src is tfloat32", "must be float8_e4m3", target="trn3")
 def _(broken: bool) -> None:
     nisa.exponential(tile(8, 4), zeros(8, 4, dtype=nl.tfloat32 if broken else nl.uint32))  # here
 

@@ -86,7 +86,7 @@ def _(broken: bool) -> None:
     nisa.topk(val_dst=values, idx_dst=places, src=zeros(16, 1, dtype=nl.bfloat16), n=17 if broken else 16)  # here
 
 
-@case("nonzero-target", "trn1 has no such instruction", target="trn1")
+@case("nonzero-target", "trn1 has a NeuronCore-v2", "nonzero_with_count takes v3", target="trn1")
 def _(broken: bool) -> None:
     if broken:
         nisa.nonzero_with_count(dst=zeros(16, 5, dtype=nl.int32), src=zeros(16, 4))  # here
@@ -98,7 +98,7 @@ def _(broken: bool) -> None:
     nisa.nonzero_with_count(dst=zeros(16, 5, dtype=nl.int32), src=src)  # here
 
 
-@case("nonzero-size", "src holds 4 elements a partition, dst 4", "must be 5")
+@case("nonzero-size", "dst holds 4 elements a partition", "must hold 5")
 def _(broken: bool) -> None:
     nisa.nonzero_with_count(dst=zeros(16, 4 if broken else 5, dtype=nl.int32), src=zeros(16, 4))  # here
 
@@ -109,7 +109,7 @@ def _(broken: bool) -> None:
     nisa.nonzero_with_count(dst=zeros(16, 5, dtype=nl.int32), src=zeros(16, 4), padding_val=padding)  # here
 
 
-@case("dma-transpose-target", "trn1 has no DMA transpose", "nisa.nc_transpose", target="trn1")
+@case("dma-transpose-target", "trn1 has a NeuronCore-v2", "dma_transpose takes v3", target="trn1")
 def _(broken: bool) -> None:
     if broken:
         nisa.dma_transpose(dst=tile(4, 8), src=zeros(8, 4))  # here
@@ -181,7 +181,7 @@ def _(broken: bool) -> None:
     nisa.dma_compute(tile(4, 8), [zeros(4, 8)] * 2, nl.add, unique_indices=not broken)  # here
 
 
-@case("dma-compute-indirect", "srcs has 2 tensors", "of which one is dst")
+@case("dma-compute-indirect", "srcs has 2 tensors", "one of them dst")
 def _(broken: bool) -> None:
     rows = tile(32, 8, buffer=nl.shared_hbm).ap([[8, 16], [1, 8]], vector_offset=zeros(16, 1, dtype=nl.uint32))
     dst = zeros(16, 8)

@@ -24,7 +24,7 @@ def _(broken: bool) -> None:
     nisa.range_select(**args)  # here
 
 
-@case("range-dtype", "on_true_tile is int16", "must be a float dtype")
+@case("range-dtype", "on_true_tile is int16", "must be float32, tfloat32, bfloat16")
 def _(broken: bool) -> None:
     args = range_arguments() | {"on_true_tile": zeros(8, 4, dtype=nl.int16 if broken else nl.bfloat16)}
     nisa.range_select(**args)  # here
@@ -40,19 +40,19 @@ def _(broken: bool) -> None:
     nisa.range_select(**range_arguments(), range_start=(1 << 24) - (2 if broken else 3))  # here
 
 
-@case("selected-dtype", "on_true is int32", "it can't be")
+@case("selected-dtype", "on_true is int32", "int8, int16, uint8, uint16 or bool")
 def _(broken: bool) -> None:
     on_true, predicate = zeros(8, 4, dtype=nl.int32 if broken else nl.int16), zeros(8, 4, dtype=nl.uint8)
     nisa.select_reduce(tile(8, 4), predicate, on_true, 0.0)  # here
 
 
-@case("selecting-dtype", "predicate is uint32", "int8 or uint8 or int16 or uint16")
+@case("selecting-dtype", "predicate is uint32", "int8, uint8, int16 or uint16")
 def _(broken: bool) -> None:
     predicate = zeros(8, 4, dtype=nl.uint32 if broken else nl.uint16)
     nisa.select_reduce(tile(8, 4), predicate, zeros(8, 4), 0.0)  # here
 
 
-@case("reduced-dtype", "reduce_res is int32", "must be a float dtype")
+@case("reduced-dtype", "reduce_res is int32", "must be float32, tfloat32, bfloat16")
 def _(broken: bool) -> None:
     result, command = tile(8, 1, dtype=nl.int32 if broken else nl.bfloat16), nisa.reduce_cmd.reset_reduce
     nisa.select_reduce(tile(8, 4), zeros(8, 4, dtype=nl.uint8), zeros(8, 4), 0.0, result, command)  # here

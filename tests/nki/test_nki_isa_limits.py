@@ -208,6 +208,6 @@ def test_sizes_of_matches() -> None:
     traced(body(1, 1))
     traced(body(vals=(2, 4)))
     refused(body(16385, 16385), "data holds 16385 elements a partition; the limit is 16384")
-    refused(body(16, 15), "data holds 16 elements a partition, dst 15")
+    refused(body(16, 15), "dst holds 15 elements a partition; it must hold 16")
     refused(body(places=16), "dst_idx holds 16 elements")
     refused(body(vals=(2, 2, 2)), "vals has 4 dimensions; the limit is 3")

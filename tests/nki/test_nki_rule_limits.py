@@ -335,7 +335,7 @@ def test_an_unnamed_engine_transposes_where_it_can() -> None:
     small = traced(lambda: body(32, nl.sbuf, nl.sbuf))
     assert small.instructions[-1].engine is nisa.engine.vector
     assert traced(lambda: body(32, nl.sbuf, nl.psum)).instructions[-1].engine is nisa.engine.tensor
-    refused(lambda: body(33, nl.sbuf, nl.sbuf), "for the tensor engine it must be in psum")
+    refused(lambda: body(33, nl.sbuf, nl.sbuf), "dst is in sbuf; it must be in psum")
 
 
 @pytest.mark.parametrize("dtype", [nl.bfloat16, nl.float16, nl.float8_e5m2, nl.int32, nl.uint8])

@@ -180,12 +180,6 @@ def _(broken: bool) -> None:
     nisa.tensor_copy_predicated(dst=zeros(8, 4), src=1.0, predicate=predicate)  # here
 
 
-@case("predicated-dtype", "src is bfloat16, dst float32", "must be equal")
-def _(broken: bool) -> None:
-    src, predicate = zeros(8, 4, dtype=nl.bfloat16 if broken else nl.float32), zeros(8, 4, dtype=nl.uint8)
-    nisa.tensor_copy_predicated(dst=zeros(8, 4), src=src, predicate=predicate)  # here
-
-
 @case("activation-function", "op=nl.add", "not an activation function")
 def _(broken: bool) -> None:
     nisa.activation(dst=tile(8, 4), op=nl.add if broken else nl.abs, data=zeros(8, 4))  # here
@@ -332,12 +326,6 @@ def _(broken: bool) -> None:
 def _(broken: bool) -> None:
     dst = tile(*((8, 4) if broken else (4, 8)), buffer=nl.psum)
     nisa.nc_transpose(dst=dst, data=zeros(8, 4))  # here
-
-
-@case("transpose-dtype", "data is bfloat16, dst float32", "must be equal")
-def _(broken: bool) -> None:
-    dst = tile(4, 8, dtype=nl.float32 if broken else nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=dst, data=zeros(8, 4, dtype=nl.bfloat16))  # here
 
 
 @case("same-start-partition", "data1 starts at partition 0, data2 at 32, both in SBUF", "must be equal", "copy one")

@@ -108,8 +108,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a circle": ([("recip", "plus1"), ("plus1", "recip")], "'plus1' can't wait for 'recip'"),
     "text": ("plus1", "takes a list of pairs of names, not a str"),
     "one name": ([("plus1",)], "('plus1',) is no pair"),
-    "a number": ([("plus1", 3)], "has what is no name"),
-    "names that wait": ([(["plus1", "sum"], "recip")], "has what is no name"),
+    "a number": ([("plus1", 3)], "must hold names of instructions"),
+    "names that wait": ([(["plus1", "sum"], "recip")], "must hold names of instructions"),
 }
 
 

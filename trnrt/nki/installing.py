@@ -184,9 +184,9 @@ def _hide_ours() -> Iterator[None]:
 
 
 def _public(module: ModuleType, path: str) -> dict[str, Any]:
-    """The names of ``module`` that the API's module ``path`` or its ``__all__`` has."""
-    names = {*load_api().modules[path].names(), *getattr(module, "__all__", ())}
-    return {name: getattr(module, name) for name in sorted(names) if hasattr(module, name)}
+    """The names of the API's module ``path`` that ``module`` has."""
+    names = sorted(load_api().modules[path].names())
+    return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
 
 def _enumerations() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the host gives a kernel and gets back: numpy arrays, PyTorch tensors, and whatever turns into an array.
+"""Arguments and results of kernels on the host: numpy arrays, PyTorch tensors, and anything that converts to an array.
 
 Nothing here imports another library: a tensor is known by its methods, and its library is the module of its class.
 """
@@ -27,7 +27,7 @@ _NARROW: dict[np.dtype[Any], tuple[str, str]] = {
 }
 _OF_NAME = {name: (dtype, bits) for dtype, (name, bits) in _NARROW.items()}
 _MOST_WORK: Any = 100_000  # whether two views with steps have an element in common can take long to find out
-# What a dtype of the host that the device lacks is usually converted to.
+# The usual replacement of dtypes that the device lacks.
 _NEAREST = {"float64": "float32", "longdouble": "float32", "float128": "float32", "int64": "int32", "uint64": "uint32"}
 
 
@@ -50,9 +50,9 @@ class Spec:
 
 @dataclass(frozen=True)
 class Given:
-    """A call's arguments with arrays in the place of other libraries' tensors.
+    """A call's arguments, with arrays in the place of other libraries' tensors.
 
-    ``tensors`` are what the arrays were made from, by the array's identity.
+    ``tensors`` maps the identity of an array to the tensor that it was made from.
     """
 
     kernel: str
@@ -61,7 +61,7 @@ class Given:
     tensors: Mapping[int, Any]
 
     def call_result(self, result: Any) -> Any:
-        """What the kernel returned as the caller's own kind: PyTorch tensors if any argument is one, else arrays."""
+        """The kernel's results as PyTorch tensors if any argument is one, else as arrays."""
         like = next((tensor for tensor in self.tensors.values() if _is_torch(tensor)), None)
         if like is None or result is None:
             return result
@@ -70,7 +70,7 @@ class Given:
         return _as_torch(self.kernel, result, like)
 
     def target(self, name: str, array: Array, others: Sequence[Array]) -> Target:
-        """Where the kernel's writes to an argument go; KernelError where the caller would not see them."""
+        """The target of the kernel's writes to an argument; KernelError if the caller would not see them."""
         value = self.tensors.get(id(array), array)
         shared = value is array or np.may_share_memory(_to_array(value), array)
         problem = None
@@ -98,7 +98,7 @@ class Target:
     apart: Any
 
     def fill(self, values: Array) -> None:
-        """Put what the kernel left in its argument where the caller sees it."""
+        """Copy the kernel's values of its argument to the caller's memory."""
         np.copyto(self.array, values, casting="unsafe")
         if self.apart is not None:
             self.apart.detach().copy_(_from_numpy(_library(self.apart), self.array))
@@ -145,7 +145,7 @@ def device_dtype(dtype: object, what: str) -> DType:
 
 
 def list_hint(arguments: Mapping[str, Any], message: str) -> str | None:
-    """What to do if a kernel stumbled over a list of numbers that was meant to be a tensor."""
+    """A hint if a kernel failed on a list of numbers that was meant to be a tensor."""
     for name, value in arguments.items():
         kind = type(value).__name__
         if isinstance(value, (list, tuple)) and value and _are_numbers(value) and kind in message:
@@ -160,7 +160,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _holds_tensors(values: Any) -> bool:
-    """Whether any item, at any depth, is an array or what turns into one (a ``Spec`` is, too)."""
+    """Whether any item, at any depth, is an array, a ``Spec``, or converts to an array."""
     for item in values:
         nested = item.values() if type(item) is dict else item
         if type(item) in (list, tuple, dict) and _holds_tensors(nested):

@@ -1,4 +1,4 @@
-"""How an instruction is declared: a decorator with its facets, on the `nisa` function that is its signature.
+"""Declare an instruction: a decorator holds its facets, the decorated `nisa` function is its signature.
 
 Tracing reads the signature, the engines, the operands and the rules; timing reads the engines and the cycles; a run
 reads the meaning.
@@ -6,12 +6,13 @@ reads the meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ParamSpec
 
-from trnrt.nki.machine.program import Declaration, Engine, Instruction, Operation
+from trnrt.nki.machine.program import Declaration, Engine, Instruction, Operation, Rule
+from trnrt.nki.machine.rules import accumulating, operands
 from trnrt.nki.sim.trace import active_tracer
 
 Args = dict[str, Any]
@@ -24,8 +25,8 @@ class declare(Declaration):  # noqa: N801 - a decorator
     """Declare the instruction that the decorated function issues.
 
     The function returns the arguments that an instruction keeps: ``locals()``, often with more that tracing knows.
-    ``name`` names the instruction. ``engine`` is where it runs, if it has several engines; else an argument as any
-    other: of ``dma_copy`` it is who triggers the transfer.
+    ``name`` names the instruction. If it can run on several engines, ``engine`` chooses one; else ``engine`` is an
+    ordinary argument (in ``dma_copy``, the engine that triggers the transfer).
     """
 
     def __call__(self, function: Callable[P, Args]) -> Callable[P, Instruction]:
@@ -42,9 +43,20 @@ class declare(Declaration):  # noqa: N801 - a decorator
         return issue
 
     def record(self, name: str) -> Operation:
-        """The instruction's record; a second claim on a name is a programming error."""
+        """Register the instruction. Declaring a name twice is a programming error."""
         if name in OPERATIONS:
             raise ValueError(f"instruction {name!r} is declared twice")
         facets = {facet.name: getattr(self, facet.name) for facet in fields(Declaration)}
+        facets["rules"] = (*self.rules, *self._implied_rules())
         OPERATIONS[name] = Operation(name=name, **facets)
         return OPERATIONS[name]
+
+    def _implied_rules(self) -> Iterator[Rule]:
+        """The rules that follow from other facets: columns, a reduction, several inputs of an engine."""
+        if self.columns:
+            yield operands.column_operands
+        if self.reduces is not None:
+            yield from accumulating.REDUCTION
+        inputs = set(self.reads) - set(self.writes)
+        if len(inputs) > 1 and Engine.dma not in self.engines and operands.same_start_partition not in self.rules:
+            yield operands.other_start_partition

@@ -1,4 +1,4 @@
-"""Our ``nki.isa`` (`nisa`), with NKI 0.6's names: what the families in ``sim/instructions`` declare, and the modes."""
+"""Our ``nki.isa`` (`nisa`), with NKI 0.6's names: the instructions of ``sim/instructions``, and their modes."""
 
 # ruff: noqa: F403 - a family's __all__ says which of its functions kernels get
 
@@ -15,12 +15,11 @@ from trnrt.nki.sim.instructions.elementwise import *
 from trnrt.nki.sim.instructions.left_out import *
 from trnrt.nki.sim.instructions.matmul import *
 from trnrt.nki.sim.instructions.random import *
-from trnrt.nki.sim.instructions.reduce import *
+from trnrt.nki.sim.instructions.reductions import *
 from trnrt.nki.sim.instructions.scan import *
 from trnrt.nki.sim.instructions.search import *
 from trnrt.nki.sim.instructions.selection import *
 from trnrt.nki.sim.instructions.shuffle import *
-from trnrt.nki.sim.instructions.statistics import *
 from trnrt.nki.sim.instructions.transfer import *
 from trnrt.nki.sim.instructions.transpose import *
 from trnrt.nki.sim.trace import active_tracer

@@ -22,8 +22,8 @@ from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.printing import printing, show
-from trnrt.nki.sim.scheduling import Edge, apply, check_names, edges_of
-from trnrt.nki.sim.strict import check_file
+from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
+from trnrt.nki.sim.subset import check_file
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import Tracer, activate, is_tracing, source_of
 
@@ -34,8 +34,8 @@ PRECISION_VARIABLE = "NKI_PRECISE_FP"
 _TWO_CORES_FROM = 3  # generation
 
 Interceptor = Callable[["Simulated", tuple[Any, ...], dict[str, Any]], Any]
-# Takes the calls of kernels in the place of the simulator: (kernel, args, kwargs) -> what the caller gets.
-# Of the process, not of a context: a script may call its kernels from threads.
+# Run kernels in the place of the simulator: (kernel, args, kwargs) -> the caller's result.
+# Global to the process, not to a context: a script may call its kernels from threads.
 _interceptors: list[Interceptor] = []
 
 
@@ -66,7 +66,7 @@ class Kernel:
 
         They hold where the kernel is the one that the host calls, not where another kernel calls it.
         """
-        return Kernel(self.function, self.cores, edges_of(schedule))
+        return Kernel(self.function, self.cores, schedule_edges(schedule))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
@@ -95,14 +95,14 @@ def trace(
 ) -> Program:
     """The compiled program of ``kernel`` for these arguments (arrays or ``Spec`` for tensors), without any data.
 
-    ``target``: what ``NEURON_PLATFORM_TARGET_OVERRIDE`` names where it is left out, else trn2.
-    ``strict``: refuse, too, what only a simulator can do: Python that NKI's compiler does not take, anywhere in the
+    ``target``: by default the one that ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, else trn2.
+    ``strict``: also refuse what works on simulators only: Python that NKI's compiler does not take, anywhere in the
     kernel's file, and functions of `nl` that fail on hardware.
     Warns (KernelWarning) of lines that the target may refuse.
     ``capacity=False``: let tiles take more SBUF and PSUM than there is, and say in ``Program.memory`` how much.
     Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
     """
-    made, limited = _kernel_of(kernel), _Limits.capacity if capacity is None else capacity
+    made, limited = _as_kernel(kernel), _Limits.capacity if capacity is None else capacity
     function, given = made.function, host_arguments(made.function, args, kwargs)
     code, on = function.__code__, get_target(target or default_target())
     tracer = Tracer(function.__name__, on, code, strict=strict, capacity=limited)
@@ -127,14 +127,14 @@ def simulate(
     """The kernel as a function on numpy arrays, run on the simulated ``target``.
 
     ``strict`` and ``capacity`` are as in ``trace``. ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment,
-    rounds nothing: an error that stays is one of the algorithm, one that goes is what a narrow dtype does.
+    rounds nothing: errors that remain come from the algorithm, errors that vanish from narrow dtypes.
     """
     return Simulated(kernel, get_target(target or default_target()), strict=strict, precise=precise, capacity=capacity)
 
 
 class Simulated:
-    """A kernel on a target. It returns what it is called with, numpy arrays or PyTorch tensors, and writes into them
-    what the kernel writes to its arguments; it keeps what it compiled for each shape."""
+    """A kernel on a target. Called with numpy arrays or PyTorch tensors, it returns the same kind, and updates the
+    arguments that the kernel writes. Programs are cached by the shapes of the arguments."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Simulated:
         precise: bool | None = None,
         capacity: bool | None = None,
     ) -> None:
-        made = _kernel_of(kernel)
+        made = _as_kernel(kernel)
         self.target = target
         self.capacity = _Limits.capacity if capacity is None else capacity
         self.precise = os.environ.get(PRECISION_VARIABLE, "1") != "0" if precise is None else precise
@@ -223,7 +223,7 @@ class Simulated:
 
 @contextmanager
 def intercept_calls(interceptor: Interceptor) -> Iterator[None]:
-    """Calls of kernels by the host go to ``interceptor``, and are not run."""
+    """Pass the host's calls of kernels to ``interceptor`` instead of running them."""
     _interceptors.append(interceptor)
     try:
         yield
@@ -232,7 +232,7 @@ def intercept_calls(interceptor: Interceptor) -> Iterator[None]:
 
 
 class _Limits:
-    """Whether kernels must fit SBUF and PSUM unless a call says; the programs that don't. Of the process, too."""
+    """Whether kernels must fit SBUF and PSUM by default, and the programs that don't. Global to the process."""
 
     capacity = True
     overflowed: ClassVar[list[Program]] = []
@@ -240,7 +240,7 @@ class _Limits:
 
 @contextmanager
 def without_capacity() -> Iterator[list[Program]]:
-    """Kernels may take more SBUF and PSUM than there is; yields the programs that do, as they are traced."""
+    """Let kernels take more SBUF and PSUM than there is; yields the programs that do, as they are traced."""
     before, _Limits.capacity, _Limits.overflowed = _Limits.capacity, False, []
     try:
         yield _Limits.overflowed
@@ -249,7 +249,7 @@ def without_capacity() -> Iterator[list[Program]]:
 
 
 def _checked_cores(cores: int, target: Target | None = None) -> int:
-    """A number of physical cores that a kernel can be launched on."""
+    """``cores``, if a kernel can be launched on that many physical cores; else KernelError."""
     if cores not in (1, 2) or (target is not None and cores > 1 and target.generation < _TWO_CORES_FROM):
         where = f" on {target.name}" if target is not None and cores == 2 else ""
         raise KernelError(f"a kernel can't be launched on {cores!r} cores{where}; it runs on 1, from trn2 on also on 2")
@@ -261,7 +261,7 @@ def default_target() -> str:
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
-def _kernel_of(kernel: Kernel | Callable[..., Any]) -> Kernel:
+def _as_kernel(kernel: Kernel | Callable[..., Any]) -> Kernel:
     """The kernel, or a plain function as one."""
     function = kernel.function if isinstance(kernel, Kernel) else kernel
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
@@ -279,7 +279,7 @@ def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
-    """Run ``function`` as a kernel; ``bound`` keeps its values, tensors take the place of arrays in a copy of it."""
+    """Run ``function`` as a kernel, with tensors in the place of the arrays of ``bound``, which stays as it is."""
     arguments = _map_arguments(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activate(tracer):
         result = _run(function, arguments)
@@ -306,7 +306,7 @@ def _check_result(programs: Sequence[Program]) -> None:
 
 
 def _finish_programs(programs: list[Program], schedule: tuple[Edge, ...], *, limited: bool) -> list[Program]:
-    """The programs of a kernel's cores in their final order, their tiles with addresses."""
+    """Order the programs of a kernel's cores by its schedule, and give their tiles addresses."""
     check_names(programs, schedule)
     for program in programs:
         apply(program, schedule)
@@ -317,7 +317,7 @@ def _finish_programs(programs: list[Program], schedule: tuple[Edge, ...], *, lim
 
 
 def _warn_doubts(programs: list[Program]) -> list[Program]:
-    """The programs of a kernel's cores, after a warning of each line that the hardware may refuse."""
+    """Warn of each line that the hardware may refuse; return the programs."""
     for doubt in {(doubt.source, doubt.rule.name): doubt for program in programs for doubt in program.doubts}.values():
         warn_at(doubt.source, str(doubt))
     return programs
@@ -351,7 +351,7 @@ def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
 
 
 def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
-    """Call the kernel; whatever it raises becomes a KernelError that names the kernel's source line."""
+    """Call the kernel. Any error becomes a KernelError that names the kernel's source line."""
     try:
         return function(*bound.args, **bound.kwargs)
     except KernelError as error:

@@ -1,7 +1,7 @@
-"""``print`` in a kernel that is simulated: it becomes part of the program, and shows values when it runs.
+"""``print`` in a simulated kernel becomes part of the program, and shows values when the program runs.
 
-The text of a tensor or register, in whatever string it stands, is a mark while the kernel is traced; ``print``
-replaces the marks by what the program kept there. Where a kernel is only traced, ``print`` is Python's own.
+While a kernel is traced, the text of a tensor or register is a mark, in any string. ``print`` replaces the marks by
+the values that the program kept. Where a kernel is only traced, ``print`` is Python's own.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _REPLACED: list[Callable[..., None]] = []  # Python's print, once for each kerne
 
 
 class _Printer:
-    """Takes the prints of a kernel. ``marks`` are texts that stand for values, with the cells that get them.
+    """Collects the prints of a kernel. ``marks`` maps the texts that stand for values to the cells that get them.
 
-    ``arrays`` are what the kernel is called with: a debugger sees a tile's values before the whole program runs.
+    ``arrays`` are the arguments of the kernel: with them a debugger sees a tile's values before the whole program runs.
     """
 
     def __init__(self, arrays: Sequence[Array], *, precise: bool) -> None:
@@ -50,7 +50,7 @@ class _Printer:
         if _answers_now(frame):
             return self._peek(value) or description
         text = f"<{description} #{len(self.marks) + 1}>"
-        cell = self.marks[text] = [description, description]  # what the run finds, and what is known before
+        cell = self.marks[text] = [description, description]  # the value from the run; the description until then
         args = {"tensor": value if isinstance(value, View) else None, "value": value, "cell": cell}
         active_tracer("print").emit(CAPTURE, args, Engine.unknown, None)
         return text
@@ -88,7 +88,7 @@ _PRINTER: ContextVar[_Printer | None] = ContextVar("printer", default=None)
 
 @contextmanager
 def printing(arrays: Sequence[Array], *, precise: bool) -> Iterator[None]:
-    """Take what the kernel that is traced meanwhile, for these arguments, prints into its program."""
+    """Put what a kernel prints into its program, while the kernel is traced for these arguments."""
     printer = _Printer(arrays, precise=precise)
     tokens = _PRINTER.set(printer), MARKER.set(printer.mark)
     with _LOCK:
@@ -106,7 +106,7 @@ def printing(arrays: Sequence[Array], *, precise: bool) -> Iterator[None]:
 
 
 def show(program: Program) -> None:
-    """Print what a program that will not run would have printed, tensors by their descriptions."""
+    """Print the text of a program that will not run, with descriptions in the place of values."""
     for instruction in program.instructions:
         if instruction.operation is PRINT:
             text = "".join(part if isinstance(part, str) else part[1] for part in instruction["parts"])
@@ -114,7 +114,7 @@ def show(program: Program) -> None:
 
 
 def _answers_now(frame: FrameType) -> bool:
-    """Whether a frame is a debugger's, a logger's or the like: what it prints is no part of the kernel."""
+    """Whether a frame belongs to a debugger, a logger or the like, whose prints are no part of the kernel."""
     module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return frame.f_code.co_filename == "<stdin>" or module in sys.stdlib_module_names or module in _DEBUGGERS
 

@@ -1,4 +1,4 @@
-"""What wrote each element of PSUM last, for the accumulate rule of nc_matmul.
+"""The last writer of each element of PSUM, for the accumulate rule of nc_matmul.
 
 A matmul with ``accumulate=None`` overwrites where no matmul has written since the tile was allocated (or since
 memset cleared it: overwriting zeros and adding to them are the same) and adds elsewhere.
@@ -13,7 +13,7 @@ from trnrt.nki.machine.program import Instruction, MemoryRegion, Storage, View
 from trnrt.nki.machine.staging import element_places
 from trnrt.nki.machine.targets import Target
 
-# What wrote an element last; ZERO is a memset with 0, FOREIGN any other instruction but nc_matmul.
+# The last writer of an element. ZERO is a memset with 0, FOREIGN any other instruction but nc_matmul.
 NOTHING, MATMUL, ZERO, FOREIGN = range(4)
 
 _Window = tuple[int, tuple[int, ...], tuple[int, ...], DType | None]
@@ -24,11 +24,11 @@ class PsumWriters:
 
     def __init__(self, target: Target) -> None:
         self._added_to = {MATMUL, FOREIGN} if target.accumulates_on_foreign else {MATMUL}
-        # By what all of a tile was written, of those that one instruction wrote whole: a look at elements costs more
-        # than all else of a product that is traced.
+        # The writer of each tile that one instruction wrote as a whole. Looking at single elements would take longer
+        # than all the rest of tracing a product.
         self._whole: dict[int, int] = {}
         self._elements: dict[int, Array] = {}  # of the other tiles
-        # The window that was written last, and by what: matmuls mostly write the same one again and again.
+        # The window that was written last, and its writer: matmuls mostly write the same one again and again.
         self._latest: dict[int, tuple[_Window, int]] = {}
 
     def note(self, instruction: Instruction) -> None:
@@ -39,7 +39,7 @@ class PsumWriters:
                 self._write(view, _writer(instruction))
 
     def accumulation(self, view: View, accumulate: bool | None) -> tuple[bool | Array, str]:
-        """What a matmul into ``view`` does: whether it accumulates (True, False, or element by element), and on what:
+        """Whether a matmul into ``view`` accumulates (True, False, or element by element), and on what:
         "matmul", "foreign" (another instruction's result) or "uninitialised"."""
         if accumulate is False:
             return False, "matmul"
@@ -56,7 +56,7 @@ class PsumWriters:
         index = view.storage.index
         if self._whole.get(index) == writer:
             return
-        # Which elements a view with a run-time index writes only the run knows: it counts as all.
+        # Only the run knows which elements a run-time index selects: all count as written.
         if view.dynamic is not None or view.covers_storage():
             self._whole[index] = writer
             self._elements.pop(index, None)
@@ -72,7 +72,7 @@ class PsumWriters:
             self._latest[index] = latest
 
     def _writers(self, view: View) -> set[int]:
-        """What wrote the elements of a view last."""
+        """The last writers of a view's elements."""
         index = view.storage.index
         if index in self._whole:
             return {self._whole[index]}
@@ -82,7 +82,7 @@ class PsumWriters:
         )
 
     def _last_writers(self, view: View) -> Array:
-        """What wrote each element of a view last; of what an element spans, the latest of the writers' numbers."""
+        """The last writer of each element of a view. An element that spans several has the largest of their numbers."""
         state = self._state(view.storage)
         return state[_touched_elements(view)].max(axis=-1) if _other_size(view) else _view_state(state, view)
 

@@ -1,8 +1,8 @@
 """``kernel.with_schedule``: edges between named instructions, which the order of a program has to keep.
 
-An edge says that one instruction runs after another. Where the kernel issues them the other way round, the earlier
-one, with all that it needs, is moved; an edge against what the data demands is refused. The timing model waits at
-each edge, as at a semaphore.
+An edge says that one instruction runs after another. If the kernel issues them the other way round, the earlier one
+moves forward, with all that it needs; an edge that the data contradicts is refused. The timing model waits at each
+edge, as at a semaphore.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Edge = tuple[str, str]  # (the instruction that waits, the one that it waits for
 _WRITES_REGISTER = frozenset({"register_move", "register_load"})
 
 
-def edges_of(schedule: Any) -> tuple[Edge, ...]:
-    """The edges of what ``with_schedule`` takes: pairs of a name and the name, or the names, that it waits for."""
+def schedule_edges(schedule: Any) -> tuple[Edge, ...]:
+    """The edges of a schedule: pairs of a name and the name, or names, that it waits for."""
     if not isinstance(schedule, (list, tuple)):
         raise KernelError(f"with_schedule takes a list of pairs of names, not a {type(schedule).__name__}")
     edges: list[Edge] = []
@@ -30,13 +30,13 @@ def edges_of(schedule: Any) -> tuple[Edge, ...]:
         later, earlier = pair
         names = [earlier] if isinstance(earlier, str) else earlier
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in [later, *names]):
-            raise KernelError(f"with_schedule: {pair!r} has what is no name; instructions get theirs by name=")
+            raise KernelError(f"with_schedule: {pair!r} must hold names of instructions, given by name=")
         edges += [(later, name) for name in names]
     return tuple(dict.fromkeys(edges))
 
 
 def check_names(programs: Sequence[Program], edges: Sequence[Edge]) -> None:
-    """KernelError if an edge names what no instruction, or more than one of a core's program, is called."""
+    """KernelError if no instruction, or more than one of a core's program, has the name that an edge uses."""
     counts = [Counter(i.name for i in program.instructions if i.name is not None) for program in programs]
     for name in dict.fromkeys(name for edge in edges for name in edge):
         found = max(count[name] for count in counts)
@@ -81,8 +81,8 @@ def _order(program: Program, later: Instruction, earlier: Instruction) -> None:
 
 
 def _blocks(program: Program, one: Instruction, other: Instruction) -> list[list[Instruction]]:
-    """The program in pieces that can change places: single instructions and whole device loops. The loops around
-    both instructions are taken apart."""
+    """The program in pieces that can change places: single instructions, and whole device loops unless they contain
+    both instructions."""
     instructions, loops = program.instructions, program.loops()
     places = [number for number, instruction in enumerate(instructions) if instruction is one or instruction is other]
     whole = [(begin, end) for begin, end in loops if not begin < places[0] < places[1] < end]

@@ -1,4 +1,4 @@
-"""Does a kernel file use only what NKI 0.6 has? The language and the API, checked without running anything.
+"""Check that a kernel file uses only the language and the API of NKI 0.6, without running it.
 
 ``check_source`` finds the Python that the NKI compiler refuses, by the table in ``subset_rules``; ``check_api`` the
 names and arguments that ``nki``, ``nki.language`` and ``nki.isa`` do not have, by the data in ``nki_api_0_6.json``.
@@ -7,9 +7,13 @@ names and arguments that ``nki``, ``nki.language`` and ``nki.isa`` do not have, 
 from __future__ import annotations
 
 import ast
+import inspect
+import linecache
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
+from trnrt.nki.errors import KernelError
 from trnrt.nki.sim.subset_api import ApiTable, check_api, load_api
 from trnrt.nki.sim.subset_rules import RULES, Rule
 from trnrt.nki.sim.subset_source import (
@@ -17,16 +21,16 @@ from trnrt.nki.sim.subset_source import (
     Function,
     Scope,
     SourceFile,
+    check_parsed,
     code_children,
+    finding_at,
     methods,
     reachable_definitions,
-    read,
     scope_of,
-    syntax_finding,
     value_nodes,
 )
 
-__all__ = ["RULES", "ApiTable", "Finding", "Rule", "check_api", "check_source", "load_api"]
+__all__ = ["RULES", "ApiTable", "Finding", "Rule", "check_api", "check_file", "check_source", "load_api"]
 
 
 def check_source(
@@ -37,7 +41,7 @@ def check_source(
     all_functions: bool = False,
     entries: Collection[int] = (),
 ) -> list[Finding]:
-    """What the NKI compiler refuses in ``source``, in the order of the file.
+    """Find what the NKI compiler refuses in ``source``, in the order of the file.
 
     Kernels (``@nki.jit``) are checked with every function and class of the file that they name; with
     ``all_functions`` every function and class at module level, for a file that only other kernels use.
@@ -45,24 +49,40 @@ def check_source(
     ``extra_names`` are built-in functions that the caller knows to exist when the file is compiled.
     A file that isn't Python has one finding, of rule "syntax".
     """
-    try:
-        file = read(source, filename, entries)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        return [syntax_finding(error, filename)]
-    roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
-    classes = [*file.classes.values()] if all_functions else []
-    found = list(_in_nodes(file.lambdas, "code", Scope(file)))
-    for node in reachable_definitions(file, roots, classes):
-        if isinstance(node, ast.expr):
-            found += _in_nodes(value_nodes(node), "values", Scope(file))
-        elif isinstance(node, ast.ClassDef):
-            found += _in_nodes([node], "class", Scope(file))
-            found += [f for method in methods(node) for f in _in_code(file, method, extra_names)]
-        else:
-            found += _in_code(file, node, extra_names)
-    if roots:
-        found += _in_nodes(ast.walk(file.tree), "file", Scope(file))
-    return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
+
+    def check(file: SourceFile) -> Iterator[Finding]:
+        roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
+        classes = [*file.classes.values()] if all_functions else []
+        yield from _check_nodes(file.lambdas, "code", Scope(file))
+        for node in reachable_definitions(file, roots, classes):
+            if isinstance(node, ast.expr):
+                yield from _check_nodes(value_nodes(node), "values", Scope(file))
+            elif isinstance(node, ast.ClassDef):
+                yield from _check_nodes([node], "class", Scope(file))
+                for method in methods(node):
+                    yield from _check_code(file, method, extra_names)
+            else:
+                yield from _check_code(file, node, extra_names)
+        if roots:
+            yield from _check_nodes(ast.walk(file.tree), "file", Scope(file))
+
+    return check_parsed(source, filename, check, entries)
+
+
+def check_file(function: Callable[..., Any]) -> None:
+    """KernelError with everything that the NKI compiler refuses in the file of a kernel, one finding a line.
+
+    ``function`` counts as a kernel whether or not something in its file says so. Nothing happens where there is no
+    file to read: a kernel that was typed in.
+    """
+    filename = inspect.getsourcefile(function)
+    source = "".join(linecache.getlines(filename)) if filename else ""
+    if filename is None or not source:
+        return
+    findings = check_source(source, filename, entries=[function.__code__.co_firstlineno])
+    if findings:
+        lines = "\n".join(f"  {finding}" for finding in findings)
+        raise KernelError(f"kernel {function.__name__}: the NKI compiler refuses its file:\n{lines}")
 
 
 def _by_node_type(where: str) -> dict[str, list[Rule]]:
@@ -77,13 +97,13 @@ def _by_node_type(where: str) -> dict[str, list[Rule]]:
 _TABLES = {where: _by_node_type(where) for where in ("code", "class", "values", "file")}
 
 
-def _in_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope) -> Iterator[Finding]:
+def _check_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope) -> Iterator[Finding]:
     for node in nodes:
         for rule in _TABLES[where].get(type(node).__name__, ()):
             yield from _findings(rule, node, scope)
 
 
-def _in_code(file: SourceFile, root: Function, extra_names: Collection[str]) -> Iterator[Finding]:
+def _check_code(file: SourceFile, root: Function, extra_names: Collection[str]) -> Iterator[Finding]:
     scope = scope_of(file, root, frozenset(extra_names))
     work: list[ast.AST] = [root]
     while work:
@@ -97,5 +117,4 @@ def _in_code(file: SourceFile, root: Function, extra_names: Collection[str]) -> 
 
 def _findings(rule: Rule, node: ast.AST, scope: Scope) -> Iterator[Finding]:
     for place, detail in rule.find(node, scope):
-        line, column = getattr(place, "lineno", 1), getattr(place, "col_offset", 0) + 1
-        yield Finding(scope.file.filename, line, column, rule.id, rule.message.format(detail), rule.instead)
+        yield finding_at(scope.file, place, rule.id, rule.message.format(detail), rule.instead)

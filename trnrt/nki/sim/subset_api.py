@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from trnrt.nki.machine.modes import nc_version
-from trnrt.nki.sim.subset_source import Finding, SourceFile, bound_names, read, syntax_finding
+from trnrt.nki.sim.subset_source import Finding, SourceFile, bound_names, check_parsed, finding_at
 
 _DATA = Path(__file__).with_name("nki_api_0_6.json")
-# Modules of AWS's package that the data leaves out: what is used of them is not checked.
+# Modules of AWS's package that the data leaves out: their names are not checked.
 _OTHER_MODULES = frozenset(
     [
         "nki.collectives",
@@ -27,7 +27,7 @@ _OTHER_MODULES = frozenset(
         "nki.typing",
     ]
 )
-# What older releases had, and what SDK 2.32's migration guide puts in its place.
+# Names of older releases, and their replacements in SDK 2.32's migration guide.
 _REMOVED = {
     "nki.language.arange": "Slice the tensor, or use .ap()",
     "nki.language.mgrid": "Slice the tensor, or use .ap()",
@@ -92,7 +92,7 @@ class ApiTable:
         return init[1:] if init is not None else None
 
     def unknown(self, path: str) -> tuple[str, set[str]] | None:
-        """The shortest part of ``path`` that the release does not have, and the names it has there; None if all is."""
+        """The shortest part of ``path`` that the release lacks, and the names it has there; None if it has all."""
         module_path = max((m for m in self.modules if path == m or path.startswith(m + ".")), key=len, default="")
         if not module_path or any(path == m or path.startswith(m + ".") for m in _OTHER_MODULES):
             return None
@@ -126,19 +126,19 @@ def load_api() -> ApiTable:
 def check_api(source: str, filename: str, api: ApiTable) -> list[Finding]:
     """Names of ``nki``, ``nki.language`` and ``nki.isa`` that ``api`` does not have, and calls that do not fit.
 
-    The whole file is looked at, whatever short names its imports give the modules. A call with ``*`` or ``**`` has
-    its other arguments checked. A file that isn't Python has one finding, of rule "syntax".
+    Checks the whole file, under any names that its imports give the modules. In a call with ``*`` or ``**``, checks the
+    other arguments. A file that isn't Python has one finding, of rule "syntax".
     """
-    try:
-        file = read(source, filename)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        return [syntax_finding(error, filename)]
-    found = [f for node, path in _uses(file, api) for f in _check_use(file, api, node, path)]
-    return sorted(dict.fromkeys(found), key=lambda f: (f.line, f.column, f.rule))
+
+    def check(file: SourceFile) -> Iterator[Finding]:
+        for node, path in _uses(file, api):
+            yield from _check_use(file, api, node, path)
+
+    return check_parsed(source, filename, check)
 
 
 def advice(path: str, api: ApiTable) -> tuple[str, str]:
-    """That ``path`` does not exist in the release, and what to use in its place."""
+    """Say that ``path`` does not exist in the release, and what to use instead."""
     return _advice(*(api.unknown(path) or (path, set())), api)
 
 
@@ -174,15 +174,16 @@ def _check_use(file: SourceFile, api: ApiTable, node: ast.AST, path: str) -> Ite
     missing = api.unknown(path)
     parent = file.parents[node]
     if missing is not None:
-        yield _finding(file, node, "api-name", *_advice(*missing, api))
+        yield finding_at(file, node, "api-name", *_advice(*missing, api))
     elif isinstance(parent, ast.Call) and parent.func is node and (parameters := api.signature(path)) is not None:
         for rule, message in _misfits(parent, parameters):
             names = ", ".join(p.name for p in parameters)
-            yield _finding(file, parent, rule, f"{path}() {message}", f"It takes {names}" if names else "It takes none")
+            instead = f"It takes {names or 'none'}"
+            yield finding_at(file, parent, rule, f"{path}() {message}", instead)
 
 
 def _misfits(call: ast.Call, parameters: tuple[Parameter, ...]) -> Iterator[tuple[str, str]]:
-    """The rule broken and what is wrong, for each argument that does not fit the parameters."""
+    """The broken rule and the problem, for each argument that does not fit the parameters."""
     plain = [p for p in parameters if not p.variadic]
     any_keyword = any(p.variadic and p.name.startswith("**") for p in parameters)
     any_position = any(p.variadic and not p.name.startswith("**") for p in parameters)
@@ -204,11 +205,6 @@ def _misfits(call: ast.Call, parameters: tuple[Parameter, ...]) -> Iterator[tupl
 def _suggestion(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=3)
     return f"Did you mean {' or '.join(close)}?" if close else "See the API reference of Neuron SDK 2.32"
-
-
-def _finding(file: SourceFile, node: ast.AST, rule: str, message: str, instead: str) -> Finding:
-    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-    return Finding(file.filename, line, column, rule, message, instead)
 
 
 def _module(entry: Any) -> ApiModule:

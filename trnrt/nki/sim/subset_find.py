@@ -1,4 +1,4 @@
-"""Where the constructs of the rule table stand: one small search for each row that needs more than a node's type."""
+"""Searches for the constructs of the rule table: one for each row that needs more than a node's type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from trnrt.nki.sim.subset_source import Function, Scope, decorator_path, is_jit, names_used, wrapped_function
 
-# A place that breaks a rule, and what the message says about it ("" if nothing).
+# A place that breaks a rule, and a detail for the message ("" if none).
 Place = tuple[ast.AST, str]
 Find = Callable[[Any, Scope], Iterator[Place]]
 
@@ -204,7 +204,7 @@ def assign_targets(node: ast.Assign | ast.AnnAssign, scope: Scope) -> Iterator[P
 
 
 def _parts(target: ast.expr) -> Iterator[ast.expr]:
-    """What a tuple on the left unpacks into; and a list, which can't stand there at all."""
+    """The targets that a tuple on the left unpacks into; and a list, which is not allowed there."""
     if isinstance(target, ast.List):
         yield target
     elif isinstance(target, ast.Tuple):
@@ -227,7 +227,7 @@ def _is_no_reorder(node: ast.With, scope: Scope) -> bool:
 
 
 def _called_name(node: ast.AST, scope: Scope) -> str:
-    """The last name of what a call calls; the compiler knows loops and blocks by it, whatever module hands them on."""
+    """The last name of a called path. The compiler knows loops and blocks by it, from any module."""
     return scope.file.path_of(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
@@ -279,7 +279,7 @@ def _loop_body(call: ast.Call, scope: Scope) -> Function | None:
 
 
 def nested_function(node: Function, scope: Scope) -> bool:
-    """A function within the one under check, unless all it is for is to be the body of a device loop."""
+    """A function within the one under check, unless it is only used as the body of a device loop."""
     if node is scope.root or scope.root is None:
         return False
     uses = [n for n in ast.walk(scope.root) if isinstance(n, ast.Name) and n.id == node.name]

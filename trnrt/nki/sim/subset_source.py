@@ -1,10 +1,10 @@
-"""What the language and API checks know about one Python file: its imports, its kernels, the code they reach."""
+"""One Python file as the language and API checks see it: its imports, its kernels, the code that they reach."""
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -209,7 +209,7 @@ def methods(definition: ast.ClassDef) -> list[Function]:
 
 
 def value_nodes(value: ast.expr) -> Iterator[ast.expr]:
-    """The parts of a module-level value that the compiler gets to see: Python has evaluated calls and loops by then."""
+    """The parts of a module-level value that the compiler sees: Python has evaluated calls and loops before."""
     yield value
     if isinstance(value, (ast.Tuple, ast.List, ast.Dict, ast.UnaryOp)):
         for child in ast.iter_child_nodes(value):
@@ -279,8 +279,20 @@ def _assignments(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
         yield from ((n.id, statement.iter) for n in ast.walk(statement.target) if isinstance(n, ast.Name))
 
 
-def syntax_finding(error: Exception, filename: str) -> Finding:
-    """The one finding of a file that Python itself can't parse."""
-    line, column = (error.lineno, error.offset) if isinstance(error, SyntaxError) else (1, 1)
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return Finding(filename, line or 1, column or 1, "syntax", f"not Python: {message}", "Correct the syntax")
+def check_parsed(
+    source: str, filename: str, check: Callable[[SourceFile], Iterable[Finding]], entries: Collection[int] = ()
+) -> list[Finding]:
+    """The findings of ``check`` in the order of the file; one of rule "syntax" if Python can't parse ``source``."""
+    try:
+        file = read(source, filename, entries)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line, column = (error.lineno, error.offset) if isinstance(error, SyntaxError) else (1, 1)
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        return [Finding(filename, line or 1, column or 1, "syntax", f"not Python: {message}", "Correct the syntax")]
+    return sorted(dict.fromkeys(check(file)), key=lambda f: (f.line, f.column, f.rule))
+
+
+def finding_at(file: SourceFile, node: ast.AST, rule: str, message: str, instead: str) -> Finding:
+    """A finding at the place of ``node``."""
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+    return Finding(file.filename, line, column, rule, message, instead)

@@ -1,6 +1,6 @@
 """``NkiTensor``: a strided view on a piece of the simulated memory, with the view methods of NKI 0.6.
 
-A view costs nothing on the device; all of this happens while the kernel is traced. Nothing here knows data.
+Views cost nothing on the device: they are made while the kernel is traced, and hold no data.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NkiTensor(DeviceValue, View):
                 strides.append(stride * step)
                 continue
             offset += _resolve_index(item, dim, size) * stride
-            # What is on chip stays at least 2-D with its partitions, what is in HBM 1-D.
+            # A tensor on chip keeps its partitions and at least 2 dimensions, one in HBM at least 1.
             if (on_chip and dim == 0) or (dim == last and len(shape) < (2 if on_chip else 1)):
                 shape.append(1)
                 strides.append(stride)
@@ -262,7 +262,7 @@ class NkiTensor(DeviceValue, View):
         return view
 
     def _cast(self, dtype: DType) -> DType | None:
-        """What a view of this dtype casts to: None where it is the storage's own, so that it is a plain view."""
+        """The cast of a view of this dtype: None if it is the storage's own, which makes a plain view."""
         return None if dtype == self.storage.dtype else dtype
 
     def _dynamic_offset(
@@ -281,11 +281,10 @@ class NkiTensor(DeviceValue, View):
         """KernelError that names the argument, if the view leaves its storage or, on chip, the partition."""
         problem = None if self.bounded else self._problem()
         if problem is not None:
-            pattern = [list(pair) for pair in zip(self.strides, self.shape, strict=True)]
-            raise KernelError(f"{operation}: {arg}, {pattern} from element {self.offset} on, {problem}")
+            raise KernelError(f"{operation}: {arg}, {self.get_pattern()} from element {self.offset} on, {problem}")
 
     def _problem(self) -> str | None:
-        """Where the view leaves what it may touch; None where it does not."""
+        """How the view leaves its storage or partition; None if it stays inside."""
         first, last = self._extent()
         size = self.storage.size * self.storage.dtype.itemsize // self.dtype.itemsize
         if self.dynamic is None and (first < 0 or last >= size):

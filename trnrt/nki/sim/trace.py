@@ -31,6 +31,7 @@ from trnrt.nki.machine.rules.allocation import ALLOCATION, OF_CAPACITY
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.psum import PsumWriters
 from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.values import describe_kind
 
 # The simulator's own files: a source line is the innermost one outside of them.
 _HERE = str(Path(__file__).parents[1]) + os.sep
@@ -53,8 +54,8 @@ class Tracer:
     ) -> None:
         self.program = Program(kernel, target, file=entry.co_filename if entry else "")
         self.target = target
-        self.strict = strict  # refuse what only a simulator can do
-        self.capacity = capacity  # refuse what SBUF or PSUM can't hold
+        self.strict = strict  # refuse what works on simulators only
+        self.capacity = capacity  # refuse tiles that do not fit SBUF or PSUM
         self.psum = PsumWriters(target)
         self.core, self.cores = core, cores
         self.open_loops: list[Loop] = []
@@ -67,7 +68,7 @@ class Tracer:
     def argument(self, shape: tuple[int, ...], dtype: DType, name: str) -> NkiTensor:
         """A tensor argument of the kernel, in HBM."""
         source = Source(self.program.file, self._entry.co_firstlineno if self._entry else 0, self.program.kernel)
-        tensor = self._tensor(Storage(len(self.program.storages), shape, dtype, MemoryRegion.shared_hbm, name, source))
+        tensor = self._new_tensor(shape, dtype, MemoryRegion.shared_hbm, name, source)
         self.program.inputs.append(tensor.storage)
         return tensor
 
@@ -80,7 +81,7 @@ class Tracer:
         address: tuple[int, int] | None,
         what: str = "nl.ndarray",
     ) -> NkiTensor:
-        """What ``nl.ndarray`` gives, or the function ``what``: storage that nothing has written."""
+        """New storage, which nothing has written, for ``nl.ndarray`` or the function ``what``."""
         source, line = self._where(sys._getframe(2))
         number, pinned = len(self.program.storages), address is not None
         storage = Storage(number, shape, dtype, buffer, name, source, address, pinned, line)
@@ -88,7 +89,7 @@ class Tracer:
             complaint = None if rule in OF_CAPACITY and not self.capacity else rule.check(storage, self.target)
             if complaint is not None:
                 raise KernelError(f"{what}: {complaint}\n  rule {rule.name}: {rule.says} ({rule.source})")
-        return self._tensor(storage)
+        return self._add_tensor(storage)
 
     def new_register(self) -> int:
         """The number of a scalar register that nothing uses."""
@@ -98,22 +99,17 @@ class Tracer:
     def accumulators(self, engine: Engine, data: Any) -> NkiTensor | None:
         """The accumulator registers of an engine that work on ``data``: one a partition that it spans."""
         if engine not in self._accumulators:
-            number, source = len(self.program.storages), Source(self.program.file, 0, self.program.kernel)
-            name = f"accumulators of the {engine.name} engine"
-            shape = (self.target.partitions, 1)
-            registers = Storage(number, shape, float32, MemoryRegion.registers, name, source)
-            self._accumulators[engine] = self._tensor(registers)
-        if not isinstance(data, View):
-            return None
-        start = data.start_partition + (data.storage.address[0] if data.storage.address else 0)
-        return self._accumulators[engine][start : start + data.partitions]
+            shape, name = (self.target.partitions, 1), f"accumulators of the {engine.name} engine"
+            source = Source(self.program.file, 0, self.program.kernel)
+            self._accumulators[engine] = self._new_tensor(shape, float32, MemoryRegion.registers, name, source)
+        return self.lanes(self._accumulators[engine], data) if isinstance(data, View) else None
 
     def initial_tensor(self, name: str, dtype: DType, buffer: MemoryRegion, array: Array) -> NkiTensor:
-        """A tensor that holds ``array`` when the program starts: the same one for the same name, if there is a name."""
+        """A tensor that holds ``array`` when the program starts. Tensors of one name and dtype are the same."""
         known = self._initialised.get((name, dtype)) if name else None
         if known is None:
             source, _ = self._where(sys._getframe(2))
-            known = self._tensor(Storage(len(self.program.storages), array.shape, dtype, buffer, name, source))
+            known = self._new_tensor(array.shape, dtype, buffer, name, source)
             self.program.initial[known.storage.index] = array
             self._initialised[name, dtype] = known
         return known
@@ -142,16 +138,21 @@ class Tracer:
         return instruction
 
     def loop_place(self) -> Source:
-        """Where the innermost open device loop was begun."""
+        """The line that began the innermost open device loop."""
         loop = self.open_loops[-1]
         return next(i.source for i in reversed(self.program.instructions) if i.args.get("loop") is loop)
 
-    def _tensor(self, storage: Storage) -> NkiTensor:
+    def _new_tensor(
+        self, shape: tuple[int, ...], dtype: DType, buffer: MemoryRegion, name: str, source: Source
+    ) -> NkiTensor:
+        return self._add_tensor(Storage(len(self.program.storages), shape, dtype, buffer, name, source))
+
+    def _add_tensor(self, storage: Storage) -> NkiTensor:
         self.program.storages.append(storage)
         return NkiTensor(storage, storage.shape, storage.strides, 0)
 
     def _engine(self, operation: Operation, engine: Engine, args: dict[str, Any]) -> Engine:
-        """The engine that runs an instruction: of one that names none, the first that has access to what it writes."""
+        """The engine that runs an instruction; by default, the first one that reaches what it writes."""
         if engine is Engine.unknown:
             if operation.engines[0] is not Engine.gpsimd:
                 return operation.engines[0]
@@ -166,19 +167,19 @@ class Tracer:
         return engine
 
     def _check_arguments(self, operation: Operation, args: dict[str, Any]) -> None:
-        """Each tensor argument is a tensor of this kernel that holds something; each number is one."""
+        """KernelError unless tensor arguments are non-empty tensors of this kernel, and numbers are numbers."""
         for arg in operation.tensors:
             value = args[arg]
             if isinstance(value, View):
                 self._check_tensor(operation, arg, value)
             elif not (value is None and arg in operation.optional) and arg not in operation.numbers:
-                raise KernelError(f"{operation.name}: {arg} is {_kind_text(value)}; it must be a tensor")
+                raise KernelError(f"{operation.name}: {arg} is {describe_kind(value)}; it must be a tensor")
         for arg in operation.numbers:
             value = args[arg]
             if isinstance(value, View) and arg in operation.tensors:
                 continue
             if not isinstance(value, _NUMBER) and not (value is None and arg in operation.optional):
-                raise KernelError(f"{operation.name}: {arg} is {_kind_text(value)}; it must be a number")
+                raise KernelError(f"{operation.name}: {arg} is {describe_kind(value)}; it must be a number")
 
     def _check_tensor(self, operation: Operation, arg: str, view: View) -> None:
         storages, index = self.program.storages, view.storage.index
@@ -201,10 +202,6 @@ class Tracer:
         while outer is not None and outer.f_code is not self._entry:
             outer = outer.f_back
         return source, outer.f_lineno if outer is not None else 0
-
-
-def _kind_text(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def source_of(traceback: TracebackType | None) -> Source | None:

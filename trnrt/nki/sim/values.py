@@ -1,6 +1,6 @@
-"""What Python can't do with a value of the device: a tile's elements and a register's number exist at run time only.
+"""Tensors and registers refuse to give Python their values, which exist at run time only.
 
-A kernel is traced before it runs, so whatever would ask for a value is refused, with what to write instead.
+A kernel is traced before it runs. Each operation that needs a value raises, and says what to write instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COUNT = "a count that the device knows to nl.dynamic_range, nl.fori_loop or nl.
 _ELEMENTS = "Loop over range(tensor.shape[0]) and take tensor[i : i + 1]"
 _NUMPY = "Use the functions of nl and nisa: numpy works on arrays of the host"
 
-# Special methods that ask for a value: what the kernel says, and what to write instead.
+# Special methods that need a value: the kernel's expression, and what to write instead.
 _CONVERSIONS = {
     "__bool__": ("a condition (if, and, or, not, assert, bool())", f"{CONDITION}. `is not None` asks if it was given"),
     "__int__": ("int()", _NUMBER),
@@ -83,13 +83,13 @@ _OPERATORS = {
 
 
 class DeviceValue:
-    """A tensor or a register: every question after its value is refused, with the way out."""
+    """A tensor or a register: each operation that needs its value raises, with a way out."""
 
     __slots__ = ()
     kind: ClassVar[str] = "a tensor"
 
     def describe(self) -> str:
-        """What is known of the value while a kernel is traced."""
+        """A description of the value, without its contents."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -113,8 +113,12 @@ def refuse(value: DeviceValue, what: str, instead: str) -> NoReturn:
     )
 
 
-def asked_by_while(frame: FrameType) -> bool | None:
-    """Whether the question that a frame asks just now is the whole test of a ``while``; None without its source."""
+def describe_kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def is_while_test(frame: FrameType) -> bool | None:
+    """Whether the expression that a frame is evaluating is the whole test of a ``while``; None without its source."""
     tests = _while_tests(tuple(linecache.getlines(frame.f_code.co_filename)))
     if tests is None:
         return None
@@ -126,7 +130,7 @@ def asked_by_while(frame: FrameType) -> bool | None:
 
 @lru_cache(maxsize=16)
 def _while_tests(lines: tuple[str, ...]) -> frozenset[tuple[int, int, int, int]] | None:
-    """Where the tests of a file's ``while`` statements stand that are one value; None if there is no such file."""
+    """The places of the file's ``while`` tests that are a single value; None without a file."""
     try:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError):
@@ -139,14 +143,14 @@ def _while_tests(lines: tuple[str, ...]) -> frozenset[tuple[int, int, int, int]]
     return places if lines else None
 
 
-def _refusing(what: str, instead: str) -> Callable[..., NoReturn]:
+def _make_refusal(what: str, instead: str) -> Callable[..., NoReturn]:
     def method(self: DeviceValue, *others: object, **options: object) -> NoReturn:
         refuse(self, what, instead)
 
     return method
 
 
-def _comparing(symbol: str, function: str) -> Callable[[DeviceValue, object], Any]:
+def _make_comparison(symbol: str, function: str) -> Callable[[DeviceValue, object], Any]:
     """A comparison that the kernel writes is refused; dataclasses and the simulator compare for identity."""
 
     def method(self: DeviceValue, other: object) -> Any:
@@ -161,12 +165,12 @@ def _comparing(symbol: str, function: str) -> Callable[[DeviceValue, object], An
 
 def _add_methods() -> None:
     for name, (what, instead) in _CONVERSIONS.items():
-        setattr(DeviceValue, name, _refusing(what, instead))
+        setattr(DeviceValue, name, _make_refusal(what, instead))
     for name, (symbol, function) in _COMPARISONS.items():
-        setattr(DeviceValue, f"__{name}__", _comparing(symbol, function))
+        setattr(DeviceValue, f"__{name}__", _make_comparison(symbol, function))
     for name, (symbol, function) in _OPERATORS.items():
         for form in (f"__{name}__", f"__r{name}__", f"__i{name}__"):
-            setattr(DeviceValue, form, _refusing(f"`{symbol}`", f"Write {function}, or the instruction of nisa"))
+            setattr(DeviceValue, form, _make_refusal(f"`{symbol}`", f"Write {function}, or the instruction of nisa"))
 
 
 _add_methods()

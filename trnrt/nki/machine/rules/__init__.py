@@ -6,6 +6,7 @@ None. Declarations name the rules of an instruction; tests walk ``RULES`` and br
 These are the rules of several families of instructions; those of a single family are in its file, in
 ``sim/instructions``.
 
+``checks``        what many rules check
 ``allocation``    where a tile may be
 ``access``        where an engine or a DMA may read and write, and in which pattern
 ``operands``      the operands of vector, scalar and gpsimd instructions

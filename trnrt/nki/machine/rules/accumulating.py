@@ -35,6 +35,8 @@ def reduce_command(instruction: Instruction, target: Target) -> str | None:
 def accumulated_operator(instruction: Instruction, target: Target) -> str | None:
     reduces = _reduction(instruction)
     arg, legal = reduces.operator, reduces.operators
+    if not arg:
+        return None
     op = instruction[arg]
     if op is None and instruction["reduce_cmd"] is reduce_cmd.idle:
         return None
@@ -51,6 +53,8 @@ def accumulated_operator(instruction: Instruction, target: Target) -> str | None
 def loaded_value(instruction: Instruction, target: Target) -> str | None:
     reduces = _reduction(instruction)
     arg, unused = reduces.loads, reduces.unused
+    if not arg:
+        return None
     value, command = instruction[arg], instruction["reduce_cmd"]
     if command is reduce_cmd.load_reduce:
         return f"{arg} is None; reduce_cmd={command!r} needs it" if value is None else None
@@ -70,3 +74,6 @@ def float32_columns(instruction: Instruction, target: Target) -> str | None:
         if arg in operation.columns and arg not in operation.writes and view.dtype.name != "float32":
             return f"{arg} is {view.dtype}; it must be float32"
     return None
+
+
+REDUCTION = (reduce_command, accumulated_operator, loaded_value)

@@ -78,6 +78,16 @@ def one_psum_input(instruction: Instruction, target: Target) -> str | None:
 
 
 @rule(
+    "same-start-partition",
+    "two inputs in SBUF start at the same partition",
+    "AWS's compiler, error NCC_IBIR297 (aws-neuron-sdk, issue 1362); nki-library, core/embeddings/rope.py",
+)
+def same_start_partition(instruction: Instruction, target: Target) -> str | None:
+    starts = unequal_starts(instruction)
+    return None if starts is None else f"{starts}; they must be equal: copy one of them first (nisa.tensor_copy)"
+
+
+@rule(
     "other-start-partition",
     "two inputs in SBUF start at the same partition, in instructions that no document lists",
     "AWS's compiler, error NCC_IBIR297 (aws-neuron-sdk, issue 1362): for specific instructions",
@@ -132,7 +142,7 @@ def operand_given(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("kept-dtype", "what moves data keeps its dtype", "nki.isa nc_stream_shuffle, local_gather, nc_n_gather, dropout")
+@rule("kept-dtype", "what moves data keeps its dtype", "nki.isa nc_transpose, tensor_copy_predicated, dropout")
 def kept_dtype(instruction: Instruction, target: Target) -> str | None:
     dst = instruction["dst"]
     for arg in ("src", "src_buffer", "data"):

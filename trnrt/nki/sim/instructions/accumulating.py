@@ -1,4 +1,4 @@
-"""What reduces into its engine's accumulator registers."""
+"""Instructions that reduce into their engine's accumulator registers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, Reduction, View
 from trnrt.nki.machine.rules import accumulating, operands, operators
+from trnrt.nki.machine.rules.checks import NOT_32_BIT_INTEGERS, check_dimensions, dtype_rule, generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -21,13 +22,10 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["activate2", "exponential", "tensor_scalar_cumulative", "tensor_scalar_reduce"]
 
-_NOT_CUMULATIVE = frozenset({"int32", "uint32", "tfloat32"})
-_EXPONENTIAL_RESULTS = frozenset(["float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32", "tfloat32"])
-_EXPONENTIAL_DTYPES = {
-    "dst": _EXPONENTIAL_RESULTS | frozenset(["int8", "int16", "int32", "uint8", "uint16"]),
-    "src": (_EXPONENTIAL_RESULTS - {"tfloat32"}) | frozenset(["int8", "int16", "int32", "uint8", "uint16", "uint32"]),
-    "reduce_res": _EXPONENTIAL_RESULTS,
-}
+_Command = modes.reduce_cmd
+
+_EXPONENTIAL_FLOATS = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32")
+_EXPONENTIAL_INTEGERS = ("int8", "int16", "int32", "uint8", "uint16")
 _EXPONENTIAL_DIMENSIONS = 4
 _PIPELINES = (
     ("multiply", "add"),
@@ -39,11 +37,9 @@ _PIPELINES = (
 )
 
 
-@rule("from-v4", "exponential and activate2 exist from NeuronCore-v4 on", "nki.isa exponential, activate2")
-def from_v4(instruction: Instruction, target: Target) -> str | None:
-    if target.generation >= 4:
-        return None
-    return f"{target.name} has a NeuronCore-v{target.generation}; it must be v4 or newer"
+from_v4 = generation_rule(
+    "from-v4", "exponential and activate2 exist from NeuronCore-v4 on", "nki.isa exponential, activate2", 4
+)
 
 
 @rule("reduce-reverse", "tensor_scalar_reduce can't reverse its operands yet", "nki.isa tensor_scalar_reduce, reverse0")
@@ -51,34 +47,28 @@ def reduce_reverse(instruction: Instruction, target: Target) -> str | None:
     return f"reverse0={instruction['reverse0']!r}; it must be False" if instruction["reverse0"] else None
 
 
-@rule(
+cumulative_dtypes = dtype_rule(
     "cumulative-dtypes",
     "tensor_scalar_cumulative takes floats and integers of up to 16 bits",
     "nki.isa tensor_scalar_cumulative, Operation constraints",
+    dst=NOT_32_BIT_INTEGERS,
+    src=NOT_32_BIT_INTEGERS,
 )
-def cumulative_dtypes(instruction: Instruction, target: Target) -> str | None:
-    for arg in ("dst", "src"):
-        dtype = instruction[arg].dtype
-        if dtype.name in _NOT_CUMULATIVE:
-            return f"{arg} is {dtype}; it must be float32, bfloat16, float16, float8 or an integer of 8 or 16 bits"
-    return None
 
 
-@rule("exponential-dtypes", "exponential's tiles have dtypes that it supports", "nki.isa exponential, Supported dtypes")
-def exponential_dtypes(instruction: Instruction, target: Target) -> str | None:
-    for arg, view in instruction.operands:
-        legal = _EXPONENTIAL_DTYPES.get(arg)
-        if legal is not None and view.dtype.name not in legal:
-            return f"{arg} is {view.dtype}; it must be one of {', '.join(sorted(legal))}"
-    return None
+exponential_dtypes = dtype_rule(
+    "exponential-dtypes",
+    "exponential's tiles have dtypes that it supports",
+    "nki.isa exponential, Supported dtypes",
+    dst=(*_EXPONENTIAL_FLOATS, "tfloat32", *_EXPONENTIAL_INTEGERS),
+    src=(*_EXPONENTIAL_FLOATS, *_EXPONENTIAL_INTEGERS, "uint32"),
+    reduce_res=(*_EXPONENTIAL_FLOATS, "tfloat32"),
+)
 
 
 @rule("exponential-dimensions", "exponential's tiles have at most 4 dimensions", "nki.isa exponential, Constraints")
 def exponential_dimensions(instruction: Instruction, target: Target) -> str | None:
-    for arg in ("dst", "src"):
-        if instruction[arg].ndim > _EXPONENTIAL_DIMENSIONS:
-            return f"{arg} has {instruction[arg].ndim} dimensions; the limit is {_EXPONENTIAL_DIMENSIONS}"
-    return None
+    return check_dimensions(instruction, _EXPONENTIAL_DIMENSIONS, "dst", "src")
 
 
 @rule("activate2-operators", "activate2 has six pairs of op0 and op1", "nki.isa activate2")
@@ -135,7 +125,7 @@ def _tensor_scalar_reduce(instruction: Instruction, arrays: Arrays) -> Callable[
     columns=frozenset({"operand0", "reduce_init", "reduce_res"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce, modes.reduce_cmd.load_reduce),
+        commands=(_Command.reset_reduce, _Command.reduce, _Command.load_reduce),
         operator="reduce_op",
         operators=("add", "multiply", "maximum", "minimum"),
         loads="reduce_init",
@@ -147,13 +137,8 @@ def _tensor_scalar_reduce(instruction: Instruction, arrays: Arrays) -> Callable[
         operators.arithmetic_operator,
         operators.operator_generation,
         operands.operand_given,
-        operands.column_operands,
         accumulating.float32_columns,
         reduce_reverse,
-        accumulating.reduce_command,
-        accumulating.accumulated_operator,
-        accumulating.loaded_value,
-        operands.other_start_partition,
     ),
     meaning=_tensor_scalar_reduce,
     cycles=costs.accumulating,
@@ -174,15 +159,15 @@ def tensor_scalar_reduce(
 ) -> Args:
     """``dst = data <op0> operand0``, and ``reduce_op`` over each partition's results into ``reduce_res`` ``[P, 1]``.
 
-    ``reduce_cmd`` starts the vector engine's registers anew, from ``reduce_init`` (``load_reduce``), or goes on with
-    them; ``reduce_res_negate`` negates what is read out, not the registers.
+    ``reduce_cmd`` resets the vector engine's registers, loads ``reduce_init`` (``load_reduce``), or goes on;
+    ``reduce_res_negate`` negates ``reduce_res``, not the registers.
     """
     reduce_regs = active_tracer("nisa.tensor_scalar_reduce").accumulators(Engine.vector, data)
     return locals()
 
 
 def _running(op: Operator) -> Callable[[Array], Array]:
-    """(P, 1 + N) -> (P, N): ``reg = x <op> reg`` for each x of a row, the first of which is the register."""
+    """(P, 1 + N) -> (P, N): ``reg = x <op> reg`` for each x of a row. A row's first element is the register."""
     if op is OPERATORS["subtract"]:
         # x - reg alternates the register's sign: a sum of alternating terms, whose float32 rounding is the same.
         def alternating(values: Array) -> Array:
@@ -226,7 +211,7 @@ def _tensor_scalar_cumulative(instruction: Instruction, arrays: Arrays) -> Calla
     columns=frozenset({"imm0", "imm1"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce, modes.reduce_cmd.load_reduce),
+        commands=(_Command.reset_reduce, _Command.reduce, _Command.load_reduce),
         operator="op1",
         operators=("add", "subtract", "multiply", "maximum", "minimum"),
         loads="imm1",
@@ -236,13 +221,8 @@ def _tensor_scalar_cumulative(instruction: Instruction, arrays: Arrays) -> Calla
         operands.vector_operator,
         operators.arithmetic_operator,
         operators.operator_generation,
-        operands.column_operands,
         accumulating.float32_columns,
         cumulative_dtypes,
-        accumulating.reduce_command,
-        accumulating.accumulated_operator,
-        accumulating.loaded_value,
-        operands.other_start_partition,
     ),
     meaning=_tensor_scalar_cumulative,
     cycles=costs.streaming,
@@ -284,25 +264,16 @@ def _exponential(instruction: Instruction, arrays: Arrays) -> Callable[[], None]
     columns=frozenset({"max_value", "reduce_init", "reduce_res"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(
-            modes.reduce_cmd.idle,
-            modes.reduce_cmd.reset_reduce,
-            modes.reduce_cmd.reduce,
-            modes.reduce_cmd.load_reduce,
-        ),
+        commands=(_Command.idle, _Command.reset_reduce, _Command.reduce, _Command.load_reduce),
         loads="reduce_init",
         unused=(None, 0.0),
     ),
     rules=(
         from_v4,
         *operands.ELEMENTWISE,
-        operands.column_operands,
         exponential_dimensions,
         exponential_dtypes,
         accumulating.float32_columns,
-        accumulating.reduce_command,
-        accumulating.loaded_value,
-        operands.other_start_partition,
     ),
     meaning=_exponential,
     cycles=costs.exponentiation,
@@ -319,7 +290,7 @@ def exponential(
 ) -> Args:
     """``dst = exp(src - max_value)`` on the vector engine of NeuronCore-v4, and the sum of each partition's results.
 
-    With ``idle`` the reference calls the registers' state unknown afterwards: they read as NaN.
+    After ``idle`` the registers read as NaN: the reference calls their state unknown.
     """
     reduce_regs = active_tracer("nisa.exponential").accumulators(Engine.vector, src)
     return locals()
@@ -359,26 +330,17 @@ def _activate2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     columns=frozenset({"imm0", "imm1", "relu_param", "reduce_res"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(
-            modes.reduce_cmd.idle,
-            modes.reduce_cmd.reset,
-            modes.reduce_cmd.reset_reduce,
-            modes.reduce_cmd.reduce,
-        ),
+        commands=(_Command.idle, _Command.reset, _Command.reset_reduce, _Command.reduce),
         operator="reduce_op",
         operators=("add", "maximum", "minimum", "abs_max", "abs_min"),
     ),
     rules=(
         from_v4,
         *operands.ELEMENTWISE,
-        operands.column_operands,
         activate2_function,
         activate2_operators,
         activate2_reverse,
         activate2_immediates,
-        accumulating.reduce_command,
-        accumulating.accumulated_operator,
-        operands.other_start_partition,
     ),
     meaning=_activate2,
     cycles=costs.accumulating,
@@ -402,7 +364,7 @@ def activate2(
 ) -> Args:
     """``dst = op((data <op0> imm0) <op1> imm1)`` on the scalar engine of NeuronCore-v4, and its reduction.
 
-    ``relu_param`` is the slope of ``nl.prelu``; None stands for ``nl.bypass``.
+    ``relu_param`` is the slope of ``nl.prelu``; an operator of None means ``nl.bypass``.
     """
     reduce_regs = None
     if reduce_res is not None or reduce_cmd is not modes.reduce_cmd.idle:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from trnrt.nki.machine import costs, modes, spreading
 from trnrt.nki.machine.accumulators import accumulating_writer
 from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, within_range
-from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.machine.dtypes import DTYPES, Array
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, Instruction, View
 from trnrt.nki.machine.rules import operands
+from trnrt.nki.machine.rules.checks import dtype_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -45,10 +46,12 @@ def activation_bias_tile(instruction: Instruction, target: Target) -> str | None
     return f"bias is the number {bias}; on {target.name} it must be a [P, 1] tile"
 
 
-@rule("activation-bias-dtype", "an activation's bias is of any dtype but tfloat32", "nki.isa activation, Data types")
-def activation_bias_dtype(instruction: Instruction, target: Target) -> str | None:
-    bias = instruction["bias"]
-    return "bias is tfloat32; it can't be" if isinstance(bias, View) and bias.dtype.name == "tfloat32" else None
+activation_bias_dtype = dtype_rule(
+    "activation-bias-dtype",
+    "an activation's bias is of any dtype but tfloat32",
+    "nki.isa activation, Data types",
+    bias=[name for name in DTYPES if name != "tfloat32"],
+)
 
 
 @rule(
@@ -109,14 +112,12 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     registers="reduce_regs",
     rules=(
         *operands.ELEMENTWISE,
-        operands.column_operands,
         operands.float32_operands,
         activation_bias_tile,
         activation_bias_dtype,
         activation_function,
         reduced_activation,
         reciprocal_bias,
-        operands.other_start_partition,
     ),
     meaning=_activation,
     cycles=costs.accumulating,

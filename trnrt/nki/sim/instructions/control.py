@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import declare
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
-from trnrt.nki.sim.values import CONDITION, DeviceValue, asked_by_while, refuse
+from trnrt.nki.sim.values import CONDITION, DeviceValue, is_while_test, refuse
 
 __all__ = [
     "VirtualRegister",
@@ -46,33 +47,20 @@ def register_tile(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-_SEQUENCERS = (Engine.sync, Engine.scalar, Engine.vector, Engine.gpsimd, Engine.tensor)
+_declare = partial(
+    declare,
+    engines=(Engine.sync, Engine.scalar, Engine.vector, Engine.gpsimd, Engine.tensor),
+    cycles=costs.sequencer_only,
+    spreads=None,
+)
 
 
 def _marker(instruction: Instruction, arrays: Any) -> Callable[[], None]:
     raise KernelError(f"{instruction.operation.name} has no meaning of its own")  # the executor makes the loop
 
 
-LOOP_BEGIN = declare(
-    engines=_SEQUENCERS,
-    writes=(),
-    reads=(),
-    rules=(),
-    meaning=_marker,
-    cycles=costs.sequencer_only,
-    spreads=None,
-).record("loop_begin")
-
-
-LOOP_END = declare(
-    engines=_SEQUENCERS,
-    writes=(),
-    reads=(),
-    rules=(),
-    meaning=_marker,
-    cycles=costs.sequencer_only,
-    spreads=None,
-).record("loop_end")
+LOOP_BEGIN = _declare(writes=(), reads=(), rules=(), meaning=_marker).record("loop_begin")
+LOOP_END = _declare(writes=(), reads=(), rules=(), meaning=_marker).record("loop_end")
 
 
 def _move(instruction: Instruction, arrays: Any) -> Callable[[], None]:
@@ -86,15 +74,7 @@ def _move(instruction: Instruction, arrays: Any) -> Callable[[], None]:
     return move
 
 
-REGISTER_MOVE = declare(
-    engines=_SEQUENCERS,
-    writes=(),
-    reads=(),
-    rules=(register_writable,),
-    meaning=_move,
-    cycles=costs.sequencer_only,
-    spreads=None,
-).record("register_move")
+REGISTER_MOVE = _declare(writes=(), reads=(), rules=(register_writable,), meaning=_move).record("register_move")
 
 
 def _load(instruction: Instruction, arrays: Any) -> Callable[[], None]:
@@ -108,15 +88,9 @@ def _load(instruction: Instruction, arrays: Any) -> Callable[[], None]:
     return load
 
 
-REGISTER_LOAD = declare(
-    engines=_SEQUENCERS,
-    writes=(),
-    reads=("src",),
-    rules=(register_writable, register_tile),
-    meaning=_load,
-    cycles=costs.sequencer_only,
-    spreads=None,
-).record("register_load")
+REGISTER_LOAD = _declare(writes=(), reads=("src",), rules=(register_writable, register_tile), meaning=_load).record(
+    "register_load"
+)
 
 
 def _store(instruction: Instruction, arrays: Any) -> Callable[[], None]:
@@ -132,15 +106,7 @@ def _store(instruction: Instruction, arrays: Any) -> Callable[[], None]:
     return store
 
 
-REGISTER_STORE = declare(
-    engines=_SEQUENCERS,
-    writes=("dst",),
-    reads=(),
-    rules=(register_tile,),
-    meaning=_store,
-    cycles=costs.sequencer_only,
-    spreads=None,
-).record("register_store")
+REGISTER_STORE = _declare(writes=("dst",), reads=(), rules=(register_tile,), meaning=_store).record("register_store")
 
 
 class VirtualRegister(DeviceValue, Register):
@@ -155,7 +121,7 @@ class VirtualRegister(DeviceValue, Register):
     def __bool__(self) -> bool:
         """The first question opens a loop on the register, the next one closes it: ``while`` asks before each round."""
         tracer = active_tracer("a register as a condition")
-        if asked_by_while(sys._getframe(1)) is False:
+        if is_while_test(sys._getframe(1)) is False:
             refuse(self, "a condition other than `while register:` (if, and, or, not, assert, bool())", CONDITION)
         if tracer.open_loops and tracer.open_loops[-1].condition is self:
             _end(tracer.open_loops[-1])
@@ -176,7 +142,7 @@ def _check_register(what: str, value: object) -> None:
         raise KernelError(f"{what} is a {type(value).__name__}; it must be a register (nisa.register_alloc)")
 
 
-def register_alloc(x: int | NkiTensor | None = None) -> VirtualRegister:
+def register_alloc(x: int | NkiTensor | VirtualRegister | None = None) -> VirtualRegister:
     """A new register, holding ``x`` where that is given."""
     tracer = active_tracer("nisa.register_alloc")
     register = VirtualRegister(tracer.new_register())
@@ -261,13 +227,10 @@ def fori_loop(
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
     """``r = init; while r != 0: r = body_fun(r)``, as a loop on the device."""
     _check_register("nl.while_loop: init", init)
-    condition = VirtualRegister(active_tracer("nl.while_loop").new_register())
-    register_move(condition, init)
+    condition = register_alloc(init)
     loop = Loop(None, condition=condition)
     _begin(loop)
-    seen = VirtualRegister(active_tracer("nl.while_loop").new_register())
-    register_move(seen, condition)
-    result = body_fun(seen)
+    result = body_fun(register_alloc(condition))
     _check_register("nl.while_loop: what the body returned", result)
     register_move(condition, result)
     _end(loop)

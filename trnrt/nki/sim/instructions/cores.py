@@ -8,6 +8,7 @@ from typing import Any
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs, modes
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion
+from trnrt.nki.machine.rules.checks import check_memory
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -39,8 +40,7 @@ def barrier_cores(instruction: Instruction, target: Target) -> str | None:
 
 @rule("barrier-data", "a barrier is about data in shared HBM", "nki.isa core_barrier")
 def barrier_data(instruction: Instruction, target: Target) -> str | None:
-    buffer = instruction["data"].buffer
-    return None if buffer is MemoryRegion.shared_hbm else f"data is in {buffer.value}; it must be in shared_hbm"
+    return check_memory(instruction, MemoryRegion.shared_hbm, "data")
 
 
 @rule("exchange-ranks", "tiles are exchanged between cores 0 and 1", "nki.isa sendrecv")
@@ -54,12 +54,9 @@ def exchange_ranks(instruction: Instruction, target: Target) -> str | None:
 @rule("exchange-tiles", "exchanged tiles are in SBUF and alike in shape and dtype", "nki.isa sendrecv, Constraints")
 def exchange_tiles(instruction: Instruction, target: Target) -> str | None:
     dst, src = instruction["dst"], instruction["src"]
-    for arg, view in instruction.operands:
-        if view.buffer is not MemoryRegion.sbuf:
-            return f"{arg} is in {view.buffer.value}; it must be in sbuf"
     if (dst.shape, dst.dtype) != (src.shape, src.dtype):
         return f"src is {src.shape} {src.dtype}, dst {dst.shape} {dst.dtype}; they must be equal"
-    return None
+    return check_memory(instruction, MemoryRegion.sbuf, "dst", "src")
 
 
 @rule(

@@ -15,6 +15,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator, binary_function
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules import access, operands, operators
+from trnrt.nki.machine.rules.checks import dtype_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 _NATIVE_INTEGERS = ("int32", "uint32")
-# What the scalar engine's own multiply-add can do of tensor_scalar, where it has no more than that.
+# The forms of tensor_scalar that a scalar engine with a multiply-add alone can do.
 _SCALAR_ENGINE_FORMS = (("multiply", "add"), ("multiply", None), ("add", None))
 
 
@@ -49,16 +50,6 @@ def tensor_scalar_engine(instruction: Instruction, target: Target) -> str | None
     return None
 
 
-@rule(
-    "same-start-partition",
-    "two inputs in SBUF start at the same partition",
-    "AWS's compiler, error NCC_IBIR297 (aws-neuron-sdk, issue 1362); nki-library, core/embeddings/rope.py",
-)
-def same_start_partition(instruction: Instruction, target: Target) -> str | None:
-    starts = operands.unequal_starts(instruction)
-    return None if starts is None else f"{starts}; they must be equal: copy one of them first (nisa.tensor_copy)"
-
-
 @rule("two-input-operator", "two tiles meet in an operator of two inputs", "API reference, Supported Math Operators")
 def two_input_operator(instruction: Instruction, target: Target) -> str | None:
     arg = "op" if "op" in instruction.args else "op1"
@@ -73,20 +64,12 @@ def scalar_tensor_copy(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("predicate-dtype", "a predicate is uint8, uint16 or uint32", "nki.isa tensor_copy_predicated")
-def predicate_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["predicate"].dtype
-    if dtype.name in ("uint8", "uint16", "uint32"):
-        return None
-    return f"predicate is {dtype}; it must be uint8, uint16 or uint32"
-
-
-@rule("predicated-dtype", "a predicated copy keeps the dtype", "nki.isa tensor_copy_predicated")
-def predicated_dtype(instruction: Instruction, target: Target) -> str | None:
-    dst, src = instruction["dst"], instruction["src"]
-    if isinstance(src, View) and src.dtype != dst.dtype:
-        return f"src is {src.dtype}, dst {dst.dtype}; they must be equal"
-    return None
+predicate_dtype = dtype_rule(
+    "predicate-dtype",
+    "a predicate is uint8, uint16 or uint32",
+    "nki.isa tensor_copy_predicated",
+    predicate=("uint8", "uint16", "uint32"),
+)
 
 
 @rule(
@@ -163,9 +146,7 @@ def integers_only(*tiles: object) -> bool:
 
 def _integer_power(base: Array, exponent: Array) -> Array:
     if exponent.min() < 0:
-        raise KernelError(
-            "tensor_tensor: nl.power of integers with a negative exponent; what it gives is not documented"
-        )
+        raise KernelError("tensor_tensor: nl.power of integers with a negative exponent; the result is not documented")
     return np.power(base, exponent)
 
 
@@ -206,11 +187,7 @@ def _integer_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable
     function = _integer_power if op is OPERATORS["power"] else binary_function(op)
     left = in_shape(arrays(instruction["data1"]), target.shape)
     right = in_shape(arrays(instruction["data2"]), target.shape)
-
-    def compute() -> None:
-        target[...] = function(left().astype(np.int64), right().astype(np.int64)).astype(target.dtype)
-
-    return compute
+    return lambda: np.copyto(target, function(left().astype(np.int64), right().astype(np.int64)).astype(target.dtype))
 
 
 def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -244,7 +221,7 @@ def _tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
         operators.operator_generation,
         *operators.BITVEC,
         power_engine,
-        same_start_partition,
+        operands.same_start_partition,
     ),
     meaning=_tensor_tensor,
     cycles=costs.two_inputs,
@@ -305,10 +282,8 @@ def _tensor_scalar(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
         *operators.BITVEC,
         bitvec_engine,
         operands.operand_given,
-        operands.column_operands,
         operands.float32_operands,
         tensor_scalar_engine,
-        operands.other_start_partition,
     ),
     meaning=_tensor_scalar,
     cycles=costs.scaling,
@@ -357,9 +332,7 @@ def _scalar_tensor_tensor(instruction: Instruction, arrays: Arrays) -> Callable[
         operators.operator_generation,
         two_input_operator,
         operands.operand_given,
-        operands.column_operands,
         operands.one_psum_input,
-        operands.other_start_partition,
     ),
     meaning=_scalar_tensor_tensor,
     cycles=costs.scalar_then_tensor,
@@ -421,15 +394,14 @@ def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], N
 @declare(
     engines=(Engine.vector,),
     writes=("dst",),
-    reads=("dst", "src", "predicate"),  # what is not chosen stays: dst is read, too
+    reads=("dst", "src", "predicate"),  # elements that are not chosen stay: dst is read, too
     numbers=frozenset({"src"}),
     partly=frozenset({"dst", "src"}),
     rules=(
         *operands.ELEMENTWISE,
         predicate_dtype,
-        predicated_dtype,
+        operands.kept_dtype,
         operands.one_psum_input,
-        operands.other_start_partition,
     ),
     meaning=_copy_predicated,
     cycles=costs.selecting,

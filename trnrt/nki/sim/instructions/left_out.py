@@ -1,4 +1,4 @@
-"""What NKI 0.6 has and this simulator has not: calling it says so."""
+"""Instructions of NKI 0.6 that this simulator lacks: calling one says so."""
 
 from __future__ import annotations
 

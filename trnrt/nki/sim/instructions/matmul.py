@@ -15,7 +15,8 @@ from trnrt.nki.machine.binding import Arrays, exact, matrix, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.modes import matmul_perf_mode
 from trnrt.nki.machine.program import Engine, Instruction, Marks, MemoryRegion, View
-from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules import access
+from trnrt.nki.machine.rules.checks import join_choices
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -54,7 +55,7 @@ def matmul_tile(instruction: Instruction, target: Target) -> str | None:
     legal = (64, 128) if target.generation < 3 else (32, 64, 128)
     for kind, extent, start in zip(("row", "column"), size, position, strict=True):
         if extent not in legal:
-            return f"tile_size={size}: its {kind} size must be {', '.join(map(str, legal[:-1]))} or {legal[-1]}"
+            return f"tile_size={size}: its {kind} size must be {join_choices(legal)}"
         if start % extent or not 0 <= start <= 128 - extent:
             last = 128 - extent
             return f"tile_position={position}: its {kind} must be a multiple of {extent} from 0 to {last}"
@@ -95,7 +96,7 @@ def matmul_double_row(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "matmul-transpose-accumulate",
-    "a transpose overwrites: what is passed through is not added",
+    "a transpose overwrites: it can't add to dst",
     "arch guide trn2, Built-in Transpose Support",
 )
 def transpose_accumulate(instruction: Instruction, target: Target) -> str | None:
@@ -256,7 +257,7 @@ def _pass_through(instruction: Instruction, arrays: Arrays) -> Callable[[], None
         if not _is_selection(chosen, passed):
             raise KernelError(
                 "nc_matmul: is_transpose=True with a moving operand that is no identity matrix; the reference does not "
-                f"say what that does\n  at {instruction.source}"
+                f"define the result\n  at {instruction.source}"
             )
         target[...] = stationary().T[:, passed].reshape(target.shape)
 
@@ -330,7 +331,7 @@ def _marks_multiplied(instruction: Instruction, marks: Marks) -> dict[str, Array
 def array_modes(
     is_transpose: bool, tile_position: Sequence[int], tile_size: Sequence[int], perf_mode: object, target: Target
 ) -> dict[str, Any]:
-    """The modes as an instruction has them: pairs of integers, and what is done in double rows or passed through."""
+    """The modes that an instruction keeps: the tile as pairs of integers, whether it transposes, takes double rows."""
     if perf_mode is matmul_perf_mode.none and not (is_transpose or tile_position or tile_size):
         return _NONE
     position, size = _tile(tile_position, tile_size)
@@ -346,7 +347,7 @@ def array_modes(
 
 
 def _tile(tile_position: Sequence[int], tile_size: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Both pairs; one alone must be what stands for the whole array."""
+    """Both pairs; one alone must mean the whole array."""
     position = _pair("tile_position", tile_position) or _START
     size = _pair("tile_size", tile_size) or FULL_ARRAY
     if not (tile_position and tile_size) and (position, size) != (_START, FULL_ARRAY):
@@ -387,7 +388,6 @@ def _pair(argument: str, value: Sequence[int]) -> tuple[int, ...]:
         matmul_double_row,
         transpose_accumulate,
         transpose_dtype,
-        operands.other_start_partition,
     ),
     meaning=_matmul,
     cycles=costs.no_own_cycles,

@@ -1,8 +1,9 @@
-"""What a kernel prints while it runs."""
+"""Printing while a kernel runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from trnrt.nki.machine import costs
@@ -12,6 +13,8 @@ from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import declare
+
+_declare = partial(declare, engines=(Engine.dma,), cycles=costs.no_own_cycles, spreads=None)
 
 
 @rule("print-memory", "device_print prints SBUF and HBM", "nki.language device_print")
@@ -34,15 +37,12 @@ def _device_print(instruction: Instruction, arrays: Arrays) -> Callable[[], None
     return lambda: print(prefix, text())
 
 
-DEVICE_PRINT = declare(
-    engines=(Engine.dma,),
+DEVICE_PRINT = _declare(
     writes=(),
     reads=("tensor",),
     partly=frozenset({"tensor"}),
     rules=(print_memory,),
     meaning=_device_print,
-    cycles=costs.no_own_cycles,
-    spreads=None,
 ).record("device_print")
 
 
@@ -56,16 +56,13 @@ def _capture(instruction: Instruction, arrays: Any) -> Callable[[], None]:
     return lambda: cell.__setitem__(0, text())
 
 
-CAPTURE = declare(
-    engines=(Engine.dma,),
+CAPTURE = _declare(
     writes=(),
     reads=("tensor",),
     optional=frozenset({"tensor"}),
     partly=frozenset({"tensor"}),
     rules=(),
     meaning=_capture,
-    cycles=costs.no_own_cycles,
-    spreads=None,
 ).record("capture")
 
 
@@ -75,12 +72,9 @@ def _print(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     return lambda: print("".join(p if isinstance(p, str) else p[0] for p in parts), end="", **options)
 
 
-PRINT = declare(
-    engines=(Engine.dma,),
+PRINT = _declare(
     writes=(),
     reads=(),
     rules=(),
     meaning=_print,
-    cycles=costs.no_own_cycles,
-    spreads=None,
 ).record("print")

@@ -24,6 +24,7 @@ from trnrt.nki.machine.binding import Arrays, column, in_shape, writer
 from trnrt.nki.machine.dtypes import Array, uint32
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, View
 from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import dtype_rule, generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -47,10 +48,7 @@ def rng_engine(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("rng-dtype", "random bits are integers", "nki.isa rng, Data types")
-def rng_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["dst"].dtype
-    return None if dtype.name in _INTEGERS else f"dst is {dtype}; it must be one of {', '.join(_INTEGERS)}"
+rng_dtype = dtype_rule("rng-dtype", "random bits are integers", "nki.isa rng, Data types", dst=_INTEGERS)
 
 
 @rule(
@@ -112,15 +110,15 @@ def state_memory(instruction: Instruction, target: Target) -> str | None:
 STATE = (*access.ENGINE_ACCESS, state_engine, state_shape, state_memory)
 
 
-@rule("rand2-target", "rand2 exists from NeuronCore-v4 on", "nki.isa rand2, Constraints")
-def rand2_target(instruction: Instruction, target: Target) -> str | None:
-    return f"{target.name} has no such instruction; NeuronCore-v4 and newer have" if target.generation < 4 else None
+rand2_target = generation_rule("rand2-target", "rand2 exists from NeuronCore-v4 on", "nki.isa rand2, Constraints", 4)
 
 
-@rule("rand2-dtype", "rand2 gives floats and integers, not float8_e4m3fn or bool", "nki.isa rand2, Data types")
-def rand2_dtype(instruction: Instruction, target: Target) -> str | None:
-    legal, dtype = _FLOATS + _INTEGERS, instruction["dst"].dtype
-    return None if dtype.name in legal else f"dst is {dtype}; it must be one of {', '.join(legal)}"
+rand2_dtype = dtype_rule(
+    "rand2-dtype",
+    "rand2 gives floats and integers, not float8_e4m3fn or bool",
+    "nki.isa rand2, Data types",
+    dst=_FLOATS + _INTEGERS,
+)
 
 
 @rule("rand2-bounds", "rand2's bounds are float32, min the smaller", "nki.isa rand2, Constraints")
@@ -188,13 +186,13 @@ def _bits(instruction: Instruction, arrays: Arrays, size: int) -> Callable[[], A
     lanes, count = states.shape[0], GENERATORS[instruction.engine]
     steps = -(-size // count)
 
-    def drawn() -> Array:
+    def draw_bits() -> Array:
         flat = states.reshape(lanes * count, WORDS).copy()
         numbers = draw(flat, steps).reshape(steps, lanes, count)
         states[...] = flat.reshape(states.shape)
         return numbers.transpose(1, 0, 2).reshape(lanes, steps * count)[:, :size]
 
-    return drawn
+    return draw_bits
 
 
 def _uniform(bits: Array) -> Array:
@@ -204,12 +202,8 @@ def _uniform(bits: Array) -> Array:
 def _rng(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst`` = the least significant bits of random numbers."""
     dst = instruction["dst"]
-    target, drawn = arrays(dst), _bits(instruction, arrays, dst.free_size)
-
-    def fill() -> None:
-        target[...] = drawn().astype(target.dtype).reshape(target.shape)
-
-    return fill
+    target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
+    return lambda: np.copyto(target, draw_bits().astype(target.dtype).reshape(target.shape))
 
 
 @declare(
@@ -236,13 +230,13 @@ def rng(dst: NkiTensor, engine: Engine = Engine.vector, name: str | None = None)
 def _rand2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = min + u * (max - min)`` in float32."""
     dst = instruction["dst"]
-    target, drawn = arrays(dst), _bits(instruction, arrays, dst.free_size)
+    target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
     low, high = (column(instruction[arg], arrays, target.ndim) for arg in ("min", "max"))
     write = writer(dst, target)
 
     def fill() -> None:
         start = low()
-        write(start + _uniform(drawn()).reshape(target.shape) * (high() - start))
+        write(start + _uniform(draw_bits()).reshape(target.shape) * (high() - start))
 
     return fill
 
@@ -258,10 +252,8 @@ def _rand2(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         rand2_target,
         *access.ENGINE_ACCESS,
         operands.same_partitions,
-        operands.column_operands,
         rand2_dtype,
         rand2_bounds,
-        operands.other_start_partition,
     ),
     meaning=_rand2,
     cycles=costs.drawing,
@@ -276,13 +268,13 @@ def rand2(dst: NkiTensor, min: float | NkiTensor, max: float | NkiTensor, name: 
 def _dropout(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = 0`` where ``u < prob``, elsewhere ``data``, which is not scaled."""
     dst = instruction["dst"]
-    target, drawn = arrays(dst), _bits(instruction, arrays, dst.free_size)
+    target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
     take = in_shape(arrays(instruction["data"]), target.shape)
     prob = column(instruction["prob"], arrays, target.ndim)
     zero = target.dtype.type(0)
 
     def drop() -> None:
-        target[...] = np.where(_uniform(drawn()).reshape(target.shape) < prob(), zero, take())
+        target[...] = np.where(_uniform(draw_bits()).reshape(target.shape) < prob(), zero, take())
 
     return drop
 
@@ -299,9 +291,7 @@ def _dropout(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         operands.same_partitions,
         operands.same_free_size,
         operands.kept_dtype,
-        operands.column_operands,
         dropout_prob_dtype,
-        operands.other_start_partition,
     ),
     meaning=_dropout,
     cycles=costs.streaming,
@@ -344,11 +334,7 @@ def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Args:
 
 def _set_state(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     source, states = arrays(instruction["src_seeds"]), arrays(instruction["state"])
-
-    def set_state() -> None:
-        states[...] = source
-
-    return set_state
+    return lambda: np.copyto(states, source)
 
 
 @declare(
@@ -370,11 +356,7 @@ def rand_set_state(src_seeds: NkiTensor, engine: Engine = Engine.gpsimd, name: s
 
 def _get_state(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     target, states = arrays(instruction["dst"]), arrays(instruction["state"])
-
-    def get_state() -> None:
-        target[...] = states
-
-    return get_state
+    return lambda: np.copyto(target, states)
 
 
 @declare(

@@ -44,10 +44,10 @@ def _scan_step(
 
         return in_place
 
-    def copied(left: Array, right: Array, state: Array, out: Array) -> None:
+    def step(left: Array, right: Array, state: Array, out: Array) -> None:
         out[...] = second(first(left, state), right)
 
-    return copied
+    return step
 
 
 def _tensor_tensor_scan(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -81,11 +81,9 @@ def _tensor_tensor_scan(instruction: Instruction, arrays: Arrays) -> Callable[[]
     columns=frozenset({"initial"}),
     rules=(
         *operands.ELEMENTWISE,
-        operands.column_operands,
         operands.one_psum_input,
         scan_operators,
         operators.operator_generation,
-        operands.other_start_partition,
     ),
     meaning=_tensor_tensor_scan,
     cycles=costs.scanning,

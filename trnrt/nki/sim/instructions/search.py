@@ -11,6 +11,7 @@ from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, View
 from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import check_dimensions, check_size, check_size_limit, dtype_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -18,7 +19,7 @@ from trnrt.nki.sim.tensor import NkiTensor
 
 __all__ = ["max8", "nc_find_index8", "nc_match_replace8"]
 
-_SEARCHED_MIN, _SEARCHED_MAX, _EIGHT, _VALUES_DIMENSIONS = 8, 16384, 8, 3
+_SEARCHED_MIN, _SEARCHED_MAX, _SEARCHED_DIMENSIONS, _EIGHT = 8, 16384, 3, 8
 
 
 def _search_operand(instruction: Instruction) -> tuple[str, View]:
@@ -37,24 +38,17 @@ def search_size(instruction: Instruction, target: Target) -> str | None:
 @rule("search-eight", "a search writes, and looks for, 8 elements a partition", "nki.isa max8, nc_find_index8")
 def search_eight(instruction: Instruction, target: Target) -> str | None:
     searched, _ = _search_operand(instruction)
-    for arg, view in instruction.operands:
-        if arg != searched and view.free_size != _EIGHT:
-            return f"{arg} holds {view.free_size} elements a partition; it must hold {_EIGHT}"
-    return None
+    return check_size(instruction, _EIGHT, *(arg for arg, _ in instruction.operands if arg != searched))
 
 
-@rule("search-dimensions", "what is searched has at most 3 dimensions", "nki.isa max8, nc_find_index8")
+@rule("search-dimensions", "a search reads at most 3 dimensions", "nki.isa max8, nc_find_index8")
 def search_dimensions(instruction: Instruction, target: Target) -> str | None:
-    for arg, view in instruction.operands:
-        if arg != "dst" and view.ndim > 3:
-            return f"{arg} has {view.ndim} dimensions; the limit is 3"
-    return None
+    return check_dimensions(instruction, _SEARCHED_DIMENSIONS, *instruction.operation.reads)
 
 
-@rule("index-dtype", "indices are uint16 or uint32", "nki.isa nc_find_index8")
-def index_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["dst"].dtype
-    return None if dtype.name in ("uint16", "uint32") else f"dst is {dtype}; indices are uint16 or uint32"
+index_dtype = dtype_rule(
+    "index-dtype", "indices are uint16 or uint32", "nki.isa nc_find_index8", dst=("uint16", "uint32")
+)
 
 
 SEARCH = (*access.ENGINE_ACCESS, operands.same_partitions, search_eight, search_size, search_dimensions)
@@ -66,26 +60,20 @@ SEARCH = (*access.ENGINE_ACCESS, operands.same_partitions, search_eight, search_
     "nki.isa nc_match_replace8; SDK 2.26's text of it",
 )
 def match_size(instruction: Instruction, target: Target) -> str | None:
-    for arg in ("vals", "dst_idx"):
-        view = instruction[arg]
-        if view is not None and view.free_size != _EIGHT:
-            return f"{arg} holds {view.free_size} elements a partition; it must hold {_EIGHT}"
-    if instruction["vals"].ndim > _VALUES_DIMENSIONS:
-        return f"vals has {instruction['vals'].ndim} dimensions; the limit is {_VALUES_DIMENSIONS}"
-    data, dst = instruction["data"], instruction["dst"]
-    if data.free_size > _SEARCHED_MAX:
-        return f"data holds {data.free_size} elements a partition; the limit is {_SEARCHED_MAX}"
-    if data.free_size != dst.free_size:
-        return f"data holds {data.free_size} elements a partition, dst {dst.free_size}; they must be equal"
-    return None
+    return (
+        check_size(instruction, _EIGHT, "vals", "dst_idx")
+        or check_dimensions(instruction, _SEARCHED_DIMENSIONS, "vals")
+        or check_size_limit(instruction, _SEARCHED_MAX, "data")
+        or check_size(instruction, instruction["data"].free_size, "dst")
+    )
 
 
-@rule("match-dtype", "the indices of matches are uint16 or uint32", "nki.isa nc_find_index8, its sibling")
-def match_dtype(instruction: Instruction, target: Target) -> str | None:
-    view = instruction["dst_idx"]
-    if view is None or view.dtype.name in ("uint16", "uint32"):
-        return None
-    return f"dst_idx is {view.dtype}; indices are uint16 or uint32"
+match_dtype = dtype_rule(
+    "match-dtype",
+    "the indices of matches are uint16 or uint32",
+    "nki.isa nc_find_index8, its sibling",
+    dst_idx=("uint16", "uint32"),
+)
 
 
 def eight_largest(rows: Array) -> Array:
@@ -149,13 +137,13 @@ def _find_index8(instruction: Instruction, arrays: Arrays) -> Callable[[], None]
     engines=(Engine.vector,),
     writes=("dst",),
     reads=("data", "vals"),
-    rules=(*SEARCH, index_dtype, operands.other_start_partition),
+    rules=(*SEARCH, index_dtype),
     meaning=_find_index8,
     cycles=costs.streaming,
     spreads=None,
 )
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> Args:
-    """Where each of 8 values stands in its partition: first places first, all ones where it is not found."""
+    """The place of each of 8 values in its partition: first places first, all ones if a value is not found."""
     return locals()
 
 
@@ -207,7 +195,6 @@ def _match_replace8(instruction: Instruction, arrays: Arrays) -> Callable[[], No
         operands.same_partitions,
         match_size,
         match_dtype,
-        operands.other_start_partition,
     ),
     meaning=_match_replace8,
     cycles=costs.streaming,

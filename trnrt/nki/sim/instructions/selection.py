@@ -17,6 +17,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, Instruction, Reduction, Register, View
 from trnrt.nki.machine.rules import access, accumulating, operands
+from trnrt.nki.machine.rules.checks import FLOATS, NOT_32_BIT_INTEGERS, dtype_rule, generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -25,13 +26,13 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["affine_select", "iota", "range_select", "select_reduce"]
 
+_Command = modes.reduce_cmd
+
 Pattern = Sequence[Sequence[int]]
 _MAXIMUM, _EQUAL = OPERATORS["maximum"], OPERATORS["equal"]
 FLOAT32_MIN = float(np.finfo(np.float32).min)
 _EXACT_INDICES = 1 << 24  # float32 counts to here
 _RANGE_COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal")
-_PREDICATES = ("int8", "uint8", "int16", "uint16")
-_NOT_SELECTED = ("tfloat32", "int32", "uint32")
 _WIDTH = 32  # bits in which the GpSimd engine counts
 _PATTERN_DIMENSIONS = 4
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -50,10 +51,9 @@ def range_comparison(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("range-dtype", "range_select selects from floats", "nki.isa range_select, Constraints")
-def range_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["on_true_tile"].dtype
-    return None if dtype.is_float else f"on_true_tile is {dtype}; it must be a float dtype"
+range_dtype = dtype_rule(
+    "range-dtype", "range_select selects from floats", "nki.isa range_select, Constraints", on_true_tile=FLOATS
+)
 
 
 @rule("range-fill", "range_select fills with the least float32", "nki.isa range_select, on_false_value")
@@ -79,24 +79,25 @@ def range_indices(instruction: Instruction, target: Target) -> str | None:
     return f"range_start={start} gives indices up to {last}; the limit is {_EXACT_INDICES}"
 
 
-@rule("selected-dtype", "select_reduce selects from any dtype but tfloat32, int32 and uint32", "nki.isa select_reduce")
-def selected_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["on_true"].dtype
-    return f"on_true is {dtype}; it can't be" if dtype.name in _NOT_SELECTED else None
+selected_dtype = dtype_rule(
+    "selected-dtype",
+    "select_reduce selects from any dtype but tfloat32, int32 and uint32",
+    "nki.isa select_reduce",
+    on_true=NOT_32_BIT_INTEGERS,
+)
 
 
-@rule("selecting-dtype", "select_reduce's predicate is an integer of 8 or 16 bits", "nki.isa select_reduce")
-def selecting_dtype(instruction: Instruction, target: Target) -> str | None:
-    dtype = instruction["predicate"].dtype
-    return None if dtype.name in _PREDICATES else f"predicate is {dtype}; it must be {' or '.join(_PREDICATES)}"
+selecting_dtype = dtype_rule(
+    "selecting-dtype",
+    "select_reduce's predicate is an integer of 8 or 16 bits",
+    "nki.isa select_reduce",
+    predicate=("int8", "uint8", "int16", "uint16"),
+)
 
 
-@rule("reduced-dtype", "select_reduce's reduction is a float", "nki.isa select_reduce, reduce_res")
-def reduced_dtype(instruction: Instruction, target: Target) -> str | None:
-    result = instruction["reduce_res"]
-    if not isinstance(result, View) or result.dtype.is_float:
-        return None
-    return f"reduce_res is {result.dtype}; it must be a float dtype"
+reduced_dtype = dtype_rule(
+    "reduced-dtype", "select_reduce's reduction is a float", "nki.isa select_reduce, reduce_res", reduce_res=FLOATS
+)
 
 
 @rule(
@@ -147,11 +148,7 @@ def affine_comparison(instruction: Instruction, target: Target) -> str | None:
     return f"cmp_op={op!r} is not a comparison"
 
 
-@rule("from-v3", "range_select exists from NeuronCore-v3 on", "nki.isa range_select")
-def from_v3(instruction: Instruction, target: Target) -> str | None:
-    if target.generation >= 3:
-        return None
-    return f"{target.name} has a NeuronCore-v{target.generation}; it must be v3 or newer"
+from_v3 = generation_rule("from-v3", "range_select exists from NeuronCore-v3 on", "nki.isa range_select", 3)
 
 
 def _range_select(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -175,27 +172,18 @@ def _range_select(instruction: Instruction, arrays: Arrays) -> Callable[[], None
     partly=frozenset({"on_true_tile"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(
-            modes.reduce_cmd.idle,
-            modes.reduce_cmd.reset,
-            modes.reduce_cmd.reset_reduce,
-            modes.reduce_cmd.reduce,
-        ),
+        commands=(_Command.idle, _Command.reset, _Command.reset_reduce, _Command.reduce),
         operator="reduce_op",
         operators=("maximum",),
     ),
     rules=(
         from_v3,
         *operands.ELEMENTWISE,
-        operands.column_operands,
         accumulating.float32_columns,
-        accumulating.reduce_command,
-        accumulating.accumulated_operator,
         range_comparison,
         range_dtype,
         range_fill,
         range_indices,
-        operands.other_start_partition,
     ),
     meaning=_range_select,
     cycles=costs.streaming,
@@ -244,20 +232,16 @@ def _select_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     partly=frozenset({"on_true", "on_false"}),
     registers="reduce_regs",
     reduces=Reduction(
-        commands=(modes.reduce_cmd.idle, modes.reduce_cmd.reset_reduce, modes.reduce_cmd.reduce),
+        commands=(_Command.idle, _Command.reset_reduce, _Command.reduce),
         operator="reduce_op",
         operators=("maximum",),
     ),
     rules=(
         *operands.ELEMENTWISE,
-        operands.column_operands,
         operands.one_psum_input,
-        accumulating.reduce_command,
-        accumulating.accumulated_operator,
         selected_dtype,
         selecting_dtype,
         reduced_dtype,
-        operands.other_start_partition,
     ),
     meaning=_select_reduce,
     cycles=costs.selecting,
@@ -276,7 +260,7 @@ def select_reduce(
 ) -> Args:
     """``dst = on_true`` where ``predicate`` is not zero, else ``on_false``; the maximum of each partition's results.
 
-    With ``idle`` the reference says that the registers may be modified: they read as NaN afterwards.
+    After ``idle`` the registers read as NaN: the reference says that they may be modified.
     """
     reduce_regs = active_tracer("nisa.select_reduce").accumulators(Engine.vector, on_true)
     return locals()
@@ -311,12 +295,12 @@ def affine_span(
 
 
 def _misfit(least: int, most: int, dst: View) -> str | None:
-    """What is wrong where integers from ``least`` to ``most`` are more than an integer ``dst`` holds."""
+    """The problem if an integer ``dst`` can't hold all integers from ``least`` to ``most``."""
     limits = np.iinfo(np.uint8 if dst.dtype.numpy == np.bool_ else dst.dtype.numpy)
     if (limits.bits >= _WIDTH and limits.min < 0) or (limits.min <= least and most <= limits.max):
         return None
     return (
-        f"dst is {dst.dtype}, the values go from {least} to {most}; what the engine writes where they do "
+        f"dst is {dst.dtype}, the values go from {least} to {most}; the engine's result for values that do "
         "not fit is not documented: take a wider dtype"
     )
 
@@ -338,15 +322,15 @@ def _affine_select(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
     known = None if isinstance(instruction["offset"], Register) else compare(values(), 0).reshape(target.shape)
     take = in_shape(arrays(source), target.shape)
 
-    def chosen() -> Array:
+    def select() -> Array:
         mask: Array = compare(values(), 0).reshape(target.shape) if known is None else known
         return mask
 
     if source.dtype == dst.dtype:
         filled = constant(instruction["on_false_value"], dst.dtype)
-        return lambda: np.copyto(target, np.where(chosen(), take(), filled))
+        return lambda: np.copyto(target, np.where(select(), take(), filled))
     fill, write = np.float32(instruction["on_false_value"]), writer(dst, target)
-    return lambda: write(np.where(chosen(), as_float32(take()), fill))
+    return lambda: write(np.where(select(), as_float32(take()), fill))
 
 
 @declare(
@@ -416,7 +400,7 @@ def iota(
 ) -> Args:
     """``dst`` = ``offset`` + partition * ``channel_multiplier`` + index * step for each ``[step, num]`` of ``pattern``.
 
-    Values are int32; ``offset`` may be a register. KernelError where an integer dtype of ``dst`` does not hold them:
-    what is written then is not documented.
+    Values are int32; ``offset`` may be a register. KernelError if an integer dtype of ``dst`` can't hold them:
+    the result is not documented.
     """
     return locals()

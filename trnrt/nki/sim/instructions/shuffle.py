@@ -1,4 +1,4 @@
-"""Moves between and along partitions: the vector engine's shuffle, and what the GpSimd engine gathers and finds."""
+"""Moves between and along partitions: the vector engine's shuffle, the GpSimd engine's gathers and searches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trnrt.nki.machine.binding import Arrays, in_shape
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, View
 from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import check_size, dtype_rule, generation_rule, join_choices
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -74,7 +75,7 @@ def shuffle_start_partition(instruction: Instruction, target: Target) -> str | N
         address = view.storage.address
         start = view.start_partition + (address[0] if address else 0)
         if start not in starts:
-            return f"{arg} starts at partition {start}; on {active} active partitions it must be {_one_of(starts)}"
+            return f"{arg} starts at partition {start}; on {active} active partitions it must be {join_choices(starts)}"
     return None
 
 
@@ -101,15 +102,13 @@ def gpsimd_cores(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule(
-    "gather-index-dtype", "local_gather takes uint16 indices, nc_n_gather uint32", "nki.isa local_gather, nc_n_gather"
+gather_index_dtype = dtype_rule(
+    "gather-index-dtype",
+    "local_gather takes uint16 indices, nc_n_gather uint32",
+    "nki.isa local_gather, nc_n_gather",
+    index=("uint16",),
+    indices=("uint32",),
 )
-def gather_index_dtype(instruction: Instruction, target: Target) -> str | None:
-    for arg, wanted in (("index", "uint16"), ("indices", "uint32")):
-        view = instruction.args.get(arg)
-        if isinstance(view, View) and view.dtype.name != wanted:
-            return f"{arg} is {view.dtype}; it must be {wanted}"
-    return None
 
 
 @rule("gather-elements", "1, 2, 4, 8, 16 or 32 elements an index", "nki.isa local_gather, tile size 2")
@@ -117,7 +116,7 @@ def gather_elements(instruction: Instruction, target: Target) -> str | None:
     count = instruction["num_elem_per_idx"]
     if count in _ELEMENTS_PER_INDEX:
         return None
-    return f"num_elem_per_idx={count!r}; it must be {_one_of(_ELEMENTS_PER_INDEX)}"
+    return f"num_elem_per_idx={count!r}; it must be {join_choices(_ELEMENTS_PER_INDEX)}"
 
 
 @rule(
@@ -132,29 +131,30 @@ def gather_indices(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "gather-size",
-    "a gather's destination holds what is gathered",
+    "a gather's destination has room for the gathered elements",
     "nki.isa local_gather; release notes 2.32, Known Issues; nki.isa nc_n_gather, Tile size",
 )
 def gather_size(instruction: Instruction, target: Target) -> str | None:
     dst = instruction["dst"]
     if "indices" in instruction.args:
         wanted = instruction["indices"].free_size
-        told = f"indices holds {wanted}"
+        reason = f"indices holds {wanted}"
     else:
         count, each = instruction["num_valid_indices"], instruction["num_elem_per_idx"]
-        wanted, told = count * each, f"{count} indices of {each} elements give {count * each}"
+        wanted, reason = count * each, f"{count} indices of {each} elements give {count * each}"
     if dst.free_size != wanted:
-        return f"dst holds {dst.free_size} elements a partition; {told}"
+        return f"dst holds {dst.free_size} elements a partition; {reason}"
     return None
 
 
-@rule("topk-dtypes", "topk takes and gives bfloat16 values, and gives uint32 indices", "nki.isa topk, Constraints")
-def topk_dtypes(instruction: Instruction, target: Target) -> str | None:
-    for arg, wanted in (("val_dst", "bfloat16"), ("idx_dst", "uint32"), ("src", "bfloat16")):
-        dtype = instruction[arg].dtype
-        if dtype.name != wanted:
-            return f"{arg} is {dtype}; it must be {wanted}"
-    return None
+topk_dtypes = dtype_rule(
+    "topk-dtypes",
+    "topk takes and gives bfloat16 values, and gives uint32 indices",
+    "nki.isa topk, Constraints",
+    val_dst=("bfloat16",),
+    idx_dst=("uint32",),
+    src=("bfloat16",),
+)
 
 
 @rule(
@@ -175,23 +175,23 @@ def topk_size(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("nonzero-target", "nonzero_with_count exists from NeuronCore-v3 on", "nki.isa nonzero_with_count")
-def nonzero_target(instruction: Instruction, target: Target) -> str | None:
-    return f"{target.name} has no such instruction; NeuronCore-v3 and newer have" if target.generation < 3 else None
+nonzero_target = generation_rule(
+    "nonzero-target", "nonzero_with_count exists from NeuronCore-v3 on", "nki.isa nonzero_with_count", 3
+)
 
 
-@rule("nonzero-dtypes", "nonzero_with_count takes float32 or int32 and gives int32", "nki.isa nonzero_with_count")
-def nonzero_dtypes(instruction: Instruction, target: Target) -> str | None:
-    src, dst = instruction["src"].dtype, instruction["dst"].dtype
-    if src.name not in ("float32", "int32"):
-        return f"src is {src}; it must be float32 or int32"
-    return None if dst.name == "int32" else f"dst is {dst}; it must be int32"
+nonzero_dtypes = dtype_rule(
+    "nonzero-dtypes",
+    "nonzero_with_count takes float32 or int32 and gives int32",
+    "nki.isa nonzero_with_count",
+    src=("float32", "int32"),
+    dst=("int32",),
+)
 
 
 @rule("nonzero-size", "dst holds one element more than src: the count", "nki.isa nonzero_with_count, Constraints")
 def nonzero_size(instruction: Instruction, target: Target) -> str | None:
-    src, dst = instruction["src"].free_size, instruction["dst"].free_size
-    return None if dst == src + 1 else f"src holds {src} elements a partition, dst {dst}; it must be {src + 1}"
+    return check_size(instruction, instruction["src"].free_size + 1, "dst")
 
 
 @rule("nonzero-numbers", "index_offset and padding_val are int32", "nki.isa nonzero_with_count, Constraints")
@@ -201,10 +201,6 @@ def nonzero_numbers(instruction: Instruction, target: Target) -> str | None:
         if not isinstance(number, int) or not _INT32[0] <= number <= _INT32[1]:
             return f"{arg}={number!r}; it must be an int32"
     return None
-
-
-def _one_of(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" or {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
 def _integer(function: str, argument: str, value: object) -> int:
@@ -257,8 +253,8 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int
     try:
         shuffle_mask = tuple(map(as_integer, shuffle_mask))
     except TypeError:
-        told = f"shuffle_mask={shuffle_mask!r}; it must be a list of 32 integers"
-        raise KernelError(f"nc_stream_shuffle: {told}") from None
+        problem = f"shuffle_mask={shuffle_mask!r}; it must be a list of 32 integers"
+        raise KernelError(f"nc_stream_shuffle: {problem}") from None
     return locals()
 
 
@@ -267,14 +263,14 @@ def _flat(view: View, arrays: Arrays) -> Callable[[], Array]:
     return in_shape(arrays(view), (view.partitions, view.free_size))
 
 
-def _find_misses(instruction: Instruction, indices: Array, last: int, size: int) -> Array | None:
-    """Which of the indices are misses (all ones), None where there are none; KernelError where others are too large.
+def _resolve_misses(instruction: Instruction, indices: Array, last: int, size: int) -> tuple[Array, Array | None]:
+    """The places to read, and which indices are misses (all ones; None: none). KernelError if others are too large.
 
-    The reference leaves an index out of bounds undefined. All ones is what nc_find_index8 gives for a value that is
-    not there: gathering it reads as memory that nothing wrote.
+    The reference leaves indices out of bounds undefined. nc_find_index8 gives all ones for a value that it does not
+    find: such an index gathers unwritten memory.
     """
     if indices.size == 0 or int(indices.max()) <= last:
-        return None
+        return indices, None
     misses: Array = indices == np.iinfo(indices.dtype).max
     wrong = indices[(indices > last) & ~misses]
     if wrong.size:
@@ -282,7 +278,7 @@ def _find_misses(instruction: Instruction, indices: Array, last: int, size: int)
             f"{instruction.operation.name}: index {int(wrong[0])} is out of the {size} elements that a partition holds"
             f"\n  at {instruction.source}"
         )
-    return misses
+    return np.where(misses, 0, indices), misses
 
 
 def _unwritten(view: View) -> float:
@@ -303,8 +299,7 @@ def _local_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None
         data = take()
         # A core flattens its indices along the partitions first.
         per_core = indices().reshape(cores, CORE, -1).transpose(0, 2, 1).reshape(cores, -1)[:, :count]
-        misses = _find_misses(instruction, per_core, size - each, size)
-        places = per_core if misses is None else np.where(misses, 0, per_core)
+        places, misses = _resolve_misses(instruction, per_core, size - each, size)
         flat = (places[:, :, None].astype(np.intp) + steps).reshape(cores, count * each)
         for core in range(cores):
             rows = slice(core * CORE, (core + 1) * CORE)
@@ -331,7 +326,6 @@ def _local_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None
         gather_elements,
         gather_indices,
         gather_size,
-        operands.other_start_partition,
     ),
     meaning=_local_gather,
     cycles=costs.local_gather,
@@ -361,9 +355,7 @@ def _n_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     size, unwritten = data.free_size, _unwritten(dst)
 
     def gather() -> None:
-        wanted = indices()
-        misses = _find_misses(instruction, wanted, size - 1, size)
-        places = wanted if misses is None else np.where(misses, 0, wanted)
+        places, misses = _resolve_misses(instruction, indices(), size - 1, size)
         values = np.take_along_axis(take(), places.astype(np.intp), axis=1)
         if misses is not None:
             values[misses] = unwritten
@@ -383,7 +375,6 @@ def _n_gather(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         operands.kept_dtype,
         gather_index_dtype,
         gather_size,
-        operands.other_start_partition,
     ),
     meaning=_n_gather,
     cycles=costs.gather,
@@ -452,7 +443,7 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
 
 
 def _nonzero_with_count(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """In the first partition of each 16: where src is not zero, plus the offset; padding; and how many they are."""
+    """In the first partition of each 16: the places where src is not zero, plus the offset; padding; their count."""
     src, dst = instruction["src"], instruction["dst"]
     take, target = arrays(src)[::CORE], arrays(dst)[::CORE]
     rows, size = target.shape[0], src.free_size
@@ -489,5 +480,5 @@ def _nonzero_with_count(instruction: Instruction, arrays: Arrays) -> Callable[[]
 def nonzero_with_count(
     dst: NkiTensor, src: NkiTensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None
 ) -> Args:
-    """Where src is not zero, padded to its size, and their count behind; in partitions 0, 16, 32 ... only."""
+    """The places where src is not zero, padded to its size, then their count; in partitions 0, 16, 32 ... only."""
     return locals()

@@ -14,6 +14,7 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, Instruction, Marks, MemoryRegion, View
 from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import generation_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -23,7 +24,7 @@ __all__ = ["dma_compute", "dma_copy", "dma_transpose"]
 
 MAX_SOURCES = 16
 SOURCES = tuple(f"src{i}" for i in range(MAX_SOURCES))
-# The permutation that a transpose of so many dimensions is.
+# A transpose's permutation, by the number of dimensions.
 TRANSPOSE_AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 _HARDWARE_ROWS = {2: (16,), 3: (1, 2, 4, 8, 16), 4: (1, 2, 4, 8, 16)}
 
@@ -92,9 +93,12 @@ def dma_engine(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("dma-transpose-target", "DMA transposes from NeuronCore-v3 on", "arch guide trn2, DMA Transpose")
-def transpose_target(instruction: Instruction, target: Target) -> str | None:
-    return f"{target.name} has no DMA transpose; use nisa.nc_transpose" if target.generation < 3 else None
+transpose_target = generation_rule(
+    "dma-transpose-target",
+    "DMA transposes from NeuronCore-v3 on, nisa.nc_transpose on each",
+    "arch guide trn2, DMA Transpose",
+    3,
+)
 
 
 @rule("dma-transpose-axes", "a DMA transpose is (1, 0), (2, 1, 0) or (3, 1, 2, 0)", "nki.isa dma_transpose, axes")
@@ -242,7 +246,7 @@ def compute_indirect(instruction: Instruction, target: Target) -> str | None:
         if view.dynamic is not None and not _selects_rows(view):
             return f"{arg} has an address that the run decides; only a tile of indices can"
     if count != 2 or not any(_same_view(source, dst) for source in sources):
-        return f"srcs has {count} tensors; with indices it must have two, of which one is dst"
+        return f"srcs has {count} tensors; with indices it must have two, one of them dst"
     other = sources[1] if _same_view(sources[0], dst) else sources[0]
     wanted = (MemoryRegion.sbuf, False) if _selects_rows(dst) else (other.buffer, True)
     if (other.buffer, _selects_rows(other)) != wanted or (wanted[1] and dst.buffer is not MemoryRegion.sbuf):
@@ -264,7 +268,7 @@ def _same_view(one: View, other: View) -> bool:
 
 
 def _copy(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = src``; who makes the descriptors, who triggers them and their priority change the timing only."""
+    """``dst = src``. Descriptors, the engine that triggers them and their priority change the timing only."""
     return copier(instruction["dst"], instruction["src"], arrays)
 
 
@@ -307,7 +311,7 @@ def _marks_transposed(instruction: Instruction, marks: Marks) -> dict[str, Array
     return {"dst": src.transpose(TRANSPOSE_AXES[src.ndim]).reshape(instruction["dst"].shape)}
 
 
-def _with_its_indices(src: NkiTensor) -> tuple[NkiTensor, int]:
+def _trim_indices(src: NkiTensor) -> tuple[NkiTensor, int]:
     """An indirect view with as many indices as it has rows, the first ones; and how many it was given."""
     dynamic = src.dynamic if isinstance(src, NkiTensor) else None
     if dynamic is None or not isinstance(dynamic.vector, NkiTensor):
@@ -323,16 +327,8 @@ def _transpose(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     target, source = arrays(instruction["dst"]), arrays(instruction["src"])
     turned = source.transpose(TRANSPOSE_AXES[source.ndim])
     if np.may_share_memory(target, source):
-
-        def move_within() -> None:
-            target[...] = turned.copy()
-
-        return move_within
-
-    def move() -> None:
-        target[...] = turned
-
-    return move
+        return lambda: np.copyto(target, turned.copy())
+    return lambda: np.copyto(target, turned)
 
 
 @declare(
@@ -368,14 +364,14 @@ def dma_transpose(
     oob_mode: modes.oob_mode = modes.oob_mode.error,
     name: str | None = None,
 ) -> Args:
-    """dst is src with its first and last dimension exchanged: ``(1, 0)``, ``(2, 1, 0)`` or ``(3, 1, 2, 0)``.
+    """``dst = src`` with its first and last dimension exchanged: ``(1, 0)``, ``(2, 1, 0)`` or ``(3, 1, 2, 0)``.
 
-    src in HBM or SBUF; dst in SBUF as the reference has it, or in HBM as the migration guide's example has it. Rows of
+    src is in HBM or SBUF; dst in SBUF (as in the reference) or in HBM (as in the migration guide's example). Rows of
     src that a tile of indices selects are gathered first.
     """
     if oob_mode is modes.oob_mode.skip and isinstance(src, NkiTensor) and src.is_indirect():
         raise KernelError("dma_transpose: modes.oob_mode.skip is not modelled; keep the indices within bounds")
-    src, indices = _with_its_indices(src)
+    src, indices = _trim_indices(src)
     axes = None if axes is None else tuple(axes)
     return locals() | {"dge_mode": modes.as_dge_mode(dge_mode)}
 

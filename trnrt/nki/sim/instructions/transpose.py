@@ -10,7 +10,8 @@ from trnrt.nki.machine import costs
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Engine, Instruction, Marks, MemoryRegion
-from trnrt.nki.machine.rules import access
+from trnrt.nki.machine.rules import access, operands
+from trnrt.nki.machine.rules.checks import check_memory
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
@@ -26,10 +27,7 @@ _TRANSPOSE_MAX = {Engine.tensor: 128, Engine.vector: 32}
 def transpose_memory(instruction: Instruction, target: Target) -> str | None:
     if instruction.engine is not Engine.tensor:
         return None
-    for arg, wanted in (("data", MemoryRegion.sbuf), ("dst", MemoryRegion.psum)):
-        if instruction[arg].buffer is not wanted:
-            return f"{arg} is in {instruction[arg].buffer.value}; for the tensor engine it must be in {wanted.value}"
-    return None
+    return check_memory(instruction, MemoryRegion.sbuf, "data") or check_memory(instruction, MemoryRegion.psum, "dst")
 
 
 @rule("transpose-shape", "dst is the 2-D transpose of data", "nki.isa nc_transpose, Layout")
@@ -50,12 +48,6 @@ def transpose_size(instruction: Instruction, target: Target) -> str | None:
         size = f"{data.partitions} x {data.free_size}"
         return f"data is {size}; the limit of the {instruction.engine.name} engine is {limit} x {limit}"
     return None
-
-
-@rule("transpose-dtype", "a transpose keeps the dtype", "nki.isa nc_transpose, Data types")
-def transpose_dtype(instruction: Instruction, target: Target) -> str | None:
-    dst, data = instruction["dst"].dtype, instruction["data"].dtype
-    return None if dst == data else f"data is {data}, dst {dst}; they must be equal"
 
 
 def _transpose(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
@@ -90,7 +82,7 @@ def _marks_transposed(instruction: Instruction, marks: Marks) -> dict[str, Array
         transpose_memory,
         transpose_size,
         transpose_shape,
-        transpose_dtype,
+        operands.kept_dtype,
         access.psum_bank,
     ),
     meaning=_transpose,

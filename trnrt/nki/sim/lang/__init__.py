@@ -1,7 +1,7 @@
 """The functions of ``nki.language``, by subject. Each is made of `nisa` instructions; which ones is stated here.
 
-AWS's compiler is free in that choice; ours, the policy of this model, is in the docstring of each function.
-Common to all: results are new tiles in SBUF unless it is said otherwise, computed in float32, rounded once.
+AWS's compiler is free to choose others; the docstring of each function states our choice.
+By default, results are new tiles in SBUF, computed in float32 and rounded once.
 
 ``common``       tiles, result dtypes, what strict mode refuses
 ``creation``     tensors with contents

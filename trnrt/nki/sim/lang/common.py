@@ -1,19 +1,18 @@
-"""What the functions of ``nki.language`` share: tiles, dtypes of results, and what strict mode refuses."""
+"""Helpers of the functions of ``nki.language``: tiles, dtypes of results, strict mode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype, bfloat16, float32, int32
-from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
+from trnrt.nki.sim.values import describe_kind
 
 Scalar = int | float
 SCALARS = (int, float, np.number, np.bool_)
@@ -23,7 +22,7 @@ def require_tensor(what: str, value: object, argument: str = "x") -> NkiTensor:
     """``value`` if it is a tensor; KernelError otherwise."""
     if isinstance(value, NkiTensor):
         return value
-    raise KernelError(f"nl.{what}: {argument} is {_kind_text(value)}; it must be a tensor")
+    raise KernelError(f"nl.{what}: {argument} is {describe_kind(value)}; it must be a tensor")
 
 
 def require_tile(what: str, value: object, argument: str = "x") -> NkiTensor:
@@ -42,7 +41,7 @@ def require_operand(what: str, value: object, argument: str) -> NkiTensor | Scal
         return value  # type: ignore[return-value]  # numpy's numbers behave as Python's
     if isinstance(value, NkiTensor):
         return require_tile(what, value, argument)
-    raise KernelError(f"nl.{what}: {argument} is {_kind_text(value)}; it must be a tile or a number")
+    raise KernelError(f"nl.{what}: {argument} is {describe_kind(value)}; it must be a tile or a number")
 
 
 def result_dtype(what: str, wanted: object, default: DType) -> DType:
@@ -74,20 +73,10 @@ def tile(shape: Sequence[int], dtype: DType, buffer: MemoryRegion = MemoryRegion
     return active_tracer(what).allocate(tuple(shape), dtype, buffer, "", None, what)
 
 
-def operator(name: str) -> Operator:
-    """An operator of the table; KernelError where the simulator has none of that name."""
-    found = OPERATORS.get(name)
-    if found is None:
-        raise KernelError(f"the operator nl.{name} is not modelled")
-    return found
-
-
-def instruction(name: str, what: str) -> Callable[..., Any]:
-    """A function of `nisa`; KernelError where the simulator has none of that name."""
-    found: Callable[..., Any] | None = getattr(isa, name, None)
-    if found is None:
-        raise KernelError(f"nl.{what} is made of nisa.{name}, which is not modelled")
-    return found
+def result_tile(what: str, x: NkiTensor, dtype: object) -> NkiTensor:
+    """A new tile in the shape of the tile ``x``, in ``dtype`` or by default that of ``x``."""
+    x = require_tile(what, x)
+    return tile(x.shape, result_dtype(what, dtype, x.dtype))
 
 
 def copy_tile(x: NkiTensor, dtype: DType, shape: Sequence[int] | None = None) -> NkiTensor:
@@ -102,7 +91,7 @@ def cast(x: NkiTensor, dtype: DType) -> NkiTensor:
     return x if x.dtype == dtype else copy_tile(x, dtype)
 
 
-def in_sbuf(x: NkiTensor) -> NkiTensor:
+def copy_to_sbuf(x: NkiTensor) -> NkiTensor:
     """``x``, or a copy of it in SBUF where it is in PSUM."""
     return x if x.buffer is MemoryRegion.sbuf else copy_tile(x, x.dtype)
 
@@ -120,7 +109,3 @@ def free_axes(what: str, x: NkiTensor, axis: int | Sequence[int]) -> tuple[int, 
     if not axes or axes != tuple(range(x.ndim - len(axes), x.ndim)) or axes[0] < 1:
         raise KernelError(f"nl.{what}: axis={axis!r} of a tile {x.shape}; only its last free axes can be reduced")
     return axes
-
-
-def _kind_text(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -15,6 +15,8 @@ from trnrt.nki.sim.isa import dma_copy
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 
+__all__ = ["device_print", "shared_constant", "shared_identity_matrix"]
+
 
 def shared_constant(constant: Array | str | Path) -> NkiTensor:
     """A tensor in ``nl.shared_hbm`` that holds a numpy array, or what a ``.npy`` file holds, when the kernel starts."""

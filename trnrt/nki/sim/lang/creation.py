@@ -7,12 +7,15 @@ from operator import index
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import as_dtype, uint16
+from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import SCALARS, Scalar, instruction, operator, require_tensor, tile
+from trnrt.nki.sim.lang.common import SCALARS, Scalar, require_tensor, tile
 from trnrt.nki.sim.lang.packed import LEFT_OUT
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
+
+__all__ = ["empty_like", "full", "ndarray", "ones", "rand", "random_seed", "zeros", "zeros_like"]
 
 _FILL_COLUMNS = 2048  # elements a partition of the tile that fills a tensor in HBM
 _RANDOM_BITS = 16
@@ -26,7 +29,7 @@ def ndarray(
     name: str = "",
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """A new tensor; its contents are undefined (they read as NaN) until written.
+    """A new tensor. Its contents are undefined until written (they read as NaN).
 
     ``address``: ``(partition, byte)`` of an on-chip tensor; the allocator chooses where it is left out.
     """
@@ -55,14 +58,14 @@ def full(
 
 
 def zeros_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
-    """Zeros in the shape of ``x``, of its dtype unless another is given, in SBUF unless it is said otherwise."""
+    """Zeros in the shape of ``x``, by default of its dtype and in SBUF."""
     x = require_tensor("zeros_like", x)
     element = x.dtype if dtype is None else dtype
     return _make_filled("zeros_like", x.shape, 0, element, buffer or MemoryRegion.sbuf, name)
 
 
 def empty_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
-    """A tensor that nothing has written, in the shape, dtype and memory of ``x`` unless others are given."""
+    """A tensor that nothing has written, in the shape of ``x``, by default of its dtype and in its memory."""
     x = require_tensor("empty_like", x)
     element = x.dtype if dtype is None else dtype
     return _allocate("empty_like", x.shape, element, buffer or x.buffer, name)
@@ -77,11 +80,11 @@ def rand(shape: Sequence[int], dtype: object, buffer: MemoryRegion = MemoryRegio
     dst = _allocate("rand", shape, dtype, buffer, name)
     drawn = dst if dst.on_chip else tile(dst.shape, dst.dtype)
     if active_tracer("nl.rand").target.generation >= _RAND2_GENERATION:
-        instruction("rand2", "rand")(drawn, 0.0, 1.0)
+        isa.rand2(drawn, 0.0, 1.0)
     else:
         bits = tile(dst.shape, uint16)
-        instruction("rng", "rand")(bits)
-        isa.tensor_scalar(drawn, bits, operator("multiply"), 2.0**-_RANDOM_BITS)
+        isa.rng(bits)
+        isa.tensor_scalar(drawn, bits, OPERATORS["multiply"], 2.0**-_RANDOM_BITS)
     if not dst.on_chip:
         isa.dma_copy(dst, drawn)
     return dst
@@ -92,7 +95,7 @@ def random_seed(seed: object) -> None:
     if not isinstance(seed, NkiTensor):
         instead = "nl.random_seed(nl.full((1, 1), 42, dtype=nl.int32, buffer=nl.sbuf))"
         raise KernelError(f"nl.random_seed: seed is {seed!r}; it must be a [1, 1] tile: {instead}")
-    instruction("set_rng_seed", "random_seed")(seed)
+    isa.set_rng_seed(seed)
 
 
 def _allocate(
@@ -103,7 +106,7 @@ def _allocate(
     name: str,
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """Storage for a tensor, after a look at the arguments."""
+    """Check the arguments, and allocate a tensor."""
     tracer = active_tracer(f"nl.{what}")
     try:
         sizes = tuple(index(size) for size in shape)

@@ -12,23 +12,24 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, float32
-from trnrt.nki.machine.operators import Operator
+from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (
     Scalar,
-    copy_tile,
-    in_sbuf,
-    operator,
+    copy_to_sbuf,
     promote,
     refuse_when_strict,
     require_operand,
     require_tile,
     result_dtype,
+    result_tile,
     tile,
 )
 from trnrt.nki.sim.lang.movement import repeat_tile
 from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["divide", "fmod", "logical_not", "mod", "negative"]
 
 _INTEGERS = ("int32", "uint32")
 _EXACT_INTEGERS = ("add", "subtract", "multiply", "maximum", "minimum")
@@ -67,10 +68,10 @@ def _two_tiles(op: Operator, x: NkiTensor, y: NkiTensor, dtype: DType) -> NkiTen
         x, y = _broadcast(op.name, x, y)
     dst = tile(x.shape, dtype)
     if op.name == "power":
-        isa.tensor_tensor(dst, in_sbuf(x), in_sbuf(y), op, engine=Engine.gpsimd)
+        isa.tensor_tensor(dst, copy_to_sbuf(x), copy_to_sbuf(y), op, engine=Engine.gpsimd)
         return dst
     if x.buffer is MemoryRegion.psum and y.buffer is MemoryRegion.psum:
-        y = in_sbuf(y)
+        y = copy_to_sbuf(y)
     # Integers would be divided as integers on the GpSimd engine.
     isa.tensor_tensor(dst, x, y, op, engine=Engine.vector if op is _DIVIDE else Engine.unknown)
     return dst
@@ -109,53 +110,49 @@ def _fits(number: Scalar, dtype: DType) -> bool:
 
 def unary(op: Operator, x: Any, dtype: object = None) -> NkiTensor:
     """``op(x)`` in ``dtype``, the tile's by default: an activation on the scalar engine."""
-    x = require_tile(op.name, x)
-    dst = tile(x.shape, result_dtype(op.name, dtype, x.dtype))
+    dst = result_tile(op.name, x, dtype)
     isa.activation(dst, op, x)
     return dst
 
 
 def copy(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """A copy of ``x`` in SBUF: tensor_copy on the vector engine."""
-    x = require_tile("copy", x)
-    return copy_tile(x, result_dtype("copy", dtype, x.dtype))
+    dst = result_tile("copy", x, dtype)
+    isa.tensor_copy(dst, x)
+    return dst
 
 
 def reciprocal(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """``1 / x`` on the vector engine, which is the more precise one."""
-    x = require_tile("reciprocal", x)
-    dst = tile(x.shape, result_dtype("reciprocal", dtype, x.dtype))
+    dst = result_tile("reciprocal", x, dtype)
     isa.reciprocal(dst, x)
     return dst
 
 
 def rsqrt(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """``1 / sqrt(x)`` of a tile in SBUF: tensor_scalar on the GpSimd engine, which is the more precise one."""
-    x = require_tile("rsqrt", x)
-    dst = tile(x.shape, result_dtype("rsqrt", dtype, x.dtype))
-    isa.tensor_scalar(dst, x, operator("rsqrt"), 0.0, engine=Engine.gpsimd)
+    dst = result_tile("rsqrt", x, dtype)
+    isa.tensor_scalar(dst, x, OPERATORS["rsqrt"], 0.0, engine=Engine.gpsimd)
     return dst
 
 
 def invert(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """All bits of integers turned: a tensor_scalar with the bitvec operator."""
-    x = require_tile("invert", x)
-    dst = tile(x.shape, result_dtype("invert", dtype, x.dtype))
-    isa.tensor_scalar(dst, x, operator("invert"), 0)
+    dst = result_tile("invert", x, dtype)
+    isa.tensor_scalar(dst, x, OPERATORS["invert"], 0)
     return dst
 
 
 def logical_not(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """1 where ``x`` is 0, 0 where it is 1: a tensor_scalar that compares with 0."""
-    x = require_tile("logical_not", x)
-    dst = tile(x.shape, result_dtype("logical_not", dtype, x.dtype))
-    isa.tensor_scalar(dst, x, operator("equal"), 0.0)
+    dst = result_tile("logical_not", x, dtype)
+    isa.tensor_scalar(dst, x, OPERATORS["equal"], 0.0)
     return dst
 
 
 def negative(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """``-x``: times -1, 32-bit integers in integer arithmetic."""
-    return binary(operator("multiply"), require_tile("negative", x), -1, dtype)
+    return binary(OPERATORS["multiply"], require_tile("negative", x), -1, dtype)
 
 
 def divide(x: Any, y: Any, dtype: object = None) -> NkiTensor:

@@ -12,8 +12,7 @@ from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (
     cast,
     copy_tile,
-    in_sbuf,
-    instruction,
+    copy_to_sbuf,
     require_tensor,
     require_tile,
     result_dtype,
@@ -21,10 +20,12 @@ from trnrt.nki.sim.lang.common import (
 )
 from trnrt.nki.sim.tensor import NkiTensor
 
+__all__ = ["broadcast_to", "ds", "expand_dims", "gather_flattened", "load", "load_transpose2d", "store"]
+
 
 def load(src: NkiTensor, dtype: object = None) -> NkiTensor:
     """A tensor of HBM as a new tile in SBUF of its shape: dma_copy, which converts to ``dtype``."""
-    src = _in_hbm("load", src, "src")
+    src = _require_hbm("load", src, "src")
     dst = tile(src.shape, result_dtype("load", dtype, src.dtype), what="nl.load")
     isa.dma_copy(dst, src)
     return dst
@@ -35,7 +36,7 @@ def load_transpose2d(src: NkiTensor, dtype: object = None) -> NkiTensor:
 
     dma_copy from the transposed view, element by element: it takes any dtype and shape on every target.
     """
-    src = _in_hbm("load_transpose2d", src, "src")
+    src = _require_hbm("load_transpose2d", src, "src")
     if src.ndim != 2:
         raise KernelError(f"nl.load_transpose2d: src has {src.ndim} dimensions, {src.shape}; it must have 2")
     wanted = result_dtype("load_transpose2d", dtype, src.dtype)
@@ -45,8 +46,8 @@ def load_transpose2d(src: NkiTensor, dtype: object = None) -> NkiTensor:
 
 
 def store(dst: NkiTensor, value: NkiTensor) -> None:
-    """A tile of SBUF into a tensor of HBM: dma_copy, which converts to its dtype. PSUM is not within reach of DMA."""
-    isa.dma_copy(_in_hbm("store", dst, "dst"), require_tile("store", value, "value"))
+    """A tile of SBUF into a tensor of HBM: dma_copy, which converts to its dtype. DMA can't reach PSUM."""
+    isa.dma_copy(_require_hbm("store", dst, "dst"), require_tile("store", value, "value"))
 
 
 def expand_dims(x: NkiTensor, axis: int) -> NkiTensor:
@@ -67,13 +68,13 @@ def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: object = None) -> Nk
         return cast(x, wanted)
     if x.shape[0] == sizes[0]:
         return copy_tile(repeat_tile(x, sizes), wanted)
-    return _all_partitions(repeat_tile(in_sbuf(x), (1, *sizes[1:])), sizes, wanted)
+    return _all_partitions(repeat_tile(copy_to_sbuf(x), (1, *sizes[1:])), sizes, wanted)
 
 
 def repeat_tile(x: NkiTensor, shape: Sequence[int]) -> NkiTensor:
     """``x`` in ``shape``, free dimensions as a view that costs nothing, a partition as a copy in all partitions."""
     if x.shape[0] != shape[0]:
-        x = _all_partitions(in_sbuf(x), (shape[0], *x.shape[1:]), x.dtype)
+        x = _all_partitions(copy_to_sbuf(x), (shape[0], *x.shape[1:]), x.dtype)
     for dim in range(1, x.ndim):
         if x.shape[dim] != shape[dim]:
             x = x.broadcast(dim, shape[dim])
@@ -91,7 +92,7 @@ def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: 
     if indices.dtype.is_float:
         raise KernelError(f"nl.gather_flattened: indices are {indices.dtype}; they must be integers")
     dst = tile(indices.shape, data.dtype)
-    instruction("nc_n_gather", "gather_flattened")(dst, in_sbuf(data), in_sbuf(cast(indices, uint32)))
+    isa.nc_n_gather(dst, copy_to_sbuf(data), copy_to_sbuf(cast(indices, uint32)))
     return cast(dst, result_dtype("gather_flattened", dtype, data.dtype))
 
 
@@ -105,7 +106,7 @@ def ds(start: int, size: int) -> slice:
         raise KernelError(f"nl.ds: {error}; {instead}") from None
 
 
-def _in_hbm(what: str, value: object, argument: str) -> NkiTensor:
+def _require_hbm(what: str, value: object, argument: str) -> NkiTensor:
     tensor = require_tensor(what, value, argument)
     if tensor.on_chip:
         raise KernelError(f"nl.{what}: {argument} is in {tensor.buffer.value}; it must be in HBM")

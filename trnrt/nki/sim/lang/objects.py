@@ -5,6 +5,8 @@ from __future__ import annotations
 from inspect import get_annotations, isroutine
 from typing import Any
 
+__all__ = ["NKIObject"]
+
 
 class NKIObject:
     """A subclass is made with values for its attributes, in their order or by name, as a data class is.
@@ -36,7 +38,7 @@ class NKIObject:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """What a subclass does once its attributes are there."""
+        """A hook for subclasses: runs when the attributes are set."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -59,5 +61,5 @@ def _fields(cls: type) -> dict[str, Any]:
 
 
 def _is_value(name: str, value: object) -> bool:
-    """Whether what a class body binds is an attribute, and not a method, a property, a class or Python's own."""
+    """Whether a name of a class body is an attribute, not a method, a property, a class or Python's own."""
     return not (name.startswith("__") or isroutine(value) or isinstance(value, type) or hasattr(value, "__get__"))

@@ -6,8 +6,10 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import copy_tile, in_sbuf, refuse_when_strict, require_tile, result_dtype, tile
+from trnrt.nki.sim.lang.common import copy_tile, copy_to_sbuf, refuse_when_strict, require_tile, result_dtype, tile
 from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["matmul", "transpose"]
 
 
 def transpose(x: NkiTensor, dtype: object = None) -> NkiTensor:
@@ -20,7 +22,7 @@ def transpose(x: NkiTensor, dtype: object = None) -> NkiTensor:
         raise KernelError(f"nl.transpose: x has {x.ndim} dimensions, {x.shape}; it must have 2")
     wanted = result_dtype("transpose", dtype, x.dtype)
     dst = tile((x.shape[1], x.shape[0]), x.dtype, MemoryRegion.psum, "nl.transpose")
-    isa.nc_transpose(dst, in_sbuf(x), engine=isa.engine.tensor)
+    isa.nc_transpose(dst, copy_to_sbuf(x), engine=isa.engine.tensor)
     if wanted == x.dtype:
         return dst
     converted = tile(dst.shape, wanted, MemoryRegion.psum)
@@ -45,5 +47,5 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
         shapes = f"{x.shape[0]} partitions of x and {y.shape[0]} of y"
         raise KernelError(f"nl.matmul: {shapes} are to be contracted; they must be equally many")
     dst = tile((x.shape[1], y.shape[1]), float32, MemoryRegion.psum, "nl.matmul")
-    isa.nc_matmul(dst, in_sbuf(x), in_sbuf(y), accumulate=False)
+    isa.nc_matmul(dst, copy_to_sbuf(x), copy_to_sbuf(y), accumulate=False)
     return dst

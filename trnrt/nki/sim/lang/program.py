@@ -8,6 +8,16 @@ from contextlib import contextmanager
 from trnrt.nki.errors import KernelError
 from trnrt.nki.sim.trace import Tracer, active_tracer
 
+__all__ = [
+    "affine_range",
+    "no_reorder",
+    "num_programs",
+    "program_id",
+    "program_ndim",
+    "sequential_range",
+    "static_range",
+]
+
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
     """Python's ``range``: an unrolled loop."""
@@ -20,7 +30,7 @@ static_range = affine_range
 
 @contextmanager
 def no_reorder() -> Iterator[None]:
-    """A region whose instructions stay in program order, whatever the compiler may do with others (``timing``).
+    """A region whose instructions stay in program order; the compiler may reorder others (``timing``).
 
     Device loops are refused.
     """
@@ -41,12 +51,12 @@ def program_id(axis: int = 0) -> int:
 
 
 def num_programs(axes: int = 0) -> int:
-    """How many instances the launch grid has: ``kernel[2]`` has two; 1 without a grid."""
+    """The number of instances in the launch grid: 2 for ``kernel[2]``, 1 without a grid."""
     return _instance("num_programs", axes).cores
 
 
 def program_ndim() -> int:
-    """How many dimensions the launch grid has; 0 without one."""
+    """The number of dimensions of the launch grid; 0 without one."""
     return 1 if active_tracer("nl.program_ndim").cores > 1 else 0
 
 

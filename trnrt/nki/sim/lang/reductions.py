@@ -11,11 +11,14 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, float32
+from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import Scalar, free_axes, operator, require_tile, result_dtype, tile
+from trnrt.nki.sim.lang.common import Scalar, free_axes, require_tile, result_dtype, tile
 from trnrt.nki.sim.lang.elementwise import binary, rsqrt
 from trnrt.nki.sim.lang.movement import repeat_tile
 from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["all", "max", "mean", "min", "prod", "rms_norm", "softmax", "sum", "var"]
 
 Axis = int | Sequence[int]
 
@@ -48,15 +51,15 @@ def mean(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False)
 
 
 def var(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
-    """The mean square of the distance to the mean; the reduced axes stay as size 1, whatever ``keepdims`` says.
+    """The mean square of the distance to the mean; the reduced axes stay as size 1, also without ``keepdims``.
 
-    Twice through the tile, in float32: the mean, then the squares of what is left without it.
+    Two passes over the tile, in float32: the mean, then the squares of the distances to it.
     """
     x = require_tile("var", x)
     wanted, scale = result_dtype("var", dtype, x.dtype), 1 / _count("var", x, axis)
     centre = _scale(_reduce("var", "add", x, axis, float32, True), scale, float32)
     apart = _with_column("subtract", x, centre)
-    isa.tensor_tensor(apart, apart, apart, operator("multiply"))
+    isa.tensor_tensor(apart, apart, apart, OPERATORS["multiply"])
     return _scale(_reduce("var", "add", apart, axis, float32, True), scale, wanted)
 
 
@@ -64,7 +67,7 @@ def all(x: NkiTensor, axis: Axis, dtype: object = None) -> NkiTensor:
     """1 where no element along ``axis`` is 0, else 0: a comparison with 0, and its minimum."""
     x = require_tile("all", x)
     truth = tile(x.shape, x.dtype)
-    isa.tensor_scalar(truth, x, operator("not_equal"), 0.0)
+    isa.tensor_scalar(truth, x, OPERATORS["not_equal"], 0.0)
     return _reduce("all", "minimum", truth, axis, result_dtype("all", dtype, x.dtype), False)
 
 
@@ -72,7 +75,7 @@ def softmax(x: NkiTensor, axis: Axis = -1, dtype: object = None) -> NkiTensor:
     """``exp(x - max) / sum(exp(x - max))`` along ``axis``, in float32."""
     x = require_tile("softmax", x)
     powers = _with_column("subtract", x, _reduce("softmax", "maximum", x, axis, float32, True))
-    isa.activation(powers, operator("exp"), powers)
+    isa.activation(powers, OPERATORS["exp"], powers)
     total = _reduce("softmax", "add", powers, axis, float32, True)
     isa.reciprocal(total, total)
     return _with_column("multiply", powers, total, result_dtype("softmax", dtype, x.dtype))
@@ -96,11 +99,11 @@ def rms_norm(
         raise KernelError(f"nl.rms_norm: w is {w.shape}; it must have the shape of x, {x.shape}, or sizes of 1")
     inside = result_dtype("rms_norm", compute_dtype, float32)
     squares = tile(x.shape, inside)
-    isa.activation(squares, operator("square"), x)
+    isa.activation(squares, OPERATORS["square"], x)
     total = _reduce("rms_norm", "add", squares, axis, float32, True)
-    isa.tensor_scalar(total, total, operator("multiply"), 1 / n, op1=operator("add"), operand1=epsilon)
+    isa.tensor_scalar(total, total, OPERATORS["multiply"], 1 / n, op1=OPERATORS["add"], operand1=epsilon)
     scaled = _with_column("multiply", x, rsqrt(total), inside)
-    return binary(operator("multiply"), scaled, repeat_tile(w, x.shape), result_dtype("rms_norm", dtype, x.dtype))
+    return binary(OPERATORS["multiply"], scaled, repeat_tile(w, x.shape), result_dtype("rms_norm", dtype, x.dtype))
 
 
 def _reduce(what: str, op: str, x: Any, axis: Axis, dtype: object, keepdims: bool) -> NkiTensor:
@@ -109,7 +112,7 @@ def _reduce(what: str, op: str, x: Any, axis: Axis, dtype: object, keepdims: boo
     kept = x.shape[: axes[0]]
     ones = len(axes) if keepdims else 1 if len(kept) < 2 else 0
     dst = tile((*kept, *(1,) * ones), result_dtype(what, dtype, x.dtype))
-    isa.tensor_reduce(dst, operator(op), x, axes)
+    isa.tensor_reduce(dst, OPERATORS[op], x, axes)
     return dst
 
 
@@ -120,7 +123,7 @@ def _count(what: str, x: NkiTensor, axis: Axis) -> int:
 
 def _scale(x: NkiTensor, factor: float, dtype: DType) -> NkiTensor:
     dst = tile(x.shape, dtype)
-    isa.tensor_scalar(dst, x, operator("multiply"), factor)
+    isa.tensor_scalar(dst, x, OPERATORS["multiply"], factor)
     return dst
 
 
@@ -128,7 +131,7 @@ def _with_column(op: str, x: NkiTensor, column: NkiTensor, dtype: DType = float3
     """``x <op> column``, whose reduced dimensions of size 1 are repeated."""
     dst = tile(x.shape, dtype)
     if column.free_size == 1:
-        isa.tensor_scalar(dst, x, operator(op), column)
+        isa.tensor_scalar(dst, x, OPERATORS[op], column)
     else:
-        isa.tensor_tensor(dst, x, repeat_tile(column, x.shape), operator(op))
+        isa.tensor_tensor(dst, x, repeat_tile(column, x.shape), OPERATORS[op])
     return dst

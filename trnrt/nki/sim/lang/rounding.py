@@ -6,9 +6,12 @@ From 2^23 on every float32 is an integer: those, infinities and NaN pass through
 from __future__ import annotations
 
 from trnrt.nki.machine.dtypes import float32, int32, uint8
+from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import cast, copy_tile, operator, require_tile, result_dtype, tile
+from trnrt.nki.sim.lang.common import cast, copy_tile, require_tile, result_dtype, tile
 from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["ceil", "floor", "trunc"]
 
 _ALL_INTEGERS = float(2**23)
 
@@ -41,7 +44,7 @@ def _round(what: str, x: NkiTensor, dtype: object) -> NkiTensor:
     given = copy_tile(x, float32)
     rounded = {"floor": _round_down, "ceil": _round_up, "trunc": _truncate}[what](given)
     has_fraction = tile(x.shape, uint8)
-    isa.tensor_scalar(has_fraction, given, operator("abs"), 0.0, op1=operator("less"), operand1=_ALL_INTEGERS)
+    isa.tensor_scalar(has_fraction, given, OPERATORS["abs"], 0.0, op1=OPERATORS["less"], operand1=_ALL_INTEGERS)
     isa.tensor_copy_predicated(given, rounded, has_fraction)
     return cast(given, wanted)
 
@@ -49,8 +52,8 @@ def _round(what: str, x: NkiTensor, dtype: object) -> NkiTensor:
 def _correct(x: NkiTensor, too_far: str, correction: str) -> NkiTensor:
     """The nearest integers, one less or more where comparing them with ``x`` finds them too far."""
     rounded, beyond = nearest(x), tile(x.shape, float32)
-    isa.tensor_tensor(beyond, rounded, x, operator(too_far))
-    isa.tensor_tensor(rounded, rounded, beyond, operator(correction))
+    isa.tensor_tensor(beyond, rounded, x, OPERATORS[too_far])
+    isa.tensor_tensor(rounded, rounded, beyond, OPERATORS[correction])
     return rounded
 
 
@@ -65,6 +68,6 @@ def _round_up(x: NkiTensor) -> NkiTensor:
 def _truncate(x: NkiTensor) -> NkiTensor:
     """Down where x is positive, up where it is negative."""
     down, up, negative = _round_down(x), _round_up(x), tile(x.shape, uint8)
-    isa.tensor_scalar(negative, x, operator("less"), 0.0)
+    isa.tensor_scalar(negative, x, OPERATORS["less"], 0.0)
     isa.tensor_copy_predicated(down, up, negative)
     return down

@@ -6,18 +6,19 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, uint8
+from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (
     Scalar,
     cast,
-    instruction,
-    operator,
     require_operand,
     require_tile,
     result_dtype,
     tile,
 )
 from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["dropout", "where"]
 
 
 def where(condition: NkiTensor, x: Any, y: Any, dtype: object = None) -> NkiTensor:
@@ -36,7 +37,7 @@ def where(condition: NkiTensor, x: Any, y: Any, dtype: object = None) -> NkiTens
                 f"nl.where: {argument} is {operand.shape}, condition {condition.shape}; equal they must be"
             )
     predicate = tile(condition.shape, uint8)
-    isa.tensor_scalar(predicate, condition, operator("not_equal"), 0.0)
+    isa.tensor_scalar(predicate, condition, OPERATORS["not_equal"], 0.0)
     dst = _copy_or_fill(y, condition, wanted)
     isa.tensor_copy_predicated(dst, cast(x, wanted) if isinstance(x, NkiTensor) else x, predicate)
     return dst
@@ -46,7 +47,7 @@ def dropout(x: NkiTensor, rate: Any, dtype: object = None) -> NkiTensor:
     """``x`` with elements set to 0 at a probability of ``rate``, a number or a ``[P, 1]`` tile: nisa.dropout."""
     x, rate = require_tile("dropout", x), require_operand("dropout", rate, "rate")
     dst = tile(x.shape, x.dtype)
-    instruction("dropout", "dropout")(dst, x, rate)
+    isa.dropout(dst, x, rate)
     return cast(dst, result_dtype("dropout", dtype, x.dtype))
 
 

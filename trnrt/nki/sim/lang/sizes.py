@@ -6,6 +6,8 @@ from trnrt.nki.machine.program import ON_CHIP, MemoryRegion
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.trace import active_tracer
 
+__all__ = ["is_hbm", "is_on_chip", "is_psum", "is_sbuf", "tile_size"]
+
 
 class TileSize:
     """Hardware tile sizes of the target that the running kernel is traced for.
@@ -45,10 +47,7 @@ class TileSize:
         """Usable SBUF elements a partition, in float32."""
         return _target("sbuf_fmax").sbuf_usable_bytes // 4
 
-    @property
-    def total_available_sbuf_size(self) -> int:
-        """AWS's older name of ``sbuf_fmax_bytes``."""
-        return _target("total_available_sbuf_size").sbuf_usable_bytes
+    total_available_sbuf_size = sbuf_fmax_bytes  # AWS's older name
 
 
 tile_size = TileSize()

@@ -1,4 +1,4 @@
-"""What calling an operator does: ``nl.add`` is an argument of instructions, and ``nl.add(x, y)`` a function."""
+"""Calls of operators: ``nl.add`` is an argument of instructions, ``nl.add(x, y)`` a function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.operators import Operator, on_call
 from trnrt.nki.sim.lang import elementwise, trigonometry
 
-# Operators that are called as something else than tensor_tensor, tensor_scalar or activation.
+# Operators whose calls are not tensor_tensor, tensor_scalar or activation.
 _OWN: dict[str, Callable[..., Any]] = {
     "arctan": trigonometry.arctan,
     "copy": elementwise.copy,

@@ -1,5 +1,5 @@
-"""Angles of any size. The scalar engine knows the sine from -pi to pi; what is beyond is brought there first.
-The arc tangent is known to pi / 2, and brought to 1.
+"""Angles of any size. The scalar engine knows the sine from -pi to pi: larger angles are reduced to that first.
+It knows the arc tangent to pi / 2; arguments are reduced to 1.
 
 ``x - k * 2 pi`` is taken in four steps, each a float32 product that is exact while k has at most 16 bits: up to
 |x| = 400,000 the angle is right to float32. NaN and infinity give NaN.
@@ -12,9 +12,12 @@ from math import pi
 import numpy as np
 
 from trnrt.nki.machine.dtypes import float32, int32, uint8, uint32
+from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import cast, operator, require_tile, result_dtype, tile
+from trnrt.nki.sim.lang.common import cast, require_tile, result_dtype, result_tile, tile
 from trnrt.nki.sim.tensor import NkiTensor
+
+__all__ = ["cos", "tan"]
 
 _LARGEST_BELOW_PI = float(np.nextafter(np.float32(pi), np.float32(0)))  # float32(pi) is more than pi
 _HALF_PI = float(np.float32(pi / 2))
@@ -38,9 +41,9 @@ def sin(x: NkiTensor, dtype: object = None) -> NkiTensor:
     isa.tensor_scalar(
         angle,
         angle,
-        operator("minimum"),
+        OPERATORS["minimum"],
         _LARGEST_BELOW_PI,
-        op1=operator("maximum"),
+        op1=OPERATORS["maximum"],
         operand1=-_LARGEST_BELOW_PI,
     )
     return _sine("sin", angle, x, dtype)
@@ -58,14 +61,14 @@ def tan(x: NkiTensor, dtype: object = None) -> NkiTensor:
     x = require_tile("tan", x)
     angle, turns = _reduce_angle(x, pi / 2)
     tangent, cosine, odd = tile(x.shape, float32), tile(x.shape, float32), tile(x.shape, uint32)
-    isa.activation(tangent, operator("sin"), angle)
-    isa.activation(cosine, operator("sin"), _complement(angle))
+    isa.activation(tangent, OPERATORS["sin"], angle)
+    isa.activation(cosine, OPERATORS["sin"], _complement(angle))
     isa.reciprocal(cosine, cosine)
-    isa.tensor_tensor(tangent, tangent, cosine, operator("multiply"))
+    isa.tensor_tensor(tangent, tangent, cosine, OPERATORS["multiply"])
     inverse = cosine
     isa.reciprocal(inverse, tangent)
-    isa.tensor_scalar(inverse, inverse, operator("multiply"), -1.0)
-    isa.tensor_scalar(odd, turns, operator("bitwise_and"), 1)
+    isa.tensor_scalar(inverse, inverse, OPERATORS["multiply"], -1.0)
+    isa.tensor_scalar(odd, turns, OPERATORS["bitwise_and"], 1)
     isa.tensor_copy_predicated(tangent, inverse, odd)
     return cast(tangent, result_dtype("tan", dtype, x.dtype))
 
@@ -74,42 +77,42 @@ def arctan(x: NkiTensor, dtype: object = None) -> NkiTensor:
     """The angle whose tangent is ``x``: beyond 1 it is pi / 2 less that of ``1 / |x|``, with the sign of x."""
     x = require_tile("arctan", x)
     size, inverse, large = tile(x.shape, float32), tile(x.shape, float32), tile(x.shape, uint8)
-    isa.activation(size, operator("abs"), x)
-    isa.tensor_scalar(large, size, operator("greater"), 1.0)
+    isa.activation(size, OPERATORS["abs"], x)
+    isa.tensor_scalar(large, size, OPERATORS["greater"], 1.0)
     isa.reciprocal(inverse, size)
     isa.tensor_copy_predicated(size, inverse, large)
     angle, rest, sign = tile(x.shape, float32), tile(x.shape, float32), tile(x.shape, float32)
-    isa.activation(angle, operator("arctan"), size)
-    isa.tensor_scalar(rest, angle, operator("subtract"), _HALF_PI, reverse0=True)
+    isa.activation(angle, OPERATORS["arctan"], size)
+    isa.tensor_scalar(rest, angle, OPERATORS["subtract"], _HALF_PI, reverse0=True)
     isa.tensor_copy_predicated(angle, rest, large)
-    isa.activation(sign, operator("sign"), x)
-    dst = tile(x.shape, result_dtype("arctan", dtype, x.dtype))
-    isa.tensor_tensor(dst, angle, sign, operator("multiply"))
+    isa.activation(sign, OPERATORS["sign"], x)
+    dst = result_tile("arctan", x, dtype)
+    isa.tensor_tensor(dst, angle, sign, OPERATORS["multiply"])
     return dst
 
 
 def _reduce_angle(x: NkiTensor, period: float) -> tuple[NkiTensor, NkiTensor]:
     """``x`` less the nearest multiple of ``period`` as a float32 tile, and which multiple that is as an int32 tile."""
     periods, angle = tile(x.shape, int32), tile(x.shape, float32)
-    isa.tensor_scalar(periods, x, operator("multiply"), 1 / period)
+    isa.tensor_scalar(periods, x, OPERATORS["multiply"], 1 / period)
     rest = x
     for part in _parts(period):
-        isa.scalar_tensor_tensor(angle, periods, operator("multiply"), -part, operator("add"), rest)
+        isa.scalar_tensor_tensor(angle, periods, OPERATORS["multiply"], -part, OPERATORS["add"], rest)
         rest = angle
     # 0 * x adds nothing, but a NaN where x is none or infinite.
-    isa.scalar_tensor_tensor(angle, x, operator("multiply"), 0.0, operator("add"), angle)
+    isa.scalar_tensor_tensor(angle, x, OPERATORS["multiply"], 0.0, OPERATORS["add"], angle)
     return angle, periods
 
 
 def _complement(angle: NkiTensor) -> NkiTensor:
     """``pi / 2 - |angle|``, exact near 0: pi / 2 in two parts."""
     away, dst = tile(angle.shape, float32), tile(angle.shape, float32)
-    isa.tensor_scalar(away, angle, operator("abs"), 0.0, op1=operator("multiply"), operand1=-1.0)
-    isa.tensor_scalar(dst, away, operator("add"), _HALF_PI, op1=operator("add"), operand1=_HALF_PI_REST)
+    isa.tensor_scalar(away, angle, OPERATORS["abs"], 0.0, op1=OPERATORS["multiply"], operand1=-1.0)
+    isa.tensor_scalar(dst, away, OPERATORS["add"], _HALF_PI, op1=OPERATORS["add"], operand1=_HALF_PI_REST)
     return dst
 
 
 def _sine(what: str, angle: NkiTensor, x: NkiTensor, dtype: object) -> NkiTensor:
-    dst = tile(x.shape, result_dtype(what, dtype, x.dtype))
-    isa.activation(dst, operator("sin"), angle)
+    dst = result_tile(what, x, dtype)
+    isa.activation(dst, OPERATORS["sin"], angle)
     return dst

@@ -1,48 +1,145 @@
-"""Means and variances on the vector engine; sums across partitions and bounds of sequences on the GpSimd engine."""
+"""Reductions along the free dimensions and across partitions, means and variances, bounds of sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
+from operator import index
 
 import numpy as np
 
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs, spreading
 from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
 from trnrt.nki.machine.bits import low_bits, pattern
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.operators import AVERAGE, Operator
-from trnrt.nki.machine.program import Engine, Instruction
+from trnrt.nki.machine.operators import AVERAGE, OPERATORS, Operator, reduction
+from trnrt.nki.machine.program import Engine, Instruction, Marks, View
 from trnrt.nki.machine.rules import access, operands, operators
+from trnrt.nki.machine.rules.checks import check_size, check_size_limit, dtype_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import Args, declare
 from trnrt.nki.sim.tensor import NkiTensor
 
-__all__ = ["bn_aggr", "bn_stats", "sequence_bounds", "tensor_partition_reduce"]
+__all__ = ["bn_aggr", "bn_stats", "sequence_bounds", "tensor_partition_reduce", "tensor_reduce"]
 
 STATISTICS_MAX = 512  # nl.tile_size.bn_stats_fmax
 _STATISTICS, _TUPLE, _AGGREGATED = 6, 3, 2
 _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and")
 
 
+@rule("reduce-operator", "a reduction's operator is one that reduces", "API reference, Legal Reduction op")
+def reduce_operator(instruction: Instruction, target: Target) -> str | None:
+    op = instruction["op"]
+    if isinstance(op, Operator) and op.reduces:
+        return None
+    legal = ", ".join(repr(o) for o in OPERATORS.values() if o.reduces)
+    return f"op={op!r} is not a reduction; legal are {legal}"
+
+
+@rule("trailing-axes", "tensor_reduce reduces the last free axes", "nki.isa tensor_reduce")
+def trailing_axes(instruction: Instruction, target: Target) -> str | None:
+    data: View = instruction["data"]
+    axes = instruction["axis"]
+    if axes and 0 not in axes and sorted(axes) == list(range(data.ndim - len(axes), data.ndim)):
+        return None
+    return f"axis={axes} of data of {data.ndim} dimensions; only its last free axes can be reduced"
+
+
+@rule("reduced-size", "a reduction's destination has the size of its results", "nki.isa tensor_reduce, Tile size")
+def reduced_size(instruction: Instruction, target: Target) -> str | None:
+    data, dst = instruction["data"], instruction["dst"]
+    left = prod(data.shape[1 : data.ndim - len(instruction["axis"])])
+    if dst.free_size != left:
+        return f"dst holds {dst.free_size} elements a partition; reducing {data.shape} leaves {left}"
+    return None
+
+
+@rule("bitvec-negate", "only arithmetic reductions can be negated", "nki.isa tensor_reduce, negate")
+def bitvec_negate(instruction: Instruction, target: Target) -> str | None:
+    if instruction["negate"] and operators.is_bitvec(instruction["op"]):
+        return f"negate=True with op={instruction['op']!r}; a bitvec operator's result can't be negated"
+    return None
+
+
+def _store_reduction(
+    instruction: Instruction, arrays: Arrays, take: Callable[[], Array], reduce: Callable[[Array], Array]
+) -> Callable[[], None]:
+    """``dst = reduce(take())`` in float32; with a bitvec operator on bit patterns."""
+    dst = instruction["dst"]
+    target = arrays(dst)
+    if instruction["op"].bitvec:
+        return lambda: np.copyto(target, low_bits(reduce(pattern(take())), target.dtype).reshape(target.shape))
+    write = writer(dst, target)
+    return lambda: write(reduce(as_float32(take())))
+
+
+def _tensor_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``dst = op.reduce(data, axis)``; times -1 with ``negate``."""
+    data, reduce = instruction["data"], reduction(instruction["op"])
+    kept = data.shape[: data.ndim - len(instruction["axis"])]
+    take = in_shape(arrays(data), (*kept, -1))
+    if instruction["negate"]:
+        return _store_reduction(instruction, arrays, take, lambda values: -reduce(values))
+    return _store_reduction(instruction, arrays, take, reduce)
+
+
+def _marks_reduced(instruction: Instruction, marks: Marks) -> dict[str, Array]:
+    """Each element of dst from those of data that it reduces."""
+    data = instruction["data"]
+    kept = data.ndim - len(instruction["axis"])
+    reduced = marks["data"].reshape(*data.shape[:kept], -1).max(axis=-1)
+    return {"dst": reduced.reshape(instruction["dst"].shape)}
+
+
+@declare(
+    engines=(Engine.vector,),
+    writes=("dst",),
+    reads=("data",),
+    rules=(
+        *access.ENGINE_ACCESS,
+        operands.same_partitions,
+        reduce_operator,
+        trailing_axes,
+        reduced_size,
+        *operators.BITVEC,
+        bitvec_negate,
+    ),
+    meaning=_tensor_reduce,
+    cycles=costs.reduction,
+    spreads=_marks_reduced,
+)
+def tensor_reduce(
+    dst: NkiTensor,
+    op: Operator,
+    data: NkiTensor,
+    axis: int | Sequence[int],
+    negate: bool = False,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Args:
+    """``dst = op.reduce(data, axis)`` over the last free axes; times -1 with ``negate``."""
+    try:
+        axes = tuple(index(a) for a in (axis if isinstance(axis, Sequence) else (axis,)))
+    except TypeError:
+        raise KernelError(f"tensor_reduce: axis={axis!r}; it must be an integer or a sequence of integers") from None
+    if isinstance(data, NkiTensor):
+        axes = tuple(a + data.ndim if a < 0 else a for a in axes)
+    return {"dst": dst, "data": data, "op": op, "axis": axes, "negate": negate, "name": name}
+
+
 @rule("statistics-size", "bn_stats reads up to 512 elements a partition and writes 6", "nki.isa bn_stats")
 def statistics_size(instruction: Instruction, target: Target) -> str | None:
-    data, dst = instruction["data"], instruction["dst"]
-    if data.free_size > STATISTICS_MAX:
-        return f"data holds {data.free_size} elements a partition; the limit is {STATISTICS_MAX}"
-    if dst.free_size != _STATISTICS:
-        return f"dst holds {dst.free_size} elements a partition; it must hold {_STATISTICS}"
-    return None
+    return check_size_limit(instruction, STATISTICS_MAX, "data") or check_size(instruction, _STATISTICS, "dst")
 
 
 @rule("aggregated-size", "bn_aggr reads triples of count, mean and variance, and writes 2 elements", "nki.isa bn_aggr")
 def aggregated_size(instruction: Instruction, target: Target) -> str | None:
-    data, dst = instruction["data"], instruction["dst"]
-    if data.free_size % _TUPLE:
-        return f"data holds {data.free_size} elements a partition; it must be a multiple of {_TUPLE}"
-    if dst.free_size != _AGGREGATED:
-        return f"dst holds {dst.free_size} elements a partition; it must hold {_AGGREGATED}"
-    return None
+    size = instruction["data"].free_size
+    if size % _TUPLE:
+        return f"data holds {size} elements a partition; it must be a multiple of {_TUPLE}"
+    return check_size(instruction, _AGGREGATED, "dst")
 
 
 @rule(
@@ -78,21 +175,19 @@ def partition_reduce_size(instruction: Instruction, target: Target) -> str | Non
     "nki.isa sequence_bounds",
 )
 def sequence_shape(instruction: Instruction, target: Target) -> str | None:
-    ids, dst = instruction["segment_ids"], instruction["dst"]
     for arg, view in instruction.operands:
         if view.partitions != 1:
             return f"{arg} spans {view.partitions} partitions; it must span 1"
-    if dst.free_size != 2 * ids.free_size:
-        return f"dst holds {dst.free_size} elements, segment_ids {ids.free_size}; dst must hold {2 * ids.free_size}"
-    return None
+    return check_size(instruction, 2 * instruction["segment_ids"].free_size, "dst")
 
 
-@rule("sequence-dtype", "sequence_bounds works on float32 and int32", "nki.isa sequence_bounds")
-def sequence_dtype(instruction: Instruction, target: Target) -> str | None:
-    for arg, view in instruction.operands:
-        if view.dtype.name not in ("float32", "int32"):
-            return f"{arg} is {view.dtype}; it must be float32 or int32"
-    return None
+sequence_dtype = dtype_rule(
+    "sequence-dtype",
+    "sequence_bounds works on float32 and int32",
+    "nki.isa sequence_bounds",
+    dst=("float32", "int32"),
+    segment_ids=("float32", "int32"),
+)
 
 
 def _moments(rows: Array) -> list[Array]:
@@ -165,21 +260,12 @@ def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Args:
 
 def _tensor_partition_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = op.reduce(data, axis=0)``: across partitions."""
-    dst, data, op = instruction["dst"], instruction["data"], instruction["op"]
-    target = arrays(dst)
+    data, op = instruction["data"], instruction["op"]
     take = in_shape(arrays(data), (data.partitions, data.free_size))
-    if op.bitvec:
-        fold = op.binary.reduce
-
-        def combine() -> None:
-            target[...] = low_bits(fold(pattern(take()), axis=0), target.dtype).reshape(target.shape)
-
-        return combine
-    write = writer(dst, target)
     if op is AVERAGE:
-        return lambda: write(as_float32(take()).mean(axis=0, dtype=np.float32))
-    reduce = op.binary.reduce
-    return lambda: write(reduce(as_float32(take()), axis=0))
+        return _store_reduction(instruction, arrays, take, lambda values: values.mean(axis=0, dtype=np.float32))
+    fold = op.binary.reduce
+    return _store_reduction(instruction, arrays, take, lambda values: fold(values, axis=0))
 
 
 @declare(
