@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PLANS = ("importer", "operators", "planner", "kernels", "nki", "running/profiler.py")
+PLANS = ("importer", "operators", "planner", "kernels", "nki", "running/profiler.py", "text.py")
 """What reads, plans and times models."""
 _READ = (".py", ".json", ".toml")
 

@@ -12,8 +12,8 @@ from trnrt.commands.options import Reporting
 from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render, say, working
 from trnrt.report.files import write_text
-from trnrt.report.text import name_text, range_text
 from trnrt.running.buckets import cover, parse_distribution
+from trnrt.text import name_text, range_text
 
 
 def choose(model: Path, options: SessionOptions, expected: str, most: int, reporting: Reporting) -> None:

@@ -11,7 +11,7 @@ from trnrt.cache.plans import PlanCache
 from trnrt.commands.options import Reporting
 from trnrt.report.console import note, render, say
 from trnrt.report.files import write_text
-from trnrt.report.text import count_text, escape_text, name_text, size_text
+from trnrt.text import count_text, escape_text, name_text, size_text
 
 
 def list_entries(reporting: Reporting) -> None:

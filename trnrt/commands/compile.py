@@ -11,7 +11,7 @@ from trnrt.commands.options import Reporting
 from trnrt.report.console import note, say, working
 from trnrt.report.documents import as_text, compile_document, part_document
 from trnrt.report.files import write_text
-from trnrt.report.text import escape_text, name_text
+from trnrt.text import escape_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.planner.parts.partition import Partition

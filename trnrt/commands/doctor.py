@@ -11,7 +11,7 @@ from trnrt.errors import BackendError, OptionError
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
 from trnrt.report.files import check_writable, write_or_keep, write_text
-from trnrt.report.text import count_text
+from trnrt.text import count_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.doctor import Diagnosis

@@ -13,7 +13,7 @@ from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import complain, render, say, working
 from trnrt.report.documents import Document, as_text, inspect_document, stage_document, unsupported_document
 from trnrt.report.files import check_writable, write_text
-from trnrt.report.text import count_text, escape_text, name_text
+from trnrt.text import count_text, escape_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.nki.tiles import StepTiles

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.opening import SessionOptions, open_session
 from trnrt.errors import OptionError
 from trnrt.report.console import note, working
-from trnrt.report.text import count_text, error_text, escape_text, name_text, quote, range_text
+from trnrt.text import count_text, error_text, escape_text, name_text, quote, range_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

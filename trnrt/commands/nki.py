@@ -11,7 +11,7 @@ from trnrt.errors import KernelError, OptionError
 from trnrt.report.console import complain, note, render, say, write_error
 from trnrt.report.documents import as_text, check_document
 from trnrt.report.files import write_text
-from trnrt.report.text import count_text, name_text
+from trnrt.text import count_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import Report

@@ -14,7 +14,7 @@ from trnrt.errors import OptionError
 from trnrt.report.comparing import Baseline
 from trnrt.report.console import complain, note, say
 from trnrt.report.documents import as_text, nki_profile_document
-from trnrt.report.text import count_text, quote
+from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import CheckedCall, Report

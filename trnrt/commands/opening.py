@@ -14,7 +14,7 @@ from trnrt.errors import InputError, OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import LARGEST_INPUT, Inputs, read_inputs
 from trnrt.report.console import note, working
-from trnrt.report.text import count_text, escape_text, quote, range_text, shape_text, size_text
+from trnrt.text import count_text, escape_text, quote, range_text, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trnrt.errors import KernelError, OptionError, UnsupportedModelError
 from trnrt.report.console import note, working
-from trnrt.report.text import escape_text, list_text, name_text, quote
+from trnrt.text import escape_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     from trnrt.planner.choices import Choices

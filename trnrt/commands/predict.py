@@ -322,7 +322,7 @@ def _report(opened: Opened, output: Output, outcome: Outcome, reporting: Reporti
 
 def _text(opened: Opened, output: Output, outcome: Outcome) -> str:
     from trnrt.predict.part import QUARANTINE
-    from trnrt.report.text import count_text, quote
+    from trnrt.text import count_text, quote
 
     job, session, bad = opened.job, opened.session, output.bad
     aside = f", {bad:,} set aside, with reasons in {quote(str(output.directory / QUARANTINE))}" if bad else ""

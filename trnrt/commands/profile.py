@@ -18,7 +18,7 @@ from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
 from trnrt.report.files import check_writable, write_or_keep
-from trnrt.report.text import count_text, quote, range_text
+from trnrt.text import count_text, quote, range_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.measured import Measured

@@ -23,8 +23,8 @@ from trnrt.commands.options import Reporting
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, run_document
 from trnrt.report.files import write_arrays, write_text
-from trnrt.report.text import quote
 from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels
+from trnrt.text import quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt

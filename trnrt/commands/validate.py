@@ -29,7 +29,7 @@ from trnrt.inputs.matching import Inputs, read_labelled
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text, validate_document
 from trnrt.report.files import write_text
-from trnrt.report.text import count_text, error_text, escape_text, list_text, name_text, quote
+from trnrt.text import count_text, error_text, escape_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
 from trnrt.importer.folding.constants import Folder
-from trnrt.importer.naming import list_text, name_nodes, one_line, quote, root_cause
+from trnrt.importer.naming import name_nodes, root_cause
 from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
@@ -20,6 +20,7 @@ from trnrt.importer.rewriting.older import renew_opset_6
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import out_of_proportion
 from trnrt.importer.values import static_shape
+from trnrt.text import list_text, one_line, quote, shape_text
 
 # Enough to see what is too large; a chain of a thousand would say it a thousand times.
 _MOST_BLOCKERS = 8
@@ -120,7 +121,7 @@ def check_shapes(
             blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
-            raise InputError(f"input {quote(name)}: there is no shape for it", hint=f"Expected {_shape_text(info)}.")
+            raise InputError(f"input {quote(name)} has no shape", hint=f"expected {shape_text(info.shape)}")
         smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
         bound[name] = _bind_shape(info, shapes[name], symbols, *smallest)
     return bound, symbols
@@ -129,7 +130,7 @@ def check_shapes(
 def _bind_shape(
     info: TensorInfo, shape: tuple[int, ...], symbols: dict[str, int], fewest_rows: int, smallest: int
 ) -> tuple[int, ...]:
-    start = f"input {quote(info.name)}: expected shape {_shape_text(info)}, got {tuple(shape)}"
+    start = f"input {quote(info.name)}: expected shape {shape_text(info.shape)}, got {shape_text(shape)}"
     try:
         dims = tuple(operator.index(dim) for dim in shape)
     except TypeError:
@@ -147,11 +148,6 @@ def _bind_shape(
                 f" as {quote(expected)} is already {symbols[expected]} elsewhere"
             )
     return dims
-
-
-def _shape_text(info: TensorInfo) -> str:
-    dims = ["?" if dim is None else str(dim) if isinstance(dim, int) else one_line(dim) for dim in info.shape]
-    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
 
 def _check_outputs(imported: ReadModel, model: ir.Model) -> None:

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InputError
-from trnrt.report.text import count_text, escape_text, list_text, quote, shape_text, size_text
+from trnrt.text import count_text, escape_text, list_text, quote, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,7 +25,7 @@ import numpy as np
 
 from trnrt.errors import InputError
 from trnrt.inputs.images import ImageOptions, read_images, recipe
-from trnrt.report.text import escape_text, list_text, name_text, quote, shape_text, size_text
+from trnrt.text import escape_text, list_text, name_text, quote, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt

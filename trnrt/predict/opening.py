@@ -20,7 +20,7 @@ from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import kind_of, reading_file, split_argument
 from trnrt.predict.rows import Reader, Wanted
 from trnrt.predict.source import Asked, Source
-from trnrt.report.text import count_text, list_text, quote
+from trnrt.text import count_text, list_text, quote
 
 # Which function of pyarrow reads a table, and what it needs beside the path.
 _TABLES = {

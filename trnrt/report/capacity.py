@@ -16,7 +16,7 @@ from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, escape_text, list_text, name_text, range_text
+from trnrt.text import count_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

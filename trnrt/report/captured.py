@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trnrt.report.profiles import STEPS_SHOWN
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, escape_text, name_text
+from trnrt.text import count_text, escape_text, name_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,7 +16,7 @@ from typing import Any
 
 from trnrt.errors import OptionError
 from trnrt.report.documents import SCHEMA_VERSION, Document
-from trnrt.report.text import escape_text, list_text, name_text, quote
+from trnrt.text import escape_text, list_text, name_text, quote
 
 LARGEST_BASELINE = 256 * 2**20
 """Bytes; a report of 100,000 steps has a tenth of that."""

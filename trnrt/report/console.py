@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from trnrt.report.text import escape_text, escaped_lines
+from trnrt.text import escape_text, escaped_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

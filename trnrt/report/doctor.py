@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import SCHEMA_VERSION
-from trnrt.report.text import count_text, escape_text
+from trnrt.text import count_text, escape_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.doctor import Diagnosis, Finding, Releases

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
-from trnrt.report.text import escape_text, quote
+from trnrt.text import escape_text, quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.tables import Items, plain_table
-from trnrt.report.text import error_text, name_text, shape_text
+from trnrt.text import error_text, name_text, shape_text
 
 if TYPE_CHECKING:
     from trnrt.validate import LayerComparison, LayersReport

@@ -12,7 +12,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.summary import summary_of
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, ends_text, list_text, name_text, range_text
+from trnrt.text import count_text, ends_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import dtype_name
-from trnrt.report.text import (
+from trnrt.text import (
     aligned_number,
     error_text,
     escape_text,

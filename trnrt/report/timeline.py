@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Storage, View
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import StepUse
-from trnrt.report.text import name_text
+from trnrt.text import name_text
 
 NO_STEP = -1
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
-from trnrt.report.text import list_text, quote, shape_text
+from trnrt.text import list_text, quote, shape_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,7 +19,6 @@ from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Instruction, MemoryRegion
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, Transfer
 from trnrt.nki.profiling import Profile, StepUse
-from trnrt.report.text import name_text
 from trnrt.report.timeline import (
     NO_STEP,
     bytes_held,
@@ -31,6 +30,7 @@ from trnrt.report.timeline import (
     step_name,
     tile_spans,
 )
+from trnrt.text import name_text
 
 Event = dict[str, Any]
 

@@ -12,7 +12,7 @@ from trnrt.planner.plan import StepReport, Tried
 from trnrt.planner.searching.candidates import Weighed
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, escape_text, list_text, name_text
+from trnrt.text import count_text, escape_text, list_text, name_text
 
 
 def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weighed]) -> Document:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trnrt.errors import OptionError
+from trnrt.text import count_text
 
 DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 # A bucket more must save at least this share of the expected latency.
@@ -83,13 +84,10 @@ def slices_note(slices: Sequence[Slice]) -> str:
     rows, padding = sum(s.rows for s in slices), slices[-1].bucket - slices[-1].rows
     largest, last = slices[0].bucket, slices[-1].bucket
     sizes = f" of {largest}" if last == largest else f" ({len(slices) - 1} of {largest}, 1 of {last})"
-    padded = f", {'the last one ' if len(slices) > 1 else ''}padded with {counted(padding, 'row')}" if padding else ""
-    return f"{counted(rows, 'row')} ran in {counted(len(slices), 'slice')}{sizes}{padded}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    whole = f"{count_text(rows, 'row')} ran in {count_text(len(slices), 'slice')}{sizes}"
+    if not padding:
+        return whole
+    return f"{whole}, {'the last one ' if len(slices) > 1 else ''}padded with {count_text(padding, 'row')}"
 
 
 def choose(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from trnrt.errors import Blocker, InputError, UnsupportedModelError
 from trnrt.importer import ImportedModel, TensorInfo
-from trnrt.inputs.drawing import Array, as_array, check_array, shape_text
+from trnrt.inputs.drawing import Array, as_array, check_array
+from trnrt.text import quote, shape_text
 
 _ONNX_TYPES = {
     "float32": "float",
@@ -40,7 +41,7 @@ def check_outputs(model: ImportedModel, names: Sequence[str] | None) -> list[str
         raise InputError("the names of outputs are a list, not one text", hint=f"say [{names!r}]")
     for name in names or ():
         if name not in known:
-            raise InputError(f"the model has no output {name!r}", hint=f"its outputs are {', '.join(known)}")
+            raise InputError(f"the model has no output {quote(name)}", hint=f"its outputs are {', '.join(known)}")
     return list(names) if names else known
 
 
@@ -58,10 +59,10 @@ def check_feeds(model: ImportedModel, feeds: Mapping[str, Array]) -> dict[str, A
     known = {info.name: info for info in model.inputs}
     for name in feeds:
         if name not in known:
-            raise InputError(f"the model has no input {name!r}", hint=f"its inputs are {', '.join(known)}")
+            raise InputError(f"the model has no input {quote(name)}", hint=f"its inputs are {', '.join(known)}")
     missing = [info for info in model.inputs if info.name not in feeds]
     if missing:
-        wanted = "; ".join(f"{i.name!r}, {i.dtype} {shape_text(i.shape)}" for i in missing)
+        wanted = "; ".join(f"{quote(i.name)}, {i.dtype} {shape_text(i.shape)}" for i in missing)
         raise InputError(f"missing input: {wanted}", hint=f"given were {', '.join(feeds) or 'none'}")
     arrays = {name: as_array(array, known[name]) for name, array in feeds.items()}
     for name, info in known.items():

@@ -8,8 +8,9 @@ from typing import Any
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array
-from trnrt.running.buckets import Slice, counted, cover, slices_note, worker_buckets
+from trnrt.running.buckets import Slice, cover, slices_note, worker_buckets
 from trnrt.running.rows import count_rows
+from trnrt.text import count_text
 
 
 class Slicer:
@@ -34,11 +35,11 @@ class Slicer:
         reason = self.mixing(arrays, max(rows, buckets[-1]))
         if reason is not None and isinstance(batch, int):
             raise InputError(
-                f"{counted(rows, 'row')} for a batch fixed at {batch}, whose rows are not independent: {reason}",
-                hint=f"give the model {counted(batch, 'row')} at a time",
+                f"{count_text(rows, 'row')} for a batch fixed at {batch}, whose rows are not independent: {reason}",
+                hint=f"give the model {count_text(batch, 'row')} at a time",
             )
         if reason is not None:
-            return exact, [f"compiled for {counted(rows, 'row')}: the rows are not independent, {reason}"]
+            return exact, [f"compiled for {count_text(rows, 'row')}: the rows are not independent, {reason}"]
         fixed = f"the model's batch is fixed at {batch}" if isinstance(batch, int) else ""
         return slices, [": ".join(part for part in (fixed, slices_note(slices)) if part)]
 

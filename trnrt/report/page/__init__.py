@@ -26,7 +26,7 @@ from trnrt.report.page.parts import (
     notes,
     step_table,
 )
-from trnrt.report.text import name_text
+from trnrt.text import name_text
 
 # In the order in which they build on each other; one script, so that none of their names is the page's.
 _SCRIPTS = ("data.js", "format.js", "timeline.js", "memory.js", "roofline.js", "panel.js", "navigation.js", "main.js")

@@ -13,8 +13,8 @@ from typing import Any
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile, StepUse
-from trnrt.report.text import escape_text, name_text
 from trnrt.report.timeline import operand_texts, source_text, stack_rows, step_finder, tile_spans
+from trnrt.text import escape_text, name_text
 
 Columns = dict[str, Any]
 

@@ -9,7 +9,7 @@ from html import escape
 from trnrt.nki.machine.timing import Range
 from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.profiles import wide_text
-from trnrt.report.text import count_text, escape_text, name_text, size_text
+from trnrt.text import count_text, escape_text, name_text, size_text
 
 _NODES_SHOWN = 4
 
