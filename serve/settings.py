@@ -44,7 +44,7 @@ class ServeSettings(BaseSettings):
 
     config: Path | None = Field(default=None, description="A TOML file of these settings.")
     models: Annotated[list[Path], NoDecode] = Field(default=[], description="The models, .onnx files.")
-    model_dir: Path | None = Field(default=None, description="Serve every .onnx file of this folder, too.")
+    model_dir: Path | None = Field(default=None, description="Also serve every .onnx file of this folder.")
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
     workers: int = Field(default=1, ge=1, le=64, description="Processes that share the port.")
@@ -53,21 +53,22 @@ class ServeSettings(BaseSettings):
     )
     replicas: int = Field(default=1, ge=1, le=1024, description="With --engine ray: replicas of each model.")
     replica_cpus: float = Field(
-        default=0.5, gt=0, le=256, description="With --engine ray: CPUs that are set aside for a replica."
+        default=0.5, gt=0, le=256, description="With --engine ray: CPUs to reserve for a replica."
     )
     address: str | None = Field(
-        default=None, description="With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here."
+        default=None,
+        description="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
     )
     batching: bool = Field(default=True, description="Merge requests of one model into batches.")
-    max_batch: int = Field(default=32, ge=1, le=1024, description="Rows that are merged into one batch at most.")
+    max_batch: int = Field(default=32, ge=1, le=1024, description="The most rows of a merged batch.")
     max_delay_ms: float = Field(
         default=2.0,
         ge=0,
         le=10_000,
-        description="How long a request waits for others that are on their way, milliseconds.",
+        description="How long a request waits for others that are arriving, milliseconds.",
     )
     max_queue: int = Field(
-        default=256, ge=1, description="Requests that wait for one model; more are refused with 429."
+        default=256, ge=1, description="Requests that may wait for one model; more are refused with 429."
     )
     max_concurrency: int = Field(
         default=512, ge=1, description="Requests that a worker answers at once; more are refused with 503."
@@ -84,9 +85,10 @@ class ServeSettings(BaseSettings):
         description="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
     )
     api_keys: Annotated[list[SecretStr], NoDecode] = Field(
-        default=[], description="Keys that clients must send one of, with commas between; none lets everybody in."
+        default=[],
+        description="Keys, separated by commas; clients must send one of them. Without keys everybody is let in.",
     )
-    insecure: bool = Field(default=False, description="Listen on other addresses than this machine's own without keys.")
+    insecure: bool = Field(default=False, description="Allow addresses beyond this machine without API keys.")
     admin: bool = Field(default=False, description="Allow loading and unloading models over HTTP.")
     shadow: float = Field(
         default=0.0,
@@ -95,37 +97,37 @@ class ServeSettings(BaseSettings):
         description="Share of requests that onnxruntime runs again in the background, for /metrics.",
     )
     target: str | None = Field(
-        default=None, description="The hardware, or a target's file: the device that is present, else trn2."
+        default=None, description="The hardware, or a target's file. By default this machine's device, else trn2."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="What weights and activations are computed in."
+        default="float32", description="The dtype of weights and activations."
     )
     backend: Literal["auto", "simulator", "neuron"] = Field(
-        default="auto", description="What runs the models; auto takes a device if present."
+        default="auto", description="What runs the models; auto uses a device if there is one."
     )
     lnc: int | None = Field(
         default=None,
         ge=1,
         le=2,
-        description="Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both "
-        "do the same work.",
+        description="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
+        "NEURON_LOGICAL_NC_CONFIG, else 1.",
     )
     cores: int = Field(
-        default=1, ge=1, description="NeuronCores to load each model on, for batches in slices; a worker's own."
+        default=1, ge=1, description="NeuronCores of each worker to load a model on: they share a batch."
     )
     compiled: Path | None = Field(
         default=None,
-        description="NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.",
+        description="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
     )
     fallback: Literal["none", "onnxruntime"] = Field(
-        default="none", description="What runs on the CPU the nodes that the device can't; none refuses such a model."
+        default="none", description="What runs unsupported nodes, on the CPU; none refuses such a model."
     )
     shape: Annotated[list[str], NoDecode] = Field(
         default=[],
-        description="Sizes of an input that the file leaves open, as image=3x224x224, in every model that has it.",
+        description="The sizes that an input leaves open, as image=3x224x224, in every model that has it.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="What is logged, to stderr."
+        default="info", description="The least level to log, to stderr."
     )
 
     @classmethod

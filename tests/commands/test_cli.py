@@ -218,7 +218,7 @@ def test_run_prints_outputs_top_and_the_last_line() -> None:
         r"predicted for the device: [\d,]+ us \([\d,]+ to [\d,]+\)"
     )
     assert re.fullmatch(last, lines[-1])
-    assert "left alone: 'pixels', 'label'" in outcome.err
+    assert "ignored: the model has no input 'pixels', 'label'" in outcome.err
 
 
 def test_run_json_is_one_document_with_every_row() -> None:

@@ -1,4 +1,4 @@
-"""``trnrt nki profile``: what the kernel calls of a script would cost on the device, without running them."""
+"""``trnrt nki profile``: predicted latencies of a script's kernel calls on the device; runs nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt import __version__
-from trnrt.commands.profile import Files, ProfileRequest, compare, page_text, prepare, warn
+from trnrt.commands.options import Reporting
+from trnrt.commands.profile import Files, compare, page_text, prepare, warn
+from trnrt.commands.records import Views
 from trnrt.errors import OptionError
 from trnrt.report.comparing import Baseline
 from trnrt.report.console import complain, note, say
@@ -24,23 +26,21 @@ if TYPE_CHECKING:
 
 
 def profile_script(
-    script: Path, calls: Sequence[str], target: str | None, request: ProfileRequest, *, capacity: bool = True
+    script: Path, calls: Sequence[str], target: str | None, views: Views, reporting: Reporting, *, capacity: bool
 ) -> bool:
-    """Predict what each call costs, print it; tell whether all could be traced, and none is slower than allowed."""
-    baseline = prepare(request, "calls")
+    """Predict and print the latency of each call; return whether all were traced and none is slower than allowed."""
+    baseline = prepare(views, reporting, "calls")
     report, profiles = _profile_calls(script, calls, target, capacity)
     if not profiles and not report.failures:
-        raise OptionError(
-            f"{quote(str(script))} calls no kernel, so that there is nothing to profile", hint=_example(script)
-        )
+        raise OptionError(f"{quote(str(script))} calls no kernel: there is nothing to profile", hint=_example(script))
     document = nki_profile_document(report, profiles, version=__version__)
     comparisons = compare(_comparable(baseline, report), document)
     named = [(f"{call.kernel}({call.arguments})", predicted) for call, predicted in profiles]
     files = Files()
-    files.write_document(request, document)
-    files.write_views(request, named)
-    if named or request.reporting.as_json:
-        say(as_text(document) if request.reporting.as_json else page_text(named, comparisons, baseline))
+    files.write_document(reporting, document)
+    files.write_views(views, named)
+    if named or reporting.as_json:
+        say(as_text(document) if reporting.as_json else page_text(named, comparisons, baseline))
     warn([predicted for _, predicted in profiles])
     _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()
@@ -62,38 +62,36 @@ def _profile_calls(
 
 
 def _comparable(baseline: Baseline | None, report: Report) -> Baseline | None:
-    """The baseline if it is of the same target; None where calls are missing, as the failures are the news then."""
+    """The baseline, if it is of the same target; None if calls failed: then the failures matter more."""
     if baseline is not None:
         baseline.check_same(target=report.target)
     return None if report.failures else baseline
 
 
 def _tell(report: Report, known: Set[str]) -> None:
-    """Print what is left to say of a report; what is ``known`` has been printed with the profiles."""
-    for told in report.notes:
-        if told not in known:
-            note(told)
+    """Print a report's notes and failures; the ``known`` notes were printed with the profiles."""
+    note(*(text for text in report.notes if text not in known))
     refused = [finding for finding in report.findings if finding not in report.failures]
     if refused:
         note(
             f"AWS's compiler would refuse this file for {count_text(len(refused), 'reason')}; "
-            "trnrt nki check lists them"
+            "`trnrt nki check` lists them"
         )
     for failure in dict.fromkeys(report.failures):
         complain(_with_code(failure), failure.instead or None)
 
 
 def _with_code(failure: Finding) -> str:
-    """What is wrong, and the source line."""
+    """The failure's message with its source line."""
     code = linecache.getline(failure.file, failure.line).strip()
     return f"{failure.message}\n  at {failure.file}:{failure.line}" + (f"\n    {code}" if code else "")
 
 
 def _example(script: Path) -> str:
-    """A call of a kernel in the file, as --call takes it; of a kernel that nobody wrote where there is none."""
+    """An example for --call, with a kernel of the file if there is one."""
     kernel, tensors = "kernel", 2
     for node in ast.walk(ast.parse(script.read_bytes())):
         if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list):
             kernel, tensors = node.name, max(1, len(node.args.args) - len(node.args.defaults))
             break
-    return f"name a call, for example --call '{kernel}({', '.join(['f32[128,512]'] * tensors)})'"
+    return f"name a call, such as --call '{kernel}({', '.join(['f32[128,512]'] * tensors)})'"

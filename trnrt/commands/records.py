@@ -1,49 +1,42 @@
-"""Flags that belong together, as records: a verb takes a record, and its fields become flags of the verb.
+"""Flags that belong together, as records: a verb takes a record, whose fields become its flags.
 
-Imported for ``trnrt --help``, so it imports nothing heavy.
+``trnrt --help`` imports this module: it imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, cast, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from typer.core import TyperCommand
 
 from trnrt.commands.options import (
     EFFORT,
     PANELS,
-    AtolFlag,
     Backend,
     BackendFlag,
-    BaselineFlag,
-    BundleFlag,
-    BundleStepFlag,
-    ColorFlag,
+    Color,
     CompiledFlag,
-    CoresFlag,
     DType,
-    DTypeFlag,
     Fallback,
-    FallbackFlag,
-    HtmlFlag,
-    LayersFlag,
-    LayoutFlag,
+    Layout,
     LncFlag,
-    MeanFlag,
-    NoFuseFlag,
-    PlanFlag,
-    RegressFlag,
-    RtolFlag,
-    ScaleFlag,
-    ShapeFlag,
-    StdFlag,
+    LogitsFlag,
+    PlanBatchFlag,
+    Stage,
     TargetFlag,
-    TraceFlag,
+    check_finite,
+    comparison_flag,
+    device_flag,
+    input_flag,
+    output_flag,
+    planning_flag,
     read_numbers,
+    read_percent,
 )
 
 if TYPE_CHECKING:
@@ -54,25 +47,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Images:
-    """How pictures become inputs."""
+    """How images become inputs."""
 
-    layout: LayoutFlag = None
-    color: ColorFlag = None
-    scale: ScaleFlag = None
-    mean: MeanFlag = None
-    std: StdFlag = None
+    layout: Annotated[Layout | None, input_flag("--layout", help="Images: the order of the input's dimensions.")] = None
+    color: Annotated[Color | None, input_flag("--color", help="Images: the input's channels, in order.")] = None
+    scale: Annotated[
+        float | None,
+        input_flag(
+            "--scale",
+            metavar="F",
+            help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
+            callback=check_finite,
+        ),
+    ] = None
+    mean: Annotated[
+        Sequence[float] | None,
+        input_flag("--mean", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers),
+    ] = None
+    std: Annotated[
+        Sequence[float] | None, input_flag("--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers)
+    ] = None
 
     @property
     def options(self) -> ImageOptions:
-        """The flags, read."""
+        """The same, as the readers of images take it."""
         from trnrt.inputs.images import ImageOptions
 
         return ImageOptions(
             self.layout and self.layout.value,
             self.color and self.color.value,
             self.scale,
-            None if self.mean is None else read_numbers(self.mean),
-            None if self.std is None else read_numbers(self.std),
+            self.mean and tuple(self.mean),
+            self.std and tuple(self.std),
         )
 
 
@@ -82,63 +88,176 @@ class Device:
 
     backend: BackendFlag = Backend.AUTO
     lnc: LncFlag = None
-    cores: CoresFlag = 1
+    cores: Annotated[
+        int,
+        device_flag("--cores", min=1, metavar="N", help="NeuronCores to load the model on: they share a batch."),
+    ] = 1
     compiled: CompiledFlag = None
 
     @property
     def options(self) -> DeviceOptions:
-        """The NeuronCores that are asked for."""
+        """The NeuronCores to use."""
         from trnrt.backends import DeviceOptions
 
         return DeviceOptions(self.lnc, self.cores, self.compiled)
 
 
 @dataclass(frozen=True)
+class Showing:
+    """How ``run`` shows outputs, and where it writes them."""
+
+    output: Annotated[Path | None, output_flag("--output", "-o", metavar="OUT.npz", help="Write all outputs.")] = None
+    top: Annotated[
+        int | None,
+        output_flag(
+            "--top", min=1, metavar="K", help="Show the best K classes of the output that has one number per class."
+        ),
+    ] = None
+    logits: LogitsFlag = False
+    full: Annotated[bool, output_flag("--full", help="JSON: include the data of large outputs.")] = False
+    keep: Annotated[
+        Path | None, output_flag("--keep", metavar="DIR", help="Keep the kernel module and its weights in DIR.")
+    ] = None
+
+
+@dataclass(frozen=True)
 class Comparing:
     """How outputs are compared, and whether steps are; a tolerance of None is the default of the dtype."""
 
-    rtol: RtolFlag = None
-    atol: AtolFlag = None
-    layers: LayersFlag = False
-    bundle: BundleFlag = None
-    bundle_step: BundleStepFlag = None
+    rtol: Annotated[
+        float | None,
+        comparison_flag(
+            "--rtol",
+            min=0.0,
+            metavar="F",
+            help="Relative tolerance: by default 1e-4 for float32, 2e-2 for 16 bits. "
+            "Without --rtol and --atol, each element has its own tolerance.",
+            callback=check_finite,
+        ),
+    ] = None
+    atol: Annotated[
+        float | None,
+        comparison_flag(
+            "--atol",
+            min=0.0,
+            metavar="F",
+            help="Absolute tolerance: with --rtol alone 1e-5 for float32, 1e-2 for 16 bits.",
+            callback=check_finite,
+        ),
+    ] = None
+    layers: Annotated[
+        bool,
+        comparison_flag(
+            "--layers",
+            help="Also compare each step alone with onnxruntime; on 4 random rows, or --samples.",
+        ),
+    ] = False
+    bundle: Annotated[
+        Path | None,
+        comparison_flag(
+            "--bundle",
+            metavar="DIR",
+            help="With --layers: write the first failing step as a model, its inputs and a pytest file.",
+        ),
+    ] = None
+    bundle_step: Annotated[
+        str | None,
+        comparison_flag("--bundle-step", metavar="NAME", help="With --bundle: write this step or node instead."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Viewing:
+    """What ``inspect`` shows."""
+
+    stage: Annotated[Stage, output_flag("--stage", help="The stage to show.")] = Stage.PLANNED
+    batch: PlanBatchFlag = None
+    why: Annotated[
+        str | None,
+        output_flag(
+            "--why",
+            metavar="STEP",
+            help="Show the alternatives for this step or node, each with the model's predicted time.",
+        ),
+    ] = None
+    save_plan: Annotated[
+        Path | None,
+        output_flag("--save-plan", metavar="FILE", help="Also write the plan as JSON, to edit and use with --plan."),
+    ] = None
+    tiles: Annotated[
+        bool, output_flag("--tiles/--no-tiles", help="Trace the kernels to show each step's tiles and memory; slower.")
+    ] = True
 
 
 @dataclass(frozen=True)
 class Views:
-    """What a profile is written to, and compared with."""
+    """The files that a profile is written to, and the one it is compared with."""
 
-    html: HtmlFlag = None
-    trace: TraceFlag = None
-    baseline: BaselineFlag = None
-    max_regress: RegressFlag = None
+    html: Annotated[
+        Path | None,
+        output_flag("--html", metavar="FILE", help="Write a report for a browser; it needs no network."),
+    ] = None
+    trace: Annotated[Path | None, output_flag("--trace", metavar="FILE", help="Write a trace for Perfetto.")] = None
+    baseline: Annotated[
+        Path | None,
+        comparison_flag(
+            "--baseline",
+            metavar="FILE",
+            help="Compare with an earlier --json-out file; exit 1 if slower by more than --max-regress.",
+        ),
+    ] = None
+    max_regress: Annotated[
+        float | None,
+        comparison_flag(
+            "--max-regress",
+            metavar="PERCENT",
+            help="With --baseline: the slowdown to accept, as 2% or 2. By default 2%.",
+            parser=read_percent,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a user asks of the planner."""
+    """Choices that override the planner's."""
 
-    no_fuse: NoFuseFlag = None
-    plan: PlanFlag = None
+    no_fuse: Annotated[
+        list[str] | None,
+        planning_flag("--no-fuse", metavar="NODE", help="Don't fuse this node into the step before it; repeatable."),
+    ] = None
+    plan: Annotated[
+        Path | None,
+        planning_flag("--plan", metavar="FILE", help="Use this plan (see `trnrt inspect --save-plan`)."),
+    ] = None
 
 
 @dataclass(frozen=True)
 class Planning:
     """What a model is planned for."""
 
-    dtype: DTypeFlag = DType.FLOAT32
+    dtype: Annotated[DType, planning_flag("--dtype", help="The dtype of weights and activations.")] = DType.FLOAT32
     target: TargetFlag = None
-    fallback: FallbackFlag = Fallback.NONE
-    shape: ShapeFlag = None
+    fallback: Annotated[
+        Fallback,
+        planning_flag("--fallback", help="What runs unsupported nodes, on the CPU; none refuses such a model."),
+    ] = Fallback.NONE
+    shape: Annotated[
+        list[str] | None,
+        input_flag(
+            "--shape",
+            metavar="[NAME=]3x224x224",
+            help="The sizes that an input leaves open, with or without the batch; repeatable.",
+        ),
+    ] = None
 
     @property
     def fallback_name(self) -> str | None:
-        """What runs on the CPU; None where nothing may."""
+        """The runtime for unsupported nodes; None refuses them."""
         return None if self.fallback is Fallback.NONE else self.fallback.value
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The sizes that are given, by input."""
+        """The given sizes, by input."""
         from trnrt.planner.sizes import parse_shape
 
         return dict(parse_shape(text) for text in self.shape or [])
@@ -149,13 +268,12 @@ class Planning:
         overrides: Overrides | None = None,
         *,
         effort: int | None = EFFORT,
-        buckets: str | None = None,
-        cached: bool = True,
+        buckets: Sequence[int] | None = None,
+        cache: bool = True,
         device: DeviceOptions | None = None,
     ) -> SessionOptions:
-        """How the model is opened."""
+        """The options to open the model with."""
         from trnrt.commands.opening import SessionOptions
-        from trnrt.running.buckets import parse_buckets
 
         overrides = overrides or Overrides()
         return SessionOptions(
@@ -164,8 +282,8 @@ class Planning:
             backend.value,
             self.fallback_name,
             self.shapes,
-            None if buckets is None else parse_buckets(buckets),
-            cached,
+            buckets,
+            cache,
             overrides.no_fuse or (),
             overrides.plan,
             effort,
@@ -174,7 +292,7 @@ class Planning:
 
 
 def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with the fields of its records as parameters, which is what typer makes flags of."""
+    """The verb with its records' fields as parameters: typer turns these into flags."""
     records: dict[str, Any] = {}
     parameters: list[Parameter] = []
     for parameter in inspect.signature(verb, eval_str=True).parameters.values():
@@ -212,10 +330,10 @@ _ORDER = ("Arguments", *PANELS, "Options")
 
 
 class Verb(TyperCommand):
-    """A verb whose ``--help`` shows its flags in groups: typer does that for its rich help only."""
+    """A verb whose ``--help`` groups its flags; typer itself groups them in rich help only."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments first, then each group in the order in which its first flag was declared."""
+        """Write the arguments, then the groups in the order of ``PANELS``."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             shown = parameter.get_help_record(ctx)

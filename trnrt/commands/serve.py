@@ -1,7 +1,7 @@
 """``trnrt serve``: predictions over HTTP.
 
-The flags are those of ``trnrt.serve.settings``, word for word (a test compares them): that module can't be imported
-where the server's packages are not installed, and not for ``trnrt --help``, which must not wait for them.
+The flags repeat ``trnrt.serve.settings`` word for word (a test compares them): that module needs the server's packages,
+which may be missing, and which ``trnrt --help`` must not wait for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,15 +18,26 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import TARGETS, Backend, DType, Engine, Fallback
+from trnrt.commands.options import (
+    TARGETS,
+    Backend,
+    DType,
+    Engine,
+    Fallback,
+    device_flag,
+    limits_flag,
+    planning_flag,
+    workers_flag,
+)
+from trnrt.commands.records import takes_records
 from trnrt.errors import BackendError
 
 NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
-"""What the server is made of, beside trnrt itself."""
+"""The server's packages."""
 
 
 class LogLevel(StrEnum):
-    """What is logged at least."""
+    """The least level to log."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -33,202 +45,224 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-_PANELS = {
-    "Planning": ("--target", "--dtype", "--fallback", "--shape"),
-    "Device": ("--backend", "--lnc", "--cores", "--compiled"),
-    "Batches and limits": (
-        "--batching/--no-batching",
-        "--max-batch",
-        "--max-delay-ms",
-        "--max-queue",
-        "--max-concurrency",
-        "--max-body-mib",
-        "--max-tensor-elements",
-        "--request-timeout",
-        "--drain-timeout",
-    ),
-    "Workers": ("--workers", "--engine", "--replicas", "--replica-cpus", "--address"),
-}
+@dataclass(frozen=True)
+class Serving:
+    """The server's settings. None is not given: the environment or the file may have it."""
+
+    models: Annotated[list[Path] | None, typer.Argument(metavar="MODELS", help="The models, .onnx files.")] = None
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of these settings.")] = (
+        None
+    )
+    model_dir: Annotated[
+        Path | None, typer.Option("--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder.")
+    ] = None
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."),
+    ] = None
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."),
+    ] = None
+    workers: Annotated[
+        int | None, workers_flag("--workers", metavar="N", show_default="1", help="Processes that share the port.")
+    ] = None
+    engine: Annotated[
+        Engine | None,
+        workers_flag(
+            "--engine",
+            show_default="local",
+            help="What runs the models: workers of this command, or replicas of Ray Serve.",
+        ),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        workers_flag("--replicas", metavar="N", show_default="1", help="With --engine ray: replicas of each model."),
+    ] = None
+    replica_cpus: Annotated[
+        float | None,
+        workers_flag(
+            "--replica-cpus", metavar="N", show_default="0.5", help="With --engine ray: CPUs to reserve for a replica."
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        workers_flag(
+            "--address",
+            metavar="ADDRESS",
+            help="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
+        ),
+    ] = None
+    batching: Annotated[
+        bool | None,
+        limits_flag(
+            "--batching/--no-batching", show_default="batching", help="Merge requests of one model into batches."
+        ),
+    ] = None
+    max_batch: Annotated[
+        int | None,
+        limits_flag("--max-batch", metavar="ROWS", show_default="32", help="The most rows of a merged batch."),
+    ] = None
+    max_delay_ms: Annotated[
+        float | None,
+        limits_flag(
+            "--max-delay-ms",
+            metavar="MS",
+            show_default="2.0",
+            help="How long a request waits for others that are arriving, milliseconds.",
+        ),
+    ] = None
+    max_queue: Annotated[
+        int | None,
+        limits_flag(
+            "--max-queue",
+            metavar="N",
+            show_default="256",
+            help="Requests that may wait for one model; more are refused with 429.",
+        ),
+    ] = None
+    max_concurrency: Annotated[
+        int | None,
+        limits_flag(
+            "--max-concurrency",
+            metavar="N",
+            show_default="512",
+            help="Requests that a worker answers at once; more are refused with 503.",
+        ),
+    ] = None
+    max_body_mib: Annotated[
+        int | None,
+        limits_flag("--max-body-mib", metavar="MIB", show_default="64", help="The largest body of a request, MiB."),
+    ] = None
+    max_tensor_elements: Annotated[
+        int | None,
+        limits_flag(
+            "--max-tensor-elements", metavar="N", show_default="16777216", help="The most elements of one input tensor."
+        ),
+    ] = None
+    request_timeout: Annotated[
+        float | None,
+        limits_flag(
+            "--request-timeout",
+            metavar="SECONDS",
+            show_default="30.0",
+            help="How long a request may take, seconds; then its work is dropped (504).",
+        ),
+    ] = None
+    drain_timeout: Annotated[
+        float | None,
+        limits_flag(
+            "--drain-timeout",
+            metavar="SECONDS",
+            show_default="30.0",
+            help="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
+        ),
+    ] = None
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."),
+    ] = None
+    admin: Annotated[
+        bool | None, typer.Option("--admin/--no-admin", help="Allow loading and unloading models over HTTP.")
+    ] = None
+    shadow: Annotated[
+        float | None,
+        typer.Option(
+            "--shadow",
+            metavar="SHARE",
+            show_default="0.0",
+            help="Share of requests that onnxruntime runs again in the background, for /metrics.",
+        ),
+    ] = None
+    target: Annotated[
+        str | None,
+        planning_flag(
+            "--target",
+            metavar=TARGETS,
+            help="The hardware, or a target's file. By default this machine's device, else trn2.",
+        ),
+    ] = None
+    dtype: Annotated[
+        DType | None,
+        planning_flag("--dtype", show_default="float32", help="The dtype of weights and activations."),
+    ] = None
+    backend: Annotated[
+        Backend | None,
+        device_flag("--backend", show_default="auto", help="What runs the models; auto uses a device if there is one."),
+    ] = None
+    lnc: Annotated[
+        int | None,
+        device_flag(
+            "--lnc",
+            metavar="[1|2]",
+            help="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
+            "NEURON_LOGICAL_NC_CONFIG, else 1.",
+        ),
+    ] = None
+    cores: Annotated[
+        int | None,
+        device_flag(
+            "--cores",
+            metavar="N",
+            show_default="1",
+            help="NeuronCores of each worker to load a model on: they share a batch.",
+        ),
+    ] = None
+    compiled: Annotated[
+        Path | None,
+        device_flag(
+            "--compiled",
+            metavar="DIR",
+            help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
+        ),
+    ] = None
+    fallback: Annotated[
+        Fallback | None,
+        planning_flag(
+            "--fallback",
+            show_default="none",
+            help="What runs unsupported nodes, on the CPU; none refuses such a model.",
+        ),
+    ] = None
+    shape: Annotated[
+        list[str] | None,
+        planning_flag(
+            "--shape",
+            metavar="[NAME=]SIZES",
+            help="The sizes that an input leaves open, as image=3x224x224, in every model that has it.",
+        ),
+    ] = None
+    log_level: Annotated[
+        LogLevel | None, typer.Option("--log-level", show_default="info", help="The least level to log, to stderr.")
+    ] = None
 
 
-def _flag(name: str, told: str, metavar: str | None = None, default: str | None = None) -> Any:
-    """A flag that was not given is None: the environment or the file may have it."""
-    panel = next((panel for panel, flags in _PANELS.items() if name in flags), None)
-    return typer.Option(name, help=told, metavar=metavar, show_default=default or False, rich_help_panel=panel)
-
-
-Models = Annotated[
-    list[Path] | None, typer.Argument(metavar="MODELS", help="The models, .onnx files.", show_default=False)
-]
-ConfigFlag = Annotated[Path | None, _flag("--config", "A TOML file of these settings.", "FILE")]
-ModelDirFlag = Annotated[Path | None, _flag("--model-dir", "Serve every .onnx file of this folder, too.", "DIR")]
-HostFlag = Annotated[str | None, _flag("--host", "The address to listen on.", "ADDRESS", "127.0.0.1")]
-PortFlag = Annotated[int | None, _flag("--port", "The port to listen on; 0 takes a free one.", "N", "8000")]
-WorkersFlag = Annotated[int | None, _flag("--workers", "Processes that share the port.", "N", "1")]
-EngineFlag = Annotated[
-    Engine | None,
-    _flag("--engine", "What runs the models: workers of this command, or replicas of Ray Serve.", None, "local"),
-]
-ReplicasFlag = Annotated[int | None, _flag("--replicas", "With --engine ray: replicas of each model.", "N", "1")]
-ReplicaCpusFlag = Annotated[
-    float | None, _flag("--replica-cpus", "With --engine ray: CPUs that are set aside for a replica.", "N", "0.5")
-]
-AddressFlag = Annotated[
-    str | None,
-    _flag(
-        "--address", "With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here.", "ADDRESS"
-    ),
-]
-BatchingFlag = Annotated[
-    bool | None, _flag("--batching/--no-batching", "Merge requests of one model into batches.", None, "batching")
-]
-MaxBatchFlag = Annotated[int | None, _flag("--max-batch", "Rows that are merged into one batch at most.", "ROWS", "32")]
-MaxDelayFlag = Annotated[
-    float | None,
-    _flag("--max-delay-ms", "How long a request waits for others that are on their way, milliseconds.", "MS", "2.0"),
-]
-MaxQueueFlag = Annotated[
-    int | None, _flag("--max-queue", "Requests that wait for one model; more are refused with 429.", "N", "256")
-]
-MaxConcurrencyFlag = Annotated[
-    int | None,
-    _flag("--max-concurrency", "Requests that a worker answers at once; more are refused with 503.", "N", "512"),
-]
-MaxBodyFlag = Annotated[int | None, _flag("--max-body-mib", "The largest body of a request, MiB.", "MIB", "64")]
-MaxElementsFlag = Annotated[
-    int | None, _flag("--max-tensor-elements", "The most elements of one input tensor.", "N", "16777216")
-]
-RequestTimeoutFlag = Annotated[
-    float | None,
-    _flag(
-        "--request-timeout",
-        "How long a request may take, seconds; then its work is dropped (504).",
-        "SECONDS",
-        "30.0",
-    ),
-]
-DrainTimeoutFlag = Annotated[
-    float | None,
-    _flag(
-        "--drain-timeout",
-        "How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
-        "SECONDS",
-        "30.0",
-    ),
-]
-InsecureFlag = Annotated[
-    bool | None,
-    _flag("--insecure/--no-insecure", "Listen on other addresses than this machine's own without keys."),
-]
-AdminFlag = Annotated[bool | None, _flag("--admin/--no-admin", "Allow loading and unloading models over HTTP.")]
-ShadowFlag = Annotated[
-    float | None,
-    _flag(
-        "--shadow",
-        "Share of requests that onnxruntime runs again in the background, for /metrics.",
-        "SHARE",
-        "0.0",
-    ),
-]
-TargetFlag = Annotated[
-    str | None, _flag("--target", "The hardware, or a target's file: the device that is present, else trn2.", TARGETS)
-]
-DTypeFlag = Annotated[DType | None, _flag("--dtype", "What weights and activations are computed in.", None, "float32")]
-BackendFlag = Annotated[
-    Backend | None, _flag("--backend", "What runs the models; auto takes a device if present.", None, "auto")
-]
-LncFlag = Annotated[
-    int | None,
-    _flag(
-        "--lnc",
-        "Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both do the same "
-        "work.",
-        "[1|2]",
-    ),
-]
-CoresFlag = Annotated[
-    int | None,
-    _flag("--cores", "NeuronCores to load each model on, for batches in slices; a worker's own.", "N", "1"),
-]
-CompiledFlag = Annotated[
-    Path | None,
-    _flag("--compiled", "NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.", "DIR"),
-]
-FallbackFlag = Annotated[
-    Fallback | None,
-    _flag(
-        "--fallback", "What runs on the CPU the nodes that the device can't; none refuses such a model.", None, "none"
-    ),
-]
-ShapeFlag = Annotated[
-    list[str] | None,
-    _flag(
-        "--shape",
-        "Sizes of an input that the file leaves open, as image=3x224x224, in every model that has it.",
-        "[NAME=]SIZES",
-    ),
-]
-LogLevelFlag = Annotated[LogLevel | None, _flag("--log-level", "What is logged, to stderr.", None, "info")]
-
-
-def serve_command(
-    context: typer.Context,
-    models: Models = None,
-    config: ConfigFlag = None,
-    model_dir: ModelDirFlag = None,
-    host: HostFlag = None,
-    port: PortFlag = None,
-    workers: WorkersFlag = None,
-    engine: EngineFlag = None,
-    replicas: ReplicasFlag = None,
-    replica_cpus: ReplicaCpusFlag = None,
-    address: AddressFlag = None,
-    batching: BatchingFlag = None,
-    max_batch: MaxBatchFlag = None,
-    max_delay_ms: MaxDelayFlag = None,
-    max_queue: MaxQueueFlag = None,
-    max_concurrency: MaxConcurrencyFlag = None,
-    max_body_mib: MaxBodyFlag = None,
-    max_tensor_elements: MaxElementsFlag = None,
-    request_timeout: RequestTimeoutFlag = None,
-    drain_timeout: DrainTimeoutFlag = None,
-    insecure: InsecureFlag = None,
-    admin: AdminFlag = None,
-    shadow: ShadowFlag = None,
-    target: TargetFlag = None,
-    dtype: DTypeFlag = None,
-    backend: BackendFlag = None,
-    lnc: LncFlag = None,
-    cores: CoresFlag = None,
-    compiled: CompiledFlag = None,
-    fallback: FallbackFlag = None,
-    shape: ShapeFlag = None,
-    log_level: LogLevelFlag = None,
-) -> None:
+@takes_records
+def serve_command(serving: Serving) -> None:
     """Serve models over HTTP: the Open Inference Protocol, a simple /predict, metrics, and a page to try them.
 
-    Every setting can also be an environment variable (TRNRT_MAX_BATCH) or a line of the file that --config names
-    (max_batch = 32). API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered everything.
+    Every setting can also be an environment variable (TRNRT_MAX_BATCH) or a line of the --config file (max_batch = 32).
+    API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered every request.
     """
-    given = {name: value for name, value in context.params.items() if value not in (None, [], ())}
+    given = {name: value for name, value in vars(serving).items() if value not in (None, [])}
     raise typer.Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
 
 
 def _exit_early(_number: int, _frame: object) -> None:
-    """A signal that comes before there is a worker to answer it: nothing was accepted, and no process started yet.
+    """Exit on a signal that comes before the first worker: no request was accepted, and no process started yet.
 
-    It does not raise: that may happen wherever Python is, and in a finalizer, or where everything is caught, it would
-    be dropped, and the server would start as if nobody had told it.
+    It does not raise: an exception in a finalizer, or where everything is caught, is lost, and the server would start
+    all the same.
     """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, RuntimeError, ValueError):  # nobody reads it, or it is written to right now
+        with suppress(OSError, RuntimeError, ValueError):  # its reader is gone, or a write is under way
             stream.flush()
     os._exit(0)
 
 
 def serve(flags: dict[str, Any]) -> int:
-    """Serve with the settings that these flags say; the exit code."""
-    # The first process of a container gets no signal that it has no handler for, and the imports below take a while.
+    """Serve with the settings of these flags; return the exit code."""
+    # A container's first process gets no signal without a handler, and the imports below take a while.
     signal.signal(signal.SIGTERM, _exit_early)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
