@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -138,10 +138,21 @@ TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
 PANELS = ("Model and inputs", "Planning", "Device", "Workers", "Batches and limits", "Demand", "Comparison", "Output")
 """The groups of flags in ``--help``, in order."""
 
-# ``typer.Option`` for the flags of each group.
-input_flag, planning_flag, device_flag, workers_flag, limits_flag, demand_flag, comparison_flag, output_flag = (
-    partial(typer.Option, rich_help_panel=panel) for panel in PANELS
+# ``typer.Option`` for flags that are no fields of a record.
+input_flag, planning_flag, device_flag, demand_flag, output_flag = (
+    partial(typer.Option, rich_help_panel=panel)
+    for panel in ("Model and inputs", "Planning", "Device", "Demand", "Output")
 )
+
+
+def flag(panel: str, *names: str, default: Any = None, **details: Any) -> Any:
+    """A field of a record that is a flag, in a group of ``PANELS``; a ``default`` of ... makes it required.
+
+    ``details`` are those of ``typer.Option``.
+    """
+    metadata = {"option": typer.Option(*names, rich_help_panel=panel, **details)}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
+
 
 _INPUT = (
     "Input file, repeatable: FILE.npz (arrays named like the model's inputs), NAME=FILE.npy, or an image "

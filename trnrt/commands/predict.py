@@ -10,21 +10,11 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from trnrt.commands.options import (
-    CacheFlag,
-    Engine,
-    LogitsFlag,
-    ModelFile,
-    Reporting,
-    input_flag,
-    output_flag,
-    planning_flag,
-    workers_flag,
-)
+from trnrt.commands.options import CacheFlag, Engine, LogitsFlag, ModelFile, Reporting, flag
 from trnrt.commands.records import Device, Images, Planning, takes_records
 from trnrt.errors import OptionError, TooManyBadError, TrnrtError
 from trnrt.report.console import counting, note, say, working
@@ -48,114 +38,95 @@ class Form(StrEnum):
 class Rows:
     """The rows to predict."""
 
-    inputs: Annotated[
-        list[str],
-        input_flag(
-            "--input",
-            "-i",
-            metavar="[NAME=]PATH",
-            help="The rows, repeatable: Parquet files or a folder of them, FILE.npz, NAME=FILE.npy, an image folder. "
-            "A model with one input needs no NAME=.",
-        ),
-    ]
-    id_column: Annotated[
-        str | None,
-        input_flag(
-            "--id",
-            metavar="COLUMN",
-            help="The Parquet column, or .npz array, with the ids. By default row numbers from 0, or images' paths.",
-        ),
-    ] = None
-    columns: Annotated[
-        list[str] | None,
-        input_flag(
-            "--columns",
-            metavar="[INPUT=]COLUMN,...",
-            help="Parquet: an input's column, or its columns of one number each; repeatable. By default by name.",
-        ),
-    ] = None
-    limit: Annotated[
-        int | None, input_flag("--limit", min=1, metavar="N", help="Predict the first N rows of the input only.")
-    ] = None
+    inputs: list[str] = flag(
+        "Model and inputs",
+        "--input",
+        "-i",
+        default=...,
+        metavar="[NAME=]PATH",
+        help="The rows, repeatable: Parquet files or a folder of them, FILE.npz, NAME=FILE.npy, an image folder. "
+        "A model with one input needs no NAME=.",
+    )
+    id_column: str | None = flag(
+        "Model and inputs",
+        "--id",
+        metavar="COLUMN",
+        help="The Parquet column, or .npz array, with the ids. By default row numbers from 0, or images' paths.",
+    )
+    columns: list[str] | None = flag(
+        "Model and inputs",
+        "--columns",
+        metavar="[INPUT=]COLUMN,...",
+        help="Parquet: an input's column, or its columns of one number each; repeatable. By default by name.",
+    )
+    limit: int | None = flag(
+        "Model and inputs", "--limit", min=1, metavar="N", help="Predict the first N rows of the input only."
+    )
 
 
 @dataclass(frozen=True)
 class Parts:
     """The parts: what they hold, and how they are made and written."""
 
-    directory: Annotated[  # no Path, which would turn s3://BUCKET into s3:/BUCKET
-        str, output_flag("--output", "-o", metavar="DIR", help="The directory for the parts.")
-    ]
-    form: Annotated[Form, output_flag("--format", help="The file format of the parts.")] = Form.PARQUET
-    top: Annotated[
-        int | None,
-        output_flag(
-            "--top",
-            min=1,
-            metavar="K",
-            help="Also write the best K classes of the output that has one number per class.",
-        ),
-    ] = None
+    directory: str = flag("Output", "--output", "-o", default=..., metavar="DIR", help="The directory for the parts.")
+    form: Form = flag("Output", "--format", default=Form.PARQUET, help="The file format of the parts.")
+    top: int | None = flag(
+        "Output",
+        "--top",
+        min=1,
+        metavar="K",
+        help="Also write the best K classes of the output that has one number per class.",
+    )
     logits: LogitsFlag = False
-    batch: Annotated[
-        int | None,
-        planning_flag(
-            "--batch",
-            min=1,
-            metavar="N",
-            help="Rows per run. By default the model's fixed batch, else 128, or fewer if inputs are large or few.",
-        ),
-    ] = None
-    rows_per_part: Annotated[
-        int | None,
-        output_flag(
-            "--rows-per-part",
-            min=1,
-            metavar="N",
-            help="Rows of a part. By default 16384, or fewer if outputs are large.",
-        ),
-    ] = None
-    max_bad: Annotated[
-        str,
-        output_flag(
-            "--max-bad",
-            metavar="N|SHARE",
-            help="The most bad rows to accept, a number or a share as 5%; with more it stops, with exit code 1.",
-        ),
-    ] = "10%"
-    overwrite: Annotated[
-        bool, output_flag("--overwrite", help="Delete an earlier prediction in the directory, and start again.")
-    ] = False
+    batch: int | None = flag(
+        "Planning",
+        "--batch",
+        min=1,
+        metavar="N",
+        help="Rows per run. By default the model's fixed batch, else 128, or fewer if inputs are large or few.",
+    )
+    rows_per_part: int | None = flag(
+        "Output",
+        "--rows-per-part",
+        min=1,
+        metavar="N",
+        help="Rows of a part. By default 16384, or fewer if outputs are large.",
+    )
+    max_bad: str = flag(
+        "Output",
+        "--max-bad",
+        default="10%",
+        metavar="N|SHARE",
+        help="The most bad rows to accept, a number or a share as 5%; with more it stops, with exit code 1.",
+    )
+    overwrite: bool = flag(
+        "Output", "--overwrite", default=False, help="Delete an earlier prediction in the directory, and start again."
+    )
 
 
 @dataclass(frozen=True)
 class Processes:
     """The processes that make the parts."""
 
-    engine: Annotated[
-        Engine, workers_flag("--engine", help="Make the parts in this process, or in processes of Ray Data.")
-    ] = Engine.LOCAL
-    replicas: Annotated[
-        int | None,
-        workers_flag("--replicas", min=1, metavar="N", help="With --engine ray: their number. By default 1."),
-    ] = None
-    replica_cpus: Annotated[
-        float | None,
-        workers_flag(
-            "--replica-cpus",
-            min=0.01,
-            metavar="N",
-            help="With --engine ray: CPUs to reserve for a process. By default 0.5.",
-        ),
-    ] = None
-    address: Annotated[
-        str | None,
-        workers_flag(
-            "--address",
-            metavar="ADDRESS",
-            help="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
-        ),
-    ] = None
+    engine: Engine = flag(
+        "Workers", "--engine", default=Engine.LOCAL, help="Make the parts in this process, or in processes of Ray Data."
+    )
+    replicas: int | None = flag(
+        "Workers", "--replicas", min=1, metavar="N", help="With --engine ray: their number. By default 1."
+    )
+    replica_cpus: float | None = flag(
+        "Workers",
+        "--replica-cpus",
+        min=0.01,
+        metavar="N",
+        help="With --engine ray: CPUs to reserve for a process. By default 0.5.",
+    )
+    address: str | None = flag(
+        "Workers",
+        "--address",
+        metavar="ADDRESS",
+        help="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
+    )
 
     @property
     def place(self) -> Place | None:

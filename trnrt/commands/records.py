@@ -30,11 +30,7 @@ from trnrt.commands.options import (
     Stage,
     TargetFlag,
     check_finite,
-    comparison_flag,
-    device_flag,
-    input_flag,
-    output_flag,
-    planning_flag,
+    flag,
     read_numbers,
     read_percent,
 )
@@ -49,24 +45,21 @@ if TYPE_CHECKING:
 class Images:
     """How images become inputs."""
 
-    layout: Annotated[Layout | None, input_flag("--layout", help="Images: the order of the input's dimensions.")] = None
-    color: Annotated[Color | None, input_flag("--color", help="Images: the input's channels, in order.")] = None
-    scale: Annotated[
-        float | None,
-        input_flag(
-            "--scale",
-            metavar="F",
-            help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
-            callback=check_finite,
-        ),
-    ] = None
-    mean: Annotated[
-        Sequence[float] | None,
-        input_flag("--mean", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers),
-    ] = None
-    std: Annotated[
-        Sequence[float] | None, input_flag("--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers)
-    ] = None
+    layout: Layout | None = flag("Model and inputs", "--layout", help="Images: the order of the input's dimensions.")
+    color: Color | None = flag("Model and inputs", "--color", help="Images: the input's channels, in order.")
+    scale: float | None = flag(
+        "Model and inputs",
+        "--scale",
+        metavar="F",
+        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
+        callback=check_finite,
+    )
+    mean: Sequence[float] | None = flag(
+        "Model and inputs", "--mean", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
+    )
+    std: Sequence[float] | None = flag(
+        "Model and inputs", "--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
+    )
 
     @property
     def options(self) -> ImageOptions:
@@ -88,10 +81,9 @@ class Device:
 
     backend: BackendFlag = Backend.AUTO
     lnc: LncFlag = None
-    cores: Annotated[
-        int,
-        device_flag("--cores", min=1, metavar="N", help="NeuronCores to load the model on: they share a batch."),
-    ] = 1
+    cores: int = flag(
+        "Device", "--cores", default=1, min=1, metavar="N", help="NeuronCores to load the model on: they share a batch."
+    )
     compiled: CompiledFlag = None
 
     @property
@@ -106,149 +98,133 @@ class Device:
 class Showing:
     """How ``run`` shows outputs, and where it writes them."""
 
-    output: Annotated[Path | None, output_flag("--output", "-o", metavar="OUT.npz", help="Write all outputs.")] = None
-    top: Annotated[
-        int | None,
-        output_flag(
-            "--top", min=1, metavar="K", help="Show the best K classes of the output that has one number per class."
-        ),
-    ] = None
+    output: Path | None = flag("Output", "--output", "-o", metavar="OUT.npz", help="Write all outputs.")
+    top: int | None = flag(
+        "Output",
+        "--top",
+        min=1,
+        metavar="K",
+        help="Show the best K classes of the output that has one number per class.",
+    )
     logits: LogitsFlag = False
-    full: Annotated[bool, output_flag("--full", help="JSON: include the data of large outputs.")] = False
-    keep: Annotated[
-        Path | None, output_flag("--keep", metavar="DIR", help="Keep the kernel module and its weights in DIR.")
-    ] = None
+    full: bool = flag("Output", "--full", default=False, help="JSON: include the data of large outputs.")
+    keep: Path | None = flag("Output", "--keep", metavar="DIR", help="Keep the kernel module and its weights in DIR.")
 
 
 @dataclass(frozen=True)
 class Comparing:
     """How outputs are compared, and whether steps are; a tolerance of None is the default of the dtype."""
 
-    rtol: Annotated[
-        float | None,
-        comparison_flag(
-            "--rtol",
-            min=0.0,
-            metavar="F",
-            help="Relative tolerance: by default 1e-4 for float32, 2e-2 for 16 bits. "
-            "Without --rtol and --atol, each element has its own tolerance.",
-            callback=check_finite,
-        ),
-    ] = None
-    atol: Annotated[
-        float | None,
-        comparison_flag(
-            "--atol",
-            min=0.0,
-            metavar="F",
-            help="Absolute tolerance: with --rtol alone 1e-5 for float32, 1e-2 for 16 bits.",
-            callback=check_finite,
-        ),
-    ] = None
-    layers: Annotated[
-        bool,
-        comparison_flag(
-            "--layers",
-            help="Also compare each step alone with onnxruntime; on 4 random rows, or --samples.",
-        ),
-    ] = False
-    bundle: Annotated[
-        Path | None,
-        comparison_flag(
-            "--bundle",
-            metavar="DIR",
-            help="With --layers: write the first failing step as a model, its inputs and a pytest file.",
-        ),
-    ] = None
-    bundle_step: Annotated[
-        str | None,
-        comparison_flag("--bundle-step", metavar="NAME", help="With --bundle: write this step or node instead."),
-    ] = None
+    rtol: float | None = flag(
+        "Comparison",
+        "--rtol",
+        min=0.0,
+        metavar="F",
+        help="Relative tolerance: by default 1e-4 for float32, 2e-2 for 16 bits. "
+        "Without --rtol and --atol, each element has its own tolerance.",
+        callback=check_finite,
+    )
+    atol: float | None = flag(
+        "Comparison",
+        "--atol",
+        min=0.0,
+        metavar="F",
+        help="Absolute tolerance: with --rtol alone 1e-5 for float32, 1e-2 for 16 bits.",
+        callback=check_finite,
+    )
+    layers: bool = flag(
+        "Comparison",
+        "--layers",
+        default=False,
+        help="Also compare each step alone with onnxruntime; on 4 random rows, or --samples.",
+    )
+    bundle: Path | None = flag(
+        "Comparison",
+        "--bundle",
+        metavar="DIR",
+        help="With --layers: write the first failing step as a model, its inputs and a pytest file.",
+    )
+    bundle_step: str | None = flag(
+        "Comparison", "--bundle-step", metavar="NAME", help="With --bundle: write this step or node instead."
+    )
 
 
 @dataclass(frozen=True)
 class Viewing:
     """What ``inspect`` shows."""
 
-    stage: Annotated[Stage, output_flag("--stage", help="The stage to show.")] = Stage.PLANNED
+    stage: Stage = flag("Output", "--stage", default=Stage.PLANNED, help="The stage to show.")
     batch: PlanBatchFlag = None
-    why: Annotated[
-        str | None,
-        output_flag(
-            "--why",
-            metavar="STEP",
-            help="Show the alternatives for this step or node, each with the model's predicted time.",
-        ),
-    ] = None
-    save_plan: Annotated[
-        Path | None,
-        output_flag("--save-plan", metavar="FILE", help="Also write the plan as JSON, to edit and use with --plan."),
-    ] = None
-    tiles: Annotated[
-        bool, output_flag("--tiles/--no-tiles", help="Trace the kernels to show each step's tiles and memory; slower.")
-    ] = True
+    why: str | None = flag(
+        "Output",
+        "--why",
+        metavar="STEP",
+        help="Show the alternatives for this step or node, each with the model's predicted time.",
+    )
+    save_plan: Path | None = flag(
+        "Output", "--save-plan", metavar="FILE", help="Also write the plan as JSON, to edit and use with --plan."
+    )
+    tiles: bool = flag(
+        "Output",
+        "--tiles/--no-tiles",
+        default=True,
+        help="Trace the kernels to show each step's tiles and memory; slower.",
+    )
 
 
 @dataclass(frozen=True)
 class Views:
     """The files that a profile is written to, and the one it is compared with."""
 
-    html: Annotated[
-        Path | None,
-        output_flag("--html", metavar="FILE", help="Write a report for a browser; it needs no network."),
-    ] = None
-    trace: Annotated[Path | None, output_flag("--trace", metavar="FILE", help="Write a trace for Perfetto.")] = None
-    baseline: Annotated[
-        Path | None,
-        comparison_flag(
-            "--baseline",
-            metavar="FILE",
-            help="Compare with an earlier --json-out file; exit 1 if slower by more than --max-regress.",
-        ),
-    ] = None
-    max_regress: Annotated[
-        float | None,
-        comparison_flag(
-            "--max-regress",
-            metavar="PERCENT",
-            help="With --baseline: the slowdown to accept, as 2% or 2. By default 2%.",
-            parser=read_percent,
-        ),
-    ] = None
+    html: Path | None = flag(
+        "Output", "--html", metavar="FILE", help="Write a report for a browser; it needs no network."
+    )
+    trace: Path | None = flag("Output", "--trace", metavar="FILE", help="Write a trace for Perfetto.")
+    baseline: Path | None = flag(
+        "Comparison",
+        "--baseline",
+        metavar="FILE",
+        help="Compare with an earlier --json-out file; exit 1 if slower by more than --max-regress.",
+    )
+    max_regress: float | None = flag(
+        "Comparison",
+        "--max-regress",
+        metavar="PERCENT",
+        help="With --baseline: the slowdown to accept, as 2% or 2. By default 2%.",
+        parser=read_percent,
+    )
 
 
 @dataclass(frozen=True)
 class Overrides:
     """Choices that override the planner's."""
 
-    no_fuse: Annotated[
-        list[str] | None,
-        planning_flag("--no-fuse", metavar="NODE", help="Don't fuse this node into the step before it; repeatable."),
-    ] = None
-    plan: Annotated[
-        Path | None,
-        planning_flag("--plan", metavar="FILE", help="Use this plan (see `trnrt inspect --save-plan`)."),
-    ] = None
+    no_fuse: list[str] | None = flag(
+        "Planning", "--no-fuse", metavar="NODE", help="Don't fuse this node into the step before it; repeatable."
+    )
+    plan: Path | None = flag(
+        "Planning", "--plan", metavar="FILE", help="Use this plan (see `trnrt inspect --save-plan`)."
+    )
 
 
 @dataclass(frozen=True)
 class Planning:
     """What a model is planned for."""
 
-    dtype: Annotated[DType, planning_flag("--dtype", help="The dtype of weights and activations.")] = DType.FLOAT32
+    dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
     target: TargetFlag = None
-    fallback: Annotated[
-        Fallback,
-        planning_flag("--fallback", help="What runs unsupported nodes, on the CPU; none refuses such a model."),
-    ] = Fallback.NONE
-    shape: Annotated[
-        list[str] | None,
-        input_flag(
-            "--shape",
-            metavar="[NAME=]3x224x224",
-            help="The sizes that an input leaves open, with or without the batch; repeatable.",
-        ),
-    ] = None
+    fallback: Fallback = flag(
+        "Planning",
+        "--fallback",
+        default=Fallback.NONE,
+        help="What runs unsupported nodes, on the CPU; none refuses such a model.",
+    )
+    shape: list[str] | None = flag(
+        "Model and inputs",
+        "--shape",
+        metavar="[NAME=]3x224x224",
+        help="The sizes that an input leaves open, with or without the batch; repeatable.",
+    )
 
     @property
     def fallback_name(self) -> str | None:
@@ -315,15 +291,13 @@ def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters(record: type[Any]) -> list[Parameter]:
     hints = get_type_hints(record, include_extras=True)
-    return [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(record)
-    ]
+    found = []
+    for one in fields(record):
+        hint, option = hints[one.name], one.metadata.get("option")
+        default = Parameter.empty if one.default is MISSING else one.default
+        annotation = hint if option is None else cast("Any", Annotated)[hint, option]
+        found.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    return found
 
 
 _ORDER = ("Arguments", *PANELS, "Options")

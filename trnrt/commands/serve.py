@@ -18,17 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import (
-    TARGETS,
-    Backend,
-    DType,
-    Engine,
-    Fallback,
-    device_flag,
-    limits_flag,
-    planning_flag,
-    workers_flag,
-)
+from trnrt.commands.options import TARGETS, Backend, DType, Engine, Fallback, flag
 from trnrt.commands.records import takes_records
 from trnrt.errors import BackendError
 
@@ -50,191 +40,157 @@ class Serving:
     """The server's settings. None is not given: the environment or the file may have it."""
 
     models: Annotated[list[Path] | None, typer.Argument(metavar="MODELS", help="The models, .onnx files.")] = None
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of these settings.")] = (
-        None
+    config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
+    model_dir: Path | None = flag(
+        "Options", "--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder."
     )
-    model_dir: Annotated[
-        Path | None, typer.Option("--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder.")
-    ] = None
-    host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."),
-    ] = None
-    port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."),
-    ] = None
-    workers: Annotated[
-        int | None, workers_flag("--workers", metavar="N", show_default="1", help="Processes that share the port.")
-    ] = None
-    engine: Annotated[
-        Engine | None,
-        workers_flag(
-            "--engine",
-            show_default="local",
-            help="What runs the models: workers of this command, or replicas of Ray Serve.",
-        ),
-    ] = None
-    replicas: Annotated[
-        int | None,
-        workers_flag("--replicas", metavar="N", show_default="1", help="With --engine ray: replicas of each model."),
-    ] = None
-    replica_cpus: Annotated[
-        float | None,
-        workers_flag(
-            "--replica-cpus", metavar="N", show_default="0.5", help="With --engine ray: CPUs to reserve for a replica."
-        ),
-    ] = None
-    address: Annotated[
-        str | None,
-        workers_flag(
-            "--address",
-            metavar="ADDRESS",
-            help="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
-        ),
-    ] = None
-    batching: Annotated[
-        bool | None,
-        limits_flag(
-            "--batching/--no-batching", show_default="batching", help="Merge requests of one model into batches."
-        ),
-    ] = None
-    max_batch: Annotated[
-        int | None,
-        limits_flag("--max-batch", metavar="ROWS", show_default="32", help="The most rows of a merged batch."),
-    ] = None
-    max_delay_ms: Annotated[
-        float | None,
-        limits_flag(
-            "--max-delay-ms",
-            metavar="MS",
-            show_default="2.0",
-            help="How long a request waits for others that are arriving, milliseconds.",
-        ),
-    ] = None
-    max_queue: Annotated[
-        int | None,
-        limits_flag(
-            "--max-queue",
-            metavar="N",
-            show_default="256",
-            help="Requests that may wait for one model; more are refused with 429.",
-        ),
-    ] = None
-    max_concurrency: Annotated[
-        int | None,
-        limits_flag(
-            "--max-concurrency",
-            metavar="N",
-            show_default="512",
-            help="Requests that a worker answers at once; more are refused with 503.",
-        ),
-    ] = None
-    max_body_mib: Annotated[
-        int | None,
-        limits_flag("--max-body-mib", metavar="MIB", show_default="64", help="The largest body of a request, MiB."),
-    ] = None
-    max_tensor_elements: Annotated[
-        int | None,
-        limits_flag(
-            "--max-tensor-elements", metavar="N", show_default="16777216", help="The most elements of one input tensor."
-        ),
-    ] = None
-    request_timeout: Annotated[
-        float | None,
-        limits_flag(
-            "--request-timeout",
-            metavar="SECONDS",
-            show_default="30.0",
-            help="How long a request may take, seconds; then its work is dropped (504).",
-        ),
-    ] = None
-    drain_timeout: Annotated[
-        float | None,
-        limits_flag(
-            "--drain-timeout",
-            metavar="SECONDS",
-            show_default="30.0",
-            help="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
-        ),
-    ] = None
-    insecure: Annotated[
-        bool | None,
-        typer.Option("--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."),
-    ] = None
-    admin: Annotated[
-        bool | None, typer.Option("--admin/--no-admin", help="Allow loading and unloading models over HTTP.")
-    ] = None
-    shadow: Annotated[
-        float | None,
-        typer.Option(
-            "--shadow",
-            metavar="SHARE",
-            show_default="0.0",
-            help="Share of requests that onnxruntime runs again in the background, for /metrics.",
-        ),
-    ] = None
-    target: Annotated[
-        str | None,
-        planning_flag(
-            "--target",
-            metavar=TARGETS,
-            help="The hardware, or a target's file. By default this machine's device, else trn2.",
-        ),
-    ] = None
-    dtype: Annotated[
-        DType | None,
-        planning_flag("--dtype", show_default="float32", help="The dtype of weights and activations."),
-    ] = None
-    backend: Annotated[
-        Backend | None,
-        device_flag("--backend", show_default="auto", help="What runs the models; auto uses a device if there is one."),
-    ] = None
-    lnc: Annotated[
-        int | None,
-        device_flag(
-            "--lnc",
-            metavar="[1|2]",
-            help="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
-            "NEURON_LOGICAL_NC_CONFIG, else 1.",
-        ),
-    ] = None
-    cores: Annotated[
-        int | None,
-        device_flag(
-            "--cores",
-            metavar="N",
-            show_default="1",
-            help="NeuronCores of each worker to load a model on: they share a batch.",
-        ),
-    ] = None
-    compiled: Annotated[
-        Path | None,
-        device_flag(
-            "--compiled",
-            metavar="DIR",
-            help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
-        ),
-    ] = None
-    fallback: Annotated[
-        Fallback | None,
-        planning_flag(
-            "--fallback",
-            show_default="none",
-            help="What runs unsupported nodes, on the CPU; none refuses such a model.",
-        ),
-    ] = None
-    shape: Annotated[
-        list[str] | None,
-        planning_flag(
-            "--shape",
-            metavar="[NAME=]SIZES",
-            help="The sizes that an input leaves open, as image=3x224x224, in every model that has it.",
-        ),
-    ] = None
-    log_level: Annotated[
-        LogLevel | None, typer.Option("--log-level", show_default="info", help="The least level to log, to stderr.")
-    ] = None
+    host: str | None = flag(
+        "Options", "--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."
+    )
+    port: int | None = flag(
+        "Options", "--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."
+    )
+    workers: int | None = flag(
+        "Workers", "--workers", metavar="N", show_default="1", help="Processes that share the port."
+    )
+    engine: Engine | None = flag(
+        "Workers",
+        "--engine",
+        show_default="local",
+        help="What runs the models: workers of this command, or replicas of Ray Serve.",
+    )
+    replicas: int | None = flag(
+        "Workers", "--replicas", metavar="N", show_default="1", help="With --engine ray: replicas of each model."
+    )
+    replica_cpus: float | None = flag(
+        "Workers",
+        "--replica-cpus",
+        metavar="N",
+        show_default="0.5",
+        help="With --engine ray: CPUs to reserve for a replica.",
+    )
+    address: str | None = flag(
+        "Workers",
+        "--address",
+        metavar="ADDRESS",
+        help="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
+    )
+    batching: bool | None = flag(
+        "Batches and limits",
+        "--batching/--no-batching",
+        show_default="batching",
+        help="Merge requests of one model into batches.",
+    )
+    max_batch: int | None = flag(
+        "Batches and limits", "--max-batch", metavar="ROWS", show_default="32", help="The most rows of a merged batch."
+    )
+    max_delay_ms: float | None = flag(
+        "Batches and limits",
+        "--max-delay-ms",
+        metavar="MS",
+        show_default="2.0",
+        help="How long a request waits for others that are arriving, milliseconds.",
+    )
+    max_queue: int | None = flag(
+        "Batches and limits",
+        "--max-queue",
+        metavar="N",
+        show_default="256",
+        help="Requests that may wait for one model; more are refused with 429.",
+    )
+    max_concurrency: int | None = flag(
+        "Batches and limits",
+        "--max-concurrency",
+        metavar="N",
+        show_default="512",
+        help="Requests that a worker answers at once; more are refused with 503.",
+    )
+    max_body_mib: int | None = flag(
+        "Batches and limits",
+        "--max-body-mib",
+        metavar="MIB",
+        show_default="64",
+        help="The largest body of a request, MiB.",
+    )
+    max_tensor_elements: int | None = flag(
+        "Batches and limits",
+        "--max-tensor-elements",
+        metavar="N",
+        show_default="16777216",
+        help="The most elements of one input tensor.",
+    )
+    request_timeout: float | None = flag(
+        "Batches and limits",
+        "--request-timeout",
+        metavar="SECONDS",
+        show_default="30.0",
+        help="How long a request may take, seconds; then its work is dropped (504).",
+    )
+    drain_timeout: float | None = flag(
+        "Batches and limits",
+        "--drain-timeout",
+        metavar="SECONDS",
+        show_default="30.0",
+        help="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
+    )
+    insecure: bool | None = flag(
+        "Options", "--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."
+    )
+    admin: bool | None = flag("Options", "--admin/--no-admin", help="Allow loading and unloading models over HTTP.")
+    shadow: float | None = flag(
+        "Options",
+        "--shadow",
+        metavar="SHARE",
+        show_default="0.0",
+        help="Share of requests that onnxruntime runs again in the background, for /metrics.",
+    )
+    target: str | None = flag(
+        "Planning",
+        "--target",
+        metavar=TARGETS,
+        help="The hardware, or a target's file. By default this machine's device, else trn2.",
+    )
+    dtype: DType | None = flag(
+        "Planning", "--dtype", show_default="float32", help="The dtype of weights and activations."
+    )
+    backend: Backend | None = flag(
+        "Device", "--backend", show_default="auto", help="What runs the models; auto uses a device if there is one."
+    )
+    lnc: int | None = flag(
+        "Device",
+        "--lnc",
+        metavar="[1|2]",
+        help="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
+        "NEURON_LOGICAL_NC_CONFIG, else 1.",
+    )
+    cores: int | None = flag(
+        "Device",
+        "--cores",
+        metavar="N",
+        show_default="1",
+        help="NeuronCores of each worker to load a model on: they share a batch.",
+    )
+    compiled: Path | None = flag(
+        "Device",
+        "--compiled",
+        metavar="DIR",
+        help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
+    )
+    fallback: Fallback | None = flag(
+        "Planning",
+        "--fallback",
+        show_default="none",
+        help="What runs unsupported nodes, on the CPU; none refuses such a model.",
+    )
+    shape: list[str] | None = flag(
+        "Planning",
+        "--shape",
+        metavar="[NAME=]SIZES",
+        help="The sizes that an input leaves open, as image=3x224x224, in every model that has it.",
+    )
+    log_level: LogLevel | None = flag(
+        "Options", "--log-level", show_default="info", help="The least level to log, to stderr."
+    )
 
 
 @takes_records
