@@ -159,7 +159,7 @@ def test_a_fixed_batch_is_planned_as_it_is(fixed: str) -> None:
     assert trnrt("inspect", fixed, "--json").document["batch"] == 2
     outcome = trnrt("inspect", fixed, "--batch", "3")
     assert outcome.code == 2
-    assert "a batch of 2" in outcome.err
+    assert "fixed at 2" in outcome.err
 
 
 def test_compile_writes_the_kernel_module(tmp_path: Path) -> None:

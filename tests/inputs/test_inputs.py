@@ -74,7 +74,7 @@ def test_named_files_and_files_mixed(tmp_path: Path) -> None:
 def test_an_npy_needs_no_name_for_one_input(tmp_path: Path) -> None:
     path = save(tmp_path / "b.npy", npy(np.arange(3)))
     assert read(path, wanted=(RIGHT,)).feeds["right"].tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match="doesn't say which") as caught:
+    with pytest.raises(InputError, match="names none") as caught:
         read(path)
     assert "'left' float32 [N, 2], 'right' int64 [N]" in (caught.value.hint or "")
 

@@ -12,7 +12,7 @@ from trnrt.commands.records import Viewing
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import complain, render, working
-from trnrt.report.documents import Document, as_text, inspect_document, stage_document, unsupported_document
+from trnrt.report.documents import as_text, inspect_document, stage_document, unsupported_document
 from trnrt.report.files import check_writable, write_text
 from trnrt.text import count_text, escape_text, name_text
 
@@ -33,8 +33,7 @@ def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: R
     rows = rows_to_plan(session, viewing.batch)
     if stage is not Stage.PLANNED:
         listing = _listing(session, stage, rows)
-        document = _stage_document(session, stage, listing)
-        deliver(reporting, document, listing)
+        deliver(reporting, stage_document(session.model, stage.value, listing), listing)
         return True
     try:
         with working("planning"):
@@ -119,11 +118,6 @@ def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
     if stage is Stage.IMPORTED:
         return describe(session.model.model)
     return describe(session.model.bind(session.shapes_for(rows)).model)
-
-
-def _stage_document(session: InferenceSession, stage: Stage, listing: str) -> Document:
-    model = session.model
-    return stage_document(session.name, stage.value, inputs=model.inputs, outputs=model.outputs, listing=listing)
 
 
 def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, told: Sequence[str]) -> str:

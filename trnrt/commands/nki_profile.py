@@ -94,4 +94,4 @@ def _example(script: Path) -> str:
         if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list):
             kernel, tensors = node.name, max(1, len(node.args.args) - len(node.args.defaults))
             break
-    return f"name a call, such as --call '{kernel}({', '.join(['f32[128,512]'] * tensors)})'"
+    return f"name a call, for example --call '{kernel}({', '.join(['f32[128,512]'] * tensors)})'"

@@ -148,7 +148,7 @@ def compare(baseline: Baseline | None, document: Document) -> list[Comparison]:
     if baseline is None:
         return []
     comparisons = baseline.compare(document)
-    document["comparison"] = baseline.told(comparisons)
+    document["comparison"] = baseline.comparison_document(comparisons)
     if baseline.version != __version__:
         note(f"the baseline is from trnrt {baseline.version}, this is {__version__}: the timing model may differ")
     return comparisons

@@ -97,7 +97,7 @@ def _text(session: InferenceSession, result: _Result) -> str:
         applied = ", softmax applied" if result.top.softmax else ""
         parts += [Text(f"best classes by output {quote(result.top.output)}{applied}"), top_table(result.top)]
         if (rest := len(result.top.rows) - ROWS_SHOWN) > 0:
-            parts.append(Text(f"and {rest:,} more rows; --json shows all"))
+            parts.append(Text(f"and {rest:,} more rows; --json has all"))
         parts.append("")
     parts.append(Text(_last_line(session, result)))
     return render(parts)

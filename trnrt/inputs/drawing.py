@@ -45,7 +45,7 @@ def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_
     if array.ndim != len(info.shape):
         raise InputError(
             f"{shape}, of rank {array.ndim}; the model wants {wanted}",
-            hint="one row needs a batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
+            hint="one row needs its batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
         )
     for d, (size, declared) in enumerate(zip(array.shape, info.shape, strict=True)):
         if size == 0 and not may_be_empty and not (d == 0 and batch is not None):

@@ -1,4 +1,4 @@
-"""How the rows of a batch are cut into slices, and whether they may be: their answers must not depend on each other."""
+"""Cutting a batch into slices, which is possible only if its rows are independent."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from trnrt.text import count_text
 
 
 class Slicer:
-    """Cuts batches of one model; whether its rows are independent is found once for each shape of a row."""
+    """Cuts batches of one model; it checks once per shape whether rows are independent."""
 
     def __init__(self, model: ImportedModel) -> None:
         self._model = model
         self._mixings: dict[tuple[object, ...], str | None] = {}
 
     def cut(self, arrays: Mapping[str, Array], buckets: Sequence[int], workers: int) -> tuple[list[Slice], list[str]]:
-        """The slices that the rows are run in, and what there is to say about them.
+        """The slices to run the rows in, and notes on them.
 
-        ``workers``: so many slices run at the same time. InputError where a batch that the model fixes can't be kept.
+        ``workers``: the number of slices that run in parallel. InputError if rows depend on each other and don't fill
+        the model's fixed batch.
         """
         batch, rows = self._model.batch, count_rows(self._model, arrays)
         exact = [Slice(0, rows, rows)]
@@ -46,7 +47,7 @@ class Slicer:
     def mixing(self, arrays: Mapping[str, Array], most: int) -> str | None:
         """Why rows of a batch with inputs like these may depend on each other; None if they do not.
 
-        ``most``: the most rows that come together, where the batch is open.
+        ``most``: the most rows of a batch, if it is open.
         """
         from trnrt.importer.rows import batching
 
@@ -56,7 +57,7 @@ class Slicer:
         values = {name: arrays[name] for name in model.parameters}
         rest = {name: a.shape[1:] if a.ndim and name not in values else None for name, a in arrays.items()}
         data = [name for name, sizes in rest.items() if sizes is not None]
-        # In powers of two, so that not every number of rows is looked at anew.
+        # Powers of two, so that few numbers of rows need a check of their own.
         most = batch if isinstance(batch, int) else 1 << (most - 1).bit_length()
         key = (most, *(arrays[name].shape if sizes is None else sizes for name, sizes in rest.items()))
 
