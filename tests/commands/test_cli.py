@@ -273,7 +273,7 @@ def test_run_top_of_a_model_without_classes(fixed: str, tmp_path: Path) -> None:
     flat = save_model(tmp_path / "flat.onnx", [helper.make_node("Relu", ["x"], ["y"])], ["N", 1], ["N", 1])
     outcome = trnrt("run", flat, "--top", "1")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "one number a class" in outcome.err
+    assert "one number per class" in outcome.err
 
 
 def test_run_takes_pictures_by_the_models_metadata(tmp_path: Path) -> None:

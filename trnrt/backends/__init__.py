@@ -19,8 +19,8 @@ Array = NDArray[Any]
 class DeviceOptions:
     """A session's options for NeuronCores; the simulator ignores them.
 
-    ``lnc``: physical cores per logical core; by default NEURON_LOGICAL_NC_CONFIG, else 1. ``cores``: the model is loaded
-    on this many; slices of a batch run on them in parallel. ``compiled``: a directory of ``trnrt compile --backend
+    ``lnc``: physical cores per logical core; by default NEURON_LOGICAL_NC_CONFIG, else 1. ``cores``: load the model on
+    this many; slices of a batch run on them in parallel. ``compiled``: a directory of ``trnrt compile --backend
     neuron``; only its programs run then. ``timeout_s``: a longer run counts as hung. ``compile_only``: nothing runs, so
     no device is needed, and the target may differ from this machine's. ``debug_info``: keep source lines in compiled
     programs, for device profiles; compiling then takes more time and memory.
