@@ -53,6 +53,7 @@ from trnrt.commands.records import (
     Images,
     Overrides,
     Planning,
+    SessionOptions,
     Showing,
     Verb,
     Viewing,
@@ -130,9 +131,7 @@ def run_command(
     from trnrt.commands.opening import Feeding
     from trnrt.commands.run import run
 
-    options = planning.session(
-        device.backend, overrides, effort=effort, buckets=buckets, cache=cache, device=device.options
-    )
+    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options)
     run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, reporting)
 
 
@@ -162,9 +161,7 @@ def validate_command(
     from trnrt.commands.validate import Given, validate
 
     given = Given(inputs or [], data, images.options, samples, seed)
-    options = planning.session(
-        device.backend, overrides, effort=effort, buckets=buckets, cache=cache, device=device.options
-    )
+    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options)
     if not validate(model, options, given, comparing, reporting):
         raise typer.Exit(1)
 
@@ -182,7 +179,7 @@ def inspect_command(
     """Show the step and kernel of every node, its tiles and memory, and where each tensor lives; runs nothing."""
     from trnrt.commands.inspect import inspect
 
-    if not inspect(model, planning.session(overrides=overrides, effort=effort), viewing, reporting):
+    if not inspect(model, SessionOptions(planning, overrides, effort=effort), viewing, reporting):
         raise typer.Exit(1)
 
 
@@ -205,7 +202,7 @@ def compile_command(
 
     # Nothing runs, so no device is needed.
     used = Backend.NEURON if backend is Backend.NEURON else Backend.SIMULATOR
-    options = planning.session(used, overrides, effort=effort, device=DeviceOptions(lnc, compile_only=True))
+    options = SessionOptions(planning, overrides, used, effort, device=DeviceOptions(lnc, compile_only=True))
     compile_model(model, options, directory, batch, reporting)
 
 
@@ -229,7 +226,7 @@ def profile_command(
     from trnrt.commands.profile import profile
 
     device = DeviceOptions(lnc, compiled=compiled, debug_info=True)
-    options = planning.session(backend, overrides, effort=effort, device=device)
+    options = SessionOptions(planning, overrides, backend, effort, device=device)
     if not profile(model, options, batch, views, reporting, device_profile):
         raise typer.Exit(1)
 
@@ -242,7 +239,7 @@ def buckets_command(
     """Choose the batch sizes that make the expected batches fastest, by the timing model; runs nothing."""
     from trnrt.commands.buckets import choose
 
-    choose(model, planning.session(), expected, most, reporting)
+    choose(model, SessionOptions(planning), expected, most, reporting)
 
 
 app.command("plan", cls=Verb, short_help="Estimate the cores and instances for a request rate.")(plan_command)

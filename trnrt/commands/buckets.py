@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.opening import open_session
 from trnrt.commands.options import Reporting
+from trnrt.commands.records import SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render, working

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.commands.opening import SessionOptions, fixed_batch, open_session
+from trnrt.commands.opening import fixed_batch, open_session
 from trnrt.commands.options import EFFORT, DType, Reporting
 from trnrt.commands.plan import Asked
+from trnrt.commands.records import Planning, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import note, render, working
@@ -52,7 +53,7 @@ def plan_capacity(model: Path, options: SessionOptions, asked: Asked, reporting:
     assumed = host(session.target, asked.host_us)
     served, ranges, limits = _predict_served(session, asked, assumed, demand.p99_us)
     with working("playing through the queue"):
-        command = serve_command(model, options)
+        command = serve_command(model, options.planning)
         question = Question(session.name, session.target, session.dtype, command, demand, assumed, served, ranges)
         found = answer(question, limits, known)
     deliver(reporting, capacity_document(found), render(capacity_parts(found)))
@@ -62,16 +63,16 @@ def plan_capacity(model: Path, options: SessionOptions, asked: Asked, reporting:
     return found.chosen is not None
 
 
-def serve_command(model: Path, options: SessionOptions) -> tuple[str, ...]:
+def serve_command(model: Path, planning: Planning) -> tuple[str, ...]:
     """The command line that serves the model as it was opened, without its workers and its batch."""
     words = ["trnrt", "serve", str(model)]
-    if options.target is not None:
-        words += ["--target", options.target]
-    if options.dtype != DType.FLOAT32.value:
-        words += ["--dtype", options.dtype]
-    if options.fallback is not None:
-        words += ["--fallback", options.fallback]
-    for name, sizes in options.shapes.items():
+    if planning.target is not None:
+        words += ["--target", planning.target]
+    if planning.dtype is not DType.FLOAT32:
+        words += ["--dtype", planning.dtype.value]
+    if planning.fallback_name is not None:
+        words += ["--fallback", planning.fallback_name]
+    for name, sizes in planning.shapes.items():
         words += ["--shape", (f"{name}=" if name else "") + "x".join(map(str, sizes))]
     return tuple(words)
 

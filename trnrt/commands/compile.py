@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.commands.inspect import rows_to_plan
-from trnrt.commands.opening import SessionOptions, batch_text, open_session, writing_errors
-from trnrt.commands.options import Reporting
+from trnrt.commands.opening import batch_text, open_session, writing_errors
+from trnrt.commands.options import Backend, Reporting
+from trnrt.commands.records import SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.report.console import note, working
 from trnrt.report.documents import compile_document, part_document
@@ -43,7 +44,7 @@ def compile_model(
     with working("planning"), writing_errors(directory):
         partition = session.partition(rows)
         files = [str(file) for file in session.save(directory, partition=partition)]
-    if options.backend == "neuron":
+    if options.backend is Backend.NEURON:
         with working("compiling with AWS's compiler"), writing_errors(directory):
             files += [str(file) for file in _compile_parts(session, partition, directory)]
     note(*fallback_notes(partition))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.opening import SessionOptions, check_rows, fixed_batch, open_session
+from trnrt.commands.opening import check_rows, fixed_batch, open_session
 from trnrt.commands.options import Reporting, Stage
-from trnrt.commands.records import Viewing
+from trnrt.commands.records import SessionOptions, Viewing
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import complain, render, working

@@ -7,7 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.opening import open_session
+from trnrt.commands.options import Backend
+from trnrt.commands.records import SessionOptions
 from trnrt.errors import OptionError
 from trnrt.report.console import note, working
 from trnrt.text import count_text, error_text, escape_text, name_text, quote, range_text
@@ -123,7 +125,8 @@ def compare_simulator(
     """The largest difference between the device and the simulator, by output."""
     import numpy as np
 
-    twin = open_session(model, replace(options, backend="simulator", target=session.target))
+    planning = replace(options.planning, target=session.target)
+    twin = open_session(model, replace(options, backend=Backend.SIMULATOR, planning=planning))
     with working("running on the device and on the simulator"):
         ours, theirs = session.run(None, feeds), twin.run(None, feeds)
     names = [info.name for info in session.get_outputs()]

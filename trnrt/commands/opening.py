@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.options import Backend
 from trnrt.commands.overriding import apply_plan
+from trnrt.commands.records import SessionOptions
 from trnrt.errors import InputError, OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import LARGEST_INPUT, Inputs, read_inputs
@@ -19,32 +21,10 @@ from trnrt.text import count_text, quote, range_text, reason_text, shape_text, s
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trnrt.backends import DeviceOptions
     from trnrt.session import InferenceSession
 
 _BYTES_DRAWN = 8
 """Bytes of a random value while it is drawn."""
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """How a model is opened; a ``target`` of None is this machine's device, else the default.
-
-    ``no_fuse`` (nodes) and ``plan`` (an edited file) override the planner, whose ``effort`` is 0 or 1; ``device``
-    names the NeuronCores.
-    """
-
-    target: str | None
-    dtype: str
-    backend: str
-    fallback: str | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    buckets: Sequence[int] | None = None
-    cache: bool = True
-    no_fuse: Sequence[str] = ()
-    plan: Path | None = None
-    effort: int | None = None
-    device: DeviceOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +39,7 @@ class Feeding:
 
 def open_session(model: Path, options: SessionOptions) -> InferenceSession:
     """Read the model, choose target and backend, and apply a plan's file."""
+    planning, overrides = options.planning, options.overrides
     with working("loading the runtime"):
         from trnrt.planner.choices import Choices
         from trnrt.session import InferenceSession
@@ -66,23 +47,23 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
     with working(f"reading {model}"):
         session = InferenceSession(
             str(model),
-            target=options.target,
-            dtype=options.dtype,
-            backend=options.backend,
-            fallback=options.fallback,
-            shapes=options.shapes,
+            target=planning.target,
+            dtype=planning.dtype.value,
+            backend=options.backend.value,
+            fallback=planning.fallback_name,
+            shapes=planning.shapes,
             buckets=options.buckets,
-            choices=Choices(no_fuse=frozenset(options.no_fuse)),
+            choices=Choices(no_fuse=frozenset(overrides.no_fuse or ())),
             effort=options.effort,
             cache=options.cache,
             device=options.device,
         )
-    return session if options.plan is None else apply_plan(session, options.plan)
+    return session if overrides.plan is None else apply_plan(session, overrides.plan)
 
 
 def note_backend(session: InferenceSession, options: SessionOptions) -> list[str]:
     """Print which backend ``auto`` chose, and why; return these notes."""
-    notes = [f"runs on the {session.backend}: {session.backend_reason}"] if options.backend == "auto" else []
+    notes = [f"runs on the {session.backend}: {session.backend_reason}"] if options.backend is Backend.AUTO else []
     note(*notes)
     return notes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from trnrt.commands.options import EFFORT, EffortFlag, ModelFile, Reporting, check_finite, flag
-from trnrt.commands.records import Planning, takes_records
+from trnrt.commands.records import Planning, SessionOptions, takes_records
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,5 @@ def plan_command(
     latencies and a model of the server's queue (docs/scale.md); runs nothing. Exit 1 if none can."""
     from trnrt.commands.capacity import plan_capacity
 
-    if not plan_capacity(model, planning.session(effort=effort), asked, reporting):
+    if not plan_capacity(model, SessionOptions(planning, effort=effort), asked, reporting):
         raise typer.Exit(1)

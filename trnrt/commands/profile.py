@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from trnrt import __version__
 from trnrt.commands.inspect import rows_to_plan
 from trnrt.commands.measuring import attribute_captured, measure_parts, measured_document, measured_text
-from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.opening import open_session
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Views
+from trnrt.commands.records import SessionOptions, Views
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.captured import attribution_document, attribution_parts
 from trnrt.report.comparing import Baseline, Comparison, read_baseline

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
@@ -37,7 +37,6 @@ from trnrt.commands.options import (
 
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions
-    from trnrt.commands.opening import SessionOptions
     from trnrt.inputs.images import ImageOptions
 
 
@@ -238,33 +237,18 @@ class Planning:
 
         return dict(parse_shape(text) for text in self.shape or [])
 
-    def session(
-        self,
-        backend: Backend = Backend.AUTO,
-        overrides: Overrides | None = None,
-        *,
-        effort: int | None = EFFORT,
-        buckets: Sequence[int] | None = None,
-        cache: bool = True,
-        device: DeviceOptions | None = None,
-    ) -> SessionOptions:
-        """The options to open the model with."""
-        from trnrt.commands.opening import SessionOptions
 
-        overrides = overrides or Overrides()
-        return SessionOptions(
-            self.target,
-            self.dtype.value,
-            backend.value,
-            self.fallback_name,
-            self.shapes,
-            buckets,
-            cache,
-            overrides.no_fuse or (),
-            overrides.plan,
-            effort,
-            device,
-        )
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a verb opens its model; the planner's ``effort`` is 0 or 1, and None leaves it to the session."""
+
+    planning: Planning
+    overrides: Overrides = field(default_factory=Overrides)
+    backend: Backend = Backend.AUTO
+    effort: int | None = EFFORT
+    buckets: Sequence[int] | None = None
+    cache: bool = True
+    device: DeviceOptions | None = None
 
 
 def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
@@ -280,7 +264,7 @@ def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
 
     def call(**given: Any) -> None:
         for name, record in records.items():
-            given[name] = record(**{field.name: given.pop(field.name) for field in fields(record)})
+            given[name] = record(**{one.name: given.pop(one.name) for one in fields(record)})
         verb(**given)
 
     call.__name__, call.__doc__, call.__module__ = verb.__name__, verb.__doc__, verb.__module__

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.opening import (
     Feeding,
-    SessionOptions,
     batch_text,
     check_rows,
     feed,
@@ -21,7 +20,7 @@ from trnrt.commands.opening import (
     writing_errors,
 )
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Showing
+from trnrt.commands.records import SessionOptions, Showing
 from trnrt.commands.results import deliver
 from trnrt.report.console import note, render, working
 from trnrt.report.documents import run_document

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.measuring import compare_simulator
 from trnrt.commands.opening import (
     Feeding,
-    SessionOptions,
     batch_text,
     check_rows,
     feed,
@@ -23,7 +22,7 @@ from trnrt.commands.opening import (
     writing_errors,
 )
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Comparing
+from trnrt.commands.records import Comparing, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError
 from trnrt.inputs.images import ImageOptions
