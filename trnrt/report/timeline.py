@@ -78,6 +78,14 @@ def _view_text(view: View) -> str:
     return f"{name}[{shape}] {view.dtype} {storage.buffer.value}"
 
 
+def drawn_spans(timeline: Timeline) -> tuple[list[int], list[int], list[int]]:
+    """(lane, start, end) of each span to draw, picoseconds: the timeline's issues, then its DMA triggers."""
+    transfers = timeline.transfers
+    lane = timeline.lane + [transfer.lane for transfer in transfers]
+    start = timeline.start + [transfer.triggered for transfer in transfers]
+    return lane, start, timeline.end + [transfer.trigger_end for transfer in transfers]
+
+
 def stack_rows(lanes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     """The row of each span within its lane: the lowest that is free at that time.
 

@@ -22,6 +22,7 @@ from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.timeline import (
     NO_STEP,
     bytes_held,
+    drawn_spans,
     operand_texts,
     operation_text,
     source_text,
@@ -91,10 +92,7 @@ class _Tracks:
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> _Tracks:
-        transfers = timeline.transfers
-        lane = timeline.lane + [transfer.lane for transfer in transfers]
-        start = timeline.start + [transfer.triggered for transfer in transfers]
-        end = timeline.end + [transfer.trigger_end for transfer in transfers]
+        lane, start, end = drawn_spans(timeline)
         # In Perfetto's nanoseconds, so that rounded slices don't overlap either.
         row = stack_rows(lane, [time // PS_PER_NS for time in start], [time // PS_PER_NS for time in end])
         return cls(lane, start, end, row)
