@@ -385,4 +385,4 @@ def test_a_full_disk_under_stdout_is_an_error_without_traceback() -> None:
     line = [sys.executable, "-m", "trnrt", "inspect", FFNN]
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (result.returncode, result.stderr) == (2, "error: can't write the result: No space left on device\n")
+    assert (result.returncode, result.stderr) == (2, "error: can't write the result: no space left on device\n")

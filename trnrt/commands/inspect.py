@@ -52,9 +52,9 @@ def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: R
         return True
     shown_batch = rows if session.model.batch is not None else None
     traced = _tile_plans(partition) if viewing.tiles else None
-    told = fallback_notes(partition)
-    document = inspect_document(partition, shown_batch, traced, told)
-    deliver(reporting, document, _text(partition, shown_batch, traced, told))
+    notes = fallback_notes(partition)
+    document = inspect_document(partition, shown_batch, traced, notes)
+    deliver(reporting, document, _text(partition, shown_batch, traced, notes))
     return True
 
 
@@ -120,7 +120,7 @@ def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
     return describe(session.model.bind(session.shapes_for(rows)).model)
 
 
-def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, told: Sequence[str]) -> str:
+def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, notes: Sequence[str]) -> str:
     from rich.text import Text
 
     from trnrt.report.tables import blockers_table, nodes_table, parts_table, steps_table, tiles_table
@@ -137,7 +137,7 @@ def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles
     if steps:
         parts += ["", steps_table(steps)]
         parts += [] if tiles is None else ["", tiles_table(tiles[step.name] for step in steps)]
-    if notes := [*partition.notes, *told]:
+    if notes := [*partition.notes, *notes]:
         parts += ["", *(Text(f"- {escape_text(note)}") for note in notes)]
     return render(parts)
 

@@ -48,7 +48,7 @@ def profile(
         baseline.check_same(**same)
     with working("planning"):
         partition = session.partition(rows)
-    profiles, document, told = _profile_parts(partition)
+    profiles, document, notes = _profile_parts(partition)
     captured = attribute_captured(device_profile, partition, profiles)
     if captured is not None:
         document["device_profile"] = attribution_document(captured)
@@ -67,7 +67,7 @@ def profile(
         page += render(["", *attribution_parts(captured)])
     say(as_text(document) if reporting.as_json else page)
     warn([predicted for _, predicted in profiles])
-    note(*told)
+    note(*notes)
     files.close()
     return not any(comparison.regressed for comparison in comparisons)
 
@@ -97,9 +97,9 @@ def _profile_parts(partition: Partition) -> tuple[list[tuple[str, Profile]], Doc
     if not partition.cpu_parts:
         (predicted,) = profiles.values()
         return [(partition.name, predicted)], profile_document(partition.name, predicted, version=__version__), []
-    told = fallback_notes(partition)
-    document = parts_profile_document(partition, profiles, told, version=__version__)
-    return list(profiles.items()), document, told
+    notes = fallback_notes(partition)
+    document = parts_profile_document(partition, profiles, notes, version=__version__)
+    return list(profiles.items()), document, notes
 
 
 def _overview(partition: Partition, document: Document) -> str:

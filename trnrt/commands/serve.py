@@ -222,8 +222,8 @@ def serve(flags: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, _exit_early)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        told = f"the server's packages are not installed ({', '.join(missing)})"
-        raise BackendError(told, hint="pip install 'trnrt[serve]'")
+        problem = f"the server's packages are not installed ({', '.join(missing)})"
+        raise BackendError(problem, hint="pip install 'trnrt[serve]'")
     from trnrt.serve.settings import read_settings
 
     settings = read_settings(flags)

@@ -163,13 +163,15 @@ def _layers_text(layers: LayersReport) -> list[RenderableType]:
     first = layers.first_failure
     compared = [layer for layer in layers.layers if layer.isolated is not None]
     if first is None:
-        told = f"{count_text(len(compared), 'step')} compared one by one: all within what rounding explains"
+        summary = f"{count_text(len(compared), 'step')} compared one by one: all within what rounding explains"
     else:
         failed = sum(not layer.passed for layer in compared)
         nodes = list_text([quote(name) for name in first.nodes])
-        told = f"{failed} of {count_text(len(compared), 'step')} beyond what rounding explains, the first one: {nodes}"
+        summary = (
+            f"{failed} of {count_text(len(compared), 'step')} beyond what rounding explains, the first one: {nodes}"
+        )
     bundle = [Text(f"bundle: pytest {name_text(str(path))}") for path in layers.bundle if path.suffix == ".py"]
-    return [Text(told), layers_table(layers), *bundle]
+    return [Text(summary), layers_table(layers), *bundle]
 
 
 def _findings(session: InferenceSession, report: ValidationReport, layers: LayersReport | None) -> list[str]:

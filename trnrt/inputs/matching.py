@@ -101,8 +101,8 @@ def read_inputs(
         _READERS[kind_of(path)](reading, name, path)
     for name, paths in reading.pictures.items():
         how = recipe(reading.wanted[name], metadata, images)
-        reading.inputs.feeds[name], told = read_images(paths, how, largest=LARGEST_INPUT)
-        reading.inputs.notes.append(told)
+        reading.inputs.feeds[name], described = read_images(paths, how, largest=LARGEST_INPUT)
+        reading.inputs.notes.append(described)
     _check_complete(reading)
     return reading.inputs
 

@@ -118,11 +118,11 @@ def breakdown_parts(profile: Profile) -> list[RenderableType]:
     if breakdown.floor_us is None or breakdown.ratio is None:
         return [plain_table(columns, rows, right=(2, 3)), ""]
     beside = [(*row, _us(part.floor_us or 0)) for row, part in zip(rows, spent, strict=True)]
-    told = (
+    floor = (
         f"floor: {breakdown.floor_us:,.2f} us to load the inputs and store the outputs, with nothing between; this is "
         f"{breakdown.ratio:,.2f} times that"
     )
-    return [plain_table((*columns, "floor us"), beside, right=(2, 3, 4)), Text(told), ""]
+    return [plain_table((*columns, "floor us"), beside, right=(2, 3, 4)), Text(floor), ""]
 
 
 def engines_table(profile: Profile) -> Table:

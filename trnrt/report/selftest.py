@@ -63,12 +63,12 @@ def _ratio(outcome: Outcome) -> float | None:
 def selftest_parts(suite: Suite) -> list[Any]:
     """The headline, a row for each case, and the failures."""
     counts = Counter(outcome.state for outcome in suite.outcomes)
-    told = ", ".join(f"{number} {state}" for state, number in counts.items())
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
     verdict = Text("PASS", "bold green") if suite.has_passed else Text("FAIL", "bold red")
     where = f"on the {suite.backend}, target {suite.target}, in {suite.seconds:.0f} s"
     cases = count_text(len(suite.outcomes), "case")
     ended = "; interrupted before its end" if suite.interrupted else ""
-    parts: list[Any] = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {told}{ended}", "", _table(suite)]
+    parts: list[Any] = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {states}{ended}", "", _table(suite)]
     bad = [outcome for outcome in suite.outcomes if outcome.state not in ("passed", "skipped")]
     if bad:
         parts.append("")

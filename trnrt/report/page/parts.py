@@ -93,11 +93,11 @@ def breakdown_table(profile: Profile) -> str:
         ]
         for part in breakdown.parts
     ]
-    told = ""
+    floor_note = ""
     if breakdown.floor_us is not None and breakdown.ratio is not None:
         floor = f"To load the inputs and store the outputs, with nothing between, takes {time_text(breakdown.floor_us)}"
-        told = f"<p>{_text(floor)}; this is {breakdown.ratio:,.2f} times that.</p>"
-    return _table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + told
+        floor_note = f"<p>{_text(floor)}; this is {breakdown.ratio:,.2f} times that.</p>"
+    return _table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + floor_note
 
 
 def causes_table(profile: Profile) -> str:
