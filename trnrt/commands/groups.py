@@ -5,14 +5,13 @@ from __future__ import annotations
 import typer
 
 from trnrt.commands.options import (
-    CallsFlag,
     NoCapacityFlag,
     Reporting,
     ScriptArguments,
     ScriptFile,
     SimulatedTargetFlag,
 )
-from trnrt.commands.records import Verb, Views, takes_records
+from trnrt.commands.records import Tracing, Verb, Views, takes_records
 
 cache_app = typer.Typer(help="List or clear the cache of compiled models.", no_args_is_help=True)
 nki_app = typer.Typer(help="Run, check or profile kernels on the simulated NeuronCore.", no_args_is_help=True)
@@ -61,32 +60,19 @@ def nki_run_command(
 
 @nki_app.command("check", cls=Verb, short_help="Find what is wrong with kernels, without data.")
 @takes_records
-def nki_check_command(
-    script: ScriptFile,
-    reporting: Reporting,
-    calls: CallsFlag = None,
-    target: SimulatedTargetFlag = None,
-    no_capacity: NoCapacityFlag = False,
-) -> None:
+def nki_check_command(script: ScriptFile, tracing: Tracing, reporting: Reporting) -> None:
     """Find what the language, the API or the hardware refuses; needs no data. Exit 0 if nothing is found, else 1."""
     from trnrt.commands.nki import check_script
 
-    if not check_script(script, calls or [], target, reporting, capacity=not no_capacity):
+    if not check_script(script, tracing, reporting):
         raise typer.Exit(1)
 
 
 @nki_app.command("profile", cls=Verb, short_help="Predict the latency of kernels on the device.")
 @takes_records
-def nki_profile_command(
-    script: ScriptFile,
-    views: Views,
-    reporting: Reporting,
-    calls: CallsFlag = None,
-    target: SimulatedTargetFlag = None,
-    no_capacity: NoCapacityFlag = False,
-) -> None:
+def nki_profile_command(script: ScriptFile, tracing: Tracing, views: Views, reporting: Reporting) -> None:
     """Predict the latency of each kernel call on the device, and what limits it; needs no data."""
     from trnrt.commands.nki_profile import profile_script
 
-    if not profile_script(script, calls or [], target, views, reporting, capacity=not no_capacity):
+    if not profile_script(script, tracing, views, reporting):
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.options import Reporting
+from trnrt.commands.records import Tracing
 from trnrt.commands.results import deliver
 from trnrt.errors import KernelError, OptionError
 from trnrt.report.console import complain, note, render, write_error
@@ -52,13 +53,11 @@ def _run(script: Path) -> int:
     return 0
 
 
-def check_script(
-    script: Path, calls: Sequence[str], target: str | None, reporting: Reporting, *, capacity: bool
-) -> bool:
+def check_script(script: Path, tracing: Tracing, reporting: Reporting) -> bool:
     """Print what is wrong with a kernel file; return whether nothing is."""
     from trnrt.nki.checking import check
 
-    report = check(script, calls, target=target, capacity=capacity)
+    report = check(script, tracing.calls or [], target=tracing.target, capacity=not tracing.no_capacity)
     deliver(reporting, check_document(report), _text(report))
     note(*report.notes)
     return report.clean

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
 from trnrt.commands.profile import Files, compare, page_text, prepare, warn
-from trnrt.commands.records import Views
+from trnrt.commands.records import Tracing, Views
 from trnrt.errors import OptionError
 from trnrt.report.comparing import Baseline
 from trnrt.report.console import complain, note, say
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from trnrt.nki.sim.subset_source import Finding
 
 
-def profile_script(
-    script: Path, calls: Sequence[str], target: str | None, views: Views, reporting: Reporting, *, capacity: bool
-) -> bool:
+def profile_script(script: Path, tracing: Tracing, views: Views, reporting: Reporting) -> bool:
     """Predict and print the latency of each call; return whether all were traced and none is slower than allowed."""
     baseline = prepare(views, reporting, "calls")
-    report, profiles = _profile_calls(script, calls, target, capacity)
+    report, profiles = _profile_calls(script, tracing)
     if not profiles and not report.failures:
         raise OptionError(f"{quote(str(script))} calls no kernel: there is nothing to profile", hint=_example(script))
     document = nki_profile_document(report, profiles, version=__version__)
@@ -47,9 +45,7 @@ def profile_script(
     return not report.failures and not any(comparison.regressed for comparison in comparisons)
 
 
-def _profile_calls(
-    script: Path, calls: Sequence[str], target: str | None, capacity: bool
-) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:
+def _profile_calls(script: Path, tracing: Tracing) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:
     from trnrt.nki.checking import check
     from trnrt.nki.profiling import profile_programs
 
@@ -58,7 +54,9 @@ def _profile_calls(
     def observe(call: CheckedCall, programs: list[Program]) -> None:
         profiles.append((call, profile_programs(programs)))
 
-    return check(script, calls, target=target, observer=observe, capacity=capacity), profiles
+    capacity = not tracing.no_capacity
+    report = check(script, tracing.calls or [], target=tracing.target, observer=observe, capacity=capacity)
+    return report, profiles
 
 
 def _comparable(baseline: Baseline | None, report: Report) -> Baseline | None:

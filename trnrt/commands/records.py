@@ -19,6 +19,7 @@ from trnrt.commands.options import (
     PANELS,
     Backend,
     BackendFlag,
+    CallsFlag,
     Color,
     CompiledFlag,
     DType,
@@ -26,7 +27,9 @@ from trnrt.commands.options import (
     Layout,
     LncFlag,
     LogitsFlag,
+    NoCapacityFlag,
     PlanBatchFlag,
+    SimulatedTargetFlag,
     Stage,
     TargetFlag,
     check_finite,
@@ -169,6 +172,15 @@ class Viewing:
         default=True,
         help="Trace the kernels to show each step's tiles and memory; slower.",
     )
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """The kernel calls of a script to trace, and the simulated hardware."""
+
+    calls: CallsFlag = None
+    target: SimulatedTargetFlag = None
+    no_capacity: NoCapacityFlag = False
 
 
 @dataclass(frozen=True)
