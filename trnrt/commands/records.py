@@ -72,8 +72,8 @@ class Images:
             self.layout and self.layout.value,
             self.color and self.color.value,
             self.scale,
-            self.mean and tuple(self.mean),
-            self.std and tuple(self.std),
+            None if self.mean is None else tuple(self.mean),
+            None if self.std is None else tuple(self.std),
         )
 
 
