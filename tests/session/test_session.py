@@ -77,7 +77,7 @@ def test_onnxruntimes_own_keyword_and_lists_of_numbers() -> None:
         session.run(None, {"x": [[1, 2], [3]]})  # type: ignore[dict-item]
     with pytest.raises(InputError, match="missing input: 'x'"):
         session.run(None)
-    with pytest.raises(InputError, match="are a list") as caught:
+    with pytest.raises(InputError, match="is a string, not a list") as caught:
         session.run("y", {"x": np.zeros((1, 3), np.float32)})
     assert caught.value.hint == "say ['y']"
 
