@@ -79,7 +79,7 @@ def test_onnxruntimes_own_keyword_and_lists_of_numbers() -> None:
         session.run(None)
     with pytest.raises(InputError, match="is a string, not a list") as caught:
         session.run("y", {"x": np.zeros((1, 3), np.float32)})
-    assert caught.value.hint == "say ['y']"
+    assert caught.value.hint == "pass ['y']"
 
 
 def test_a_row_without_its_batch_is_told_the_way_out() -> None:
