@@ -244,7 +244,7 @@ def test_a_baseline_of_other_calls_or_another_target_is_refused(script: Any, tmp
     assert f"is a baseline for the calls {ONE}, {SEVEN}; these are {ONE}" in fewer.err
     other = profiled(path, "--baseline", old, "--target", "trn3")
     assert (other.code, other.out) == (2, "")
-    assert "a baseline of target 'trn2'; this is target 'trn3'" in other.err
+    assert "a baseline for target 'trn2'; this is target 'trn3'" in other.err
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,7 @@ def test_a_baseline_of_something_else_is_refused(
 def test_a_baseline_of_another_model_is_refused(baseline: Path) -> None:
     outcome = trnrt("profile", FFNN, "--batch", "8", "--dtype", "bfloat16", "--baseline", baseline)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "a baseline of model 'digits_cnn'; this is model 'digits_ffnn'" in outcome.err
+    assert "a baseline for model 'digits_cnn'; this is model 'digits_ffnn'" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_a_baseline_that_is_no_document_is_refused(tmp_path: Path, content: str)
     path.write_text(content, encoding="latin-1")
     outcome = profiled("--baseline", path)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "old.json" in outcome.err and "hint: a baseline is what --json-out FILE" in outcome.err
+    assert "old.json" in outcome.err and "hint: --json-out FILE" in outcome.err
 
 
 def test_a_report_of_another_verb_is_no_baseline(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from trnrt.commands.opening import fixed_batch, open_session
 from trnrt.commands.options import EFFORT, DType, Reporting
-from trnrt.commands.plan import Asked
-from trnrt.commands.records import Planning, SessionOptions
+from trnrt.commands.records import CapacityDemand, Planning, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import note, render, working
@@ -36,7 +35,7 @@ def read_duration(text: str) -> float:
     return float(found[1]) * _UNITS_US[found[2]]
 
 
-def plan_capacity(model: Path, options: SessionOptions, asked: Asked, reporting: Reporting) -> bool:
+def plan_capacity(model: Path, options: SessionOptions, asked: CapacityDemand, reporting: Reporting) -> bool:
     """Print the cores and instances for the rate; return whether it can be answered in time at all."""
     from trnrt.capacity.assumptions import default_utilisation, host
     from trnrt.capacity.choosing import Demand
@@ -78,7 +77,7 @@ def serve_command(model: Path, planning: Planning) -> tuple[str, ...]:
 
 
 def _predict_served(
-    session: InferenceSession, asked: Asked, host: Host, p99_us: float
+    session: InferenceSession, asked: CapacityDemand, host: Host, p99_us: float
 ) -> tuple[Served, dict[int, Range], list[int]]:
     """The predicted latency of each bucket, the ranges, and the batch limits to consider."""
     from trnrt.capacity.workers import Served
@@ -104,7 +103,7 @@ def _predict_served(
     return served, predicted, [size for size in predicted if size >= min(rows, max(predicted))]
 
 
-def _sizes(session: InferenceSession, asked: Asked) -> list[int] | None:
+def _sizes(session: InferenceSession, asked: CapacityDemand) -> list[int] | None:
     """The batch sizes that the server compiles; None where requests can't share a batch."""
     from trnrt.capacity.assumptions import DEFAULT_MOST
 
