@@ -244,6 +244,6 @@ class InferenceSession:
         slices, notes = self._slicer.cut(arrays, self.buckets, self.runner.parallel)
         whole = len(slices) == 1 and slices[0].rows == slices[0].bucket
         feeds = [arrays] if whole else [take_slice(self.model, arrays, part) for part in slices]
-        outputs, result = self._programs.run(feeds)
+        made, result = self._programs.run(feeds)
         notes += fallback_notes(result.programs[-1].partition)
-        return outputs[0] if whole else join_slices(slices, outputs), replace(result, notes=tuple(notes))
+        return made[0] if whole else join_slices(slices, made), replace(result, notes=tuple(notes))
