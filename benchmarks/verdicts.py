@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from trnrt.report.text import count_text
+from trnrt.text import count_text
 
 if TYPE_CHECKING:
     from benchmarks.comparing import Verdict

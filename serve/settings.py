@@ -61,7 +61,8 @@ class ServeSettings(BaseSettings):
     request_timeout: float = Field(default=30.0, gt=0, le=3600)
     drain_timeout: float = Field(default=30.0, ge=0, le=3600)
     api_keys: Annotated[list[SecretStr], NoDecode] = Field(
-        default=[], description="Keys that clients must send one of, with commas between; none lets everybody in."
+        default=[],
+        description="Keys, separated by commas; clients must send one of them. Without keys everybody is let in.",
     )
     insecure: bool = False
     admin: bool = False

@@ -1,7 +1,7 @@
 """The command line: ``trnrt VERB MODEL``.
 
-This module declares the verbs and turns errors into messages and exit codes; what the verbs do is in
-``trnrt.commands``, imported when one is called. So ``trnrt --help`` waits for nothing heavy.
+This module declares the verbs, and turns errors into messages and exit codes. Their work is in ``trnrt.commands``,
+imported when a verb is called: ``trnrt --help`` imports nothing heavy.
 
 Results go to stdout, notes and progress to stderr. Exit codes: 0 success; 1 the answer is no; 2 the
 request was wrong; 130 interrupted; 141 the reader of stdout went away.
@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from trnrt import __version__
 from trnrt.commands.blas import choose_blas_kernels
 from trnrt.commands.exits import call, exit_codes
-from trnrt.commands.groups import cache_app, nki_app, profiling
+from trnrt.commands.groups import cache_app, nki_app
 from trnrt.commands.options import (
     EFFORT,
     Backend,
@@ -31,40 +31,42 @@ from trnrt.commands.options import (
     DeviceProfileFlag,
     EffortFlag,
     ExpectFlag,
-    FullFlag,
     InputFiles,
-    KeepFlag,
     LabelledFile,
     LncFlag,
-    LogitsFlag,
     ModelFile,
     MostFlag,
-    OutputFlag,
     PlanBatchFlag,
     ProfileBackendFlag,
     Reporting,
     RowsFlag,
     RunEffortFlag,
     SamplesFlag,
-    SavePlanFlag,
     SeedFlag,
     SelfTestFlag,
-    Stage,
-    StageFlag,
     TargetFlag,
-    TilesFlag,
-    TopFlag,
-    WhyFlag,
 )
 from trnrt.commands.plan import plan_command
 from trnrt.commands.predict import predict_command
-from trnrt.commands.records import Comparing, Device, Images, Overrides, Planning, Verb, Views, takes_records
+from trnrt.commands.records import (
+    Comparing,
+    Device,
+    Images,
+    Overrides,
+    Planning,
+    SessionOptions,
+    Showing,
+    Verb,
+    Viewing,
+    Views,
+    takes_records,
+)
 from trnrt.commands.serve import serve_command
 from trnrt.errors import OptionError
 
 
 class _Verbs(TyperGroup):
-    """The verbs; an error that a user can do something about becomes a message and an exit code."""
+    """The verbs; trnrt's own errors become messages and exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a verb."""
@@ -85,7 +87,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point of ``trnrt``: exits with the code that the verb's outcome has."""
+    """The entry point of ``trnrt``; exits with the verb's exit code."""
     choose_blas_kernels()
     call(app)
 
@@ -120,34 +122,22 @@ def run_command(
     buckets: BucketsFlag = None,
     cache: CacheFlag = True,
     device: Device,
-    output: OutputFlag = None,
-    top: TopFlag = None,
-    logits: LogitsFlag = False,
-    full: FullFlag = False,
-    keep: KeepFlag = None,
+    showing: Showing,
     reporting: Reporting,
 ) -> None:
-    """Run a model, and print what it predicts."""
-    if logits and top is None:
-        raise OptionError("--logits says how to show classes", hint="add --top K")
+    """Run a model, and print its outputs."""
+    if showing.logits and showing.top is None:
+        raise OptionError("--logits needs --top", hint="add --top K")
     if batch is not None and inputs:
-        raise OptionError("--batch says how many random rows to draw, and --input gives the rows", hint="leave one out")
+        raise OptionError("--batch draws random rows, and --input gives rows", hint="leave one of them out")
     from trnrt.commands.opening import Feeding
-    from trnrt.commands.run import RunRequest, run
+    from trnrt.commands.run import run
 
-    feeding = Feeding(inputs or [], images.options, batch, seed)
-    run(
-        model,
-        planning.session(
-            device.backend, overrides, effort=effort, buckets=buckets, cached=cache, device=device.options
-        ),
-        RunRequest(feeding, top, logits, full, output, keep, reporting),
-    )
+    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options)
+    run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, reporting)
 
 
-app.command("predict", cls=Verb, short_help="Predict any number of rows into files, in parts; resumable.")(
-    predict_command
-)
+app.command("predict", cls=Verb, short_help="Predict many rows into files; resumable.")(predict_command)
 
 
 @app.command("validate", cls=Verb, short_help="Compare with onnxruntime on the same inputs.")
@@ -170,35 +160,28 @@ def validate_command(
     reporting: Reporting,
 ) -> None:
     """Compare with onnxruntime on the same inputs; exit 0 if all outputs, and steps, are within tolerance, else 1."""
-    from trnrt.commands.validate import Given, ValidateRequest, validate
+    from trnrt.commands.validate import Given, validate
 
     given = Given(inputs or [], data, images.options, samples, seed)
-    options = planning.session(
-        device.backend, overrides, effort=effort, buckets=buckets, cached=cache, device=device.options
-    )
-    if not validate(model, options, ValidateRequest(given, comparing, reporting)):
+    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options)
+    if not validate(model, options, given, comparing, reporting):
         raise typer.Exit(1)
 
 
-@app.command("inspect", cls=Verb, short_help="Show what becomes of every node, and why.")
+@app.command("inspect", cls=Verb, short_help="Show the step and kernel of every node, and why.")
 @takes_records
 def inspect_command(
     model: ModelFile,
     planning: Planning,
     overrides: Overrides,
+    viewing: Viewing,
     reporting: Reporting,
-    stage: StageFlag = Stage.PLANNED,
-    batch: PlanBatchFlag = None,
     effort: EffortFlag = EFFORT,
-    why: WhyFlag = None,
-    save_plan: SavePlanFlag = None,
-    tiles: TilesFlag = True,
 ) -> None:
-    """Show the step and kernel of every node, its tiles and memory, and where each tensor lives; nothing is run."""
-    from trnrt.commands.inspect import InspectRequest, inspect
+    """Show the step and kernel of every node, its tiles and memory, and where each tensor lives; runs nothing."""
+    from trnrt.commands.inspect import inspect
 
-    request = InspectRequest(stage, batch, why, save_plan, tiles, reporting)
-    if not inspect(model, planning.session(overrides=overrides, effort=effort), request):
+    if not inspect(model, SessionOptions(planning, overrides, effort=effort), viewing, reporting):
         raise typer.Exit(1)
 
 
@@ -215,17 +198,17 @@ def compile_command(
     lnc: LncFlag = None,
     effort: EffortFlag = EFFORT,
 ) -> None:
-    """Write the kernel module that runs a model, and its weights, into a directory."""
+    """Write a model's kernel module and its weights into a directory."""
     from trnrt.backends import DeviceOptions
     from trnrt.commands.compile import compile_model
 
-    # Nothing is run, so the device is never looked for.
+    # Nothing runs, so no device is needed.
     used = Backend.NEURON if backend is Backend.NEURON else Backend.SIMULATOR
-    options = planning.session(used, overrides, effort=effort, device=DeviceOptions(lnc, compile_only=True))
+    options = SessionOptions(planning, overrides, used, effort, device=DeviceOptions(lnc, compile_only=True))
     compile_model(model, options, directory, batch, reporting)
 
 
-@app.command("profile", cls=Verb, short_help="Predict the latency on the device, and what bounds it.")
+@app.command("profile", cls=Verb, short_help="Predict the latency on the device, and what limits it.")
 @takes_records
 def profile_command(
     model: ModelFile,
@@ -240,13 +223,13 @@ def profile_command(
     device_profile: DeviceProfileFlag = None,
     effort: EffortFlag = EFFORT,
 ) -> None:
-    """Predict the latency of a model on the device, and what bounds each step, without running it."""
+    """Predict a model's latency on the device, and what limits each step; runs nothing."""
     from trnrt.backends import DeviceOptions
     from trnrt.commands.profile import profile
 
     device = DeviceOptions(lnc, compiled=compiled, debug_info=True)
-    options = planning.session(backend, overrides, effort=effort, device=device)
-    if not profile(model, options, batch, profiling(views, reporting, device_profile)):
+    options = SessionOptions(planning, overrides, backend, effort, device=device)
+    if not profile(model, options, batch, views, reporting, device_profile):
         raise typer.Exit(1)
 
 
@@ -255,17 +238,17 @@ def profile_command(
 def buckets_command(
     model: ModelFile, expected: ExpectFlag, planning: Planning, reporting: Reporting, most: MostFlag = 8
 ) -> None:
-    """Choose the batch sizes that make the expected batches fastest, by the timing model; nothing is run."""
+    """Choose the batch sizes that make the expected batches fastest, by the timing model; runs nothing."""
     from trnrt.commands.buckets import choose
 
-    choose(model, planning.session(), expected, most, reporting)
+    choose(model, SessionOptions(planning), expected, most, reporting)
 
 
-app.command("plan", cls=Verb, short_help="Say how many cores and instances a rate of requests needs.")(plan_command)
+app.command("plan", cls=Verb, short_help="Estimate the cores and instances for a request rate.")(plan_command)
 app.command("serve", cls=Verb, short_help="Serve predictions over HTTP.")(serve_command)
 
 
-@app.command("doctor", cls=Verb, short_help="Say what this machine can run on, and what mends what is missing.")
+@app.command("doctor", cls=Verb, short_help="Check this machine, and show how to fix what's missing.")
 @takes_records
 def doctor_command(
     reporting: Reporting,
@@ -274,9 +257,9 @@ def doctor_command(
     target: TargetFlag = None,
     case: CaseFlag = None,
 ) -> None:
-    """Look at AWS's packages, the driver, the device and the settings, and say what would be used, why, and what mends
-    each finding; exit 0 if the backend can be used (auto: any), else 1. With --self-test: run every kernel and the
-    sample models on the device, and write a report (trnrt-self-test.json, or --json-out)."""
+    """Check AWS's packages, the driver, the device and the settings. Show which backend would be used, why, and how to
+    fix each finding; exit 0 if the backend can be used (auto: any), else 1. With --self-test: run every kernel and
+    the sample models on the device, and write a report (trnrt-self-test.json, or --json-out)."""
     from trnrt.commands.doctor import examine
     from trnrt.commands.doctor import self_test as run_self_test
 
@@ -287,7 +270,7 @@ def doctor_command(
 
 @app.command("bench", hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
 def bench_command(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-    """What was ``trnrt bench`` is run in a checkout."""
+    """Refuse ``trnrt bench``: its successors run in a checkout."""
     name = next((argument for argument in arguments or () if argument.isidentifier()), "<name>")
     raise OptionError("trnrt has no benchmarks any more", hint=f"run `python -m benchmarks.{name}` in a checkout")
 

@@ -1,6 +1,6 @@
-"""Every error that trnrt raises on purpose: one tree, so that a caller can catch one class. And its one warning.
+"""trnrt's own errors, all subclasses of TrnrtError, and its one warning.
 
-This module imports nothing but the simulator's errors, which stand with the simulator, so that every room may use it.
+This module imports only the simulator's errors, so that every room may import it.
 
 Exit codes are the CLI's contract: 1 when the answer is no, 2 when the request was wrong.
 """
@@ -25,27 +25,27 @@ class InputError(TrnrtError):
 
 
 class TooManyBadError(TrnrtError):
-    """A batch prediction met more bad rows than it was told to accept; what it made before is kept."""
+    """A batch prediction met more bad rows than ``--max-bad`` accepts; finished parts are kept."""
 
     exit_code = 1
 
 
 class CacheError(TrnrtError):
-    """A file of the cache is not what was put there, or the cache is open to other users."""
+    """A cached file was changed, or other users may write to the cache."""
 
 
 class BackendError(TrnrtError):
-    """The backend that was asked for can't run on this machine."""
+    """The requested backend can't run on this machine."""
 
 
 class CoresTakenError(BackendError):
-    """Other processes hold the NeuronCores; they may let go of them."""
+    """Other processes hold the NeuronCores; they may release them."""
 
 
 class DeviceError(BackendError):
-    """A NeuronCore failed, or did not answer in time; the model that ran on it is closed.
+    """A NeuronCore failed or timed out; its model is closed.
 
-    ``usable`` tells whether this process may try again; where it may not, the core is free again once it ended.
+    ``usable``: this process may try again. Otherwise the core is free once the process has ended.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, usable: bool) -> None:
@@ -71,12 +71,12 @@ _LONGEST_NAME = 120
 
 
 class UnsupportedModelError(TrnrtError):
-    """The model is valid ONNX, but trnrt has no kernels for it; carries every blocker at once."""
+    """The model is valid ONNX, but trnrt has no kernels for it; carries all blockers."""
 
     exit_code = 1
 
     def __init__(self, model: str, blockers: list[Blocker]) -> None:
-        # A name may be as long as its model likes.
+        # Names may be of any length.
         lines = [f"{b.op} node {b.node[:_LONGEST_NAME]!r}: {b.reason}" for b in blockers]
         count = f"{len(blockers)} node{'s' if len(blockers) != 1 else ''}"
         super().__init__(f"{model}: {count} can't run on the NeuronCore:\n  " + "\n  ".join(lines))

@@ -1,4 +1,4 @@
-"""A session: a loaded model that answers ``run``, with onnxruntime's interface."""
+"""The session: a loaded model with onnxruntime's interface."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 
 class MoreOptions(TypedDict, total=False):
-    """Options of a session that few callers set; see ``InferenceSession``."""
+    """Rarely used options of a session; see ``InferenceSession``."""
 
     choices: Choices
     effort: int | None
@@ -51,17 +51,21 @@ class MoreOptions(TypedDict, total=False):
 class InferenceSession:
     """A model, compiled for a target, that runs on the simulator or on a NeuronCore.
 
-    ``model``: a file's path or its content. ``target``: "trn1", "trn2", "trn3" or a target's file; by default this
-    machine's device, else trn2. ``dtype``: what weights and activations are computed in (accumulation is float32).
-    ``fallback``: "onnxruntime" runs on the CPU what the device can't, and ``last_run.notes`` names it; without it such
-    a model is refused. ``shapes``: sizes that the file leaves open, by input. ``buckets``: batch sizes to compile for.
-    ``choices`` override the planner's own; with ``effort`` 1 it chooses by the predicted time where that can
-    gain, with 0 by estimates, which is quicker and no slower on the simulator: by default 1 on a device. ``cache``:
-    keep plans, in ``cache_dir`` or where they are by default. ``device``: which NeuronCores, for how long.
+    - ``model``: a file's path, or its content.
+    - ``target``: "trn1", "trn2", "trn3" or a target's file; by default this machine's device, else trn2.
+    - ``dtype``: the dtype of weights and activations; sums are float32.
+    - ``fallback``: "onnxruntime" runs unsupported nodes on the CPU, and ``last_run.notes`` names them. By default such
+      a model is refused.
+    - ``shapes``: the sizes that the file leaves open, by input.
+    - ``buckets``: the batch sizes to compile for.
+    - ``choices``: override the planner's own.
+    - ``effort``: with 1 the planner chooses by predicted time where that can gain, with 0 by estimates, which is
+      quicker. By default 1 on a device, else 0: the simulator itself gains nothing.
+    - ``cache``: keep plans, in ``cache_dir`` or the default directory.
+    - ``device``: the NeuronCores to use, and the time limit of a run.
 
-    What a shape needs is compiled once, and kept. ``last_run`` says what the last ``run`` did. Errors are TrnrtErrors.
-    ``sess_options`` and ``providers`` are accepted so that a script written for onnxruntime changes one import; they
-    mean nothing here.
+    Each shape is compiled once. ``last_run`` describes the last ``run``. Errors are TrnrtErrors. ``sess_options`` and
+    ``providers`` are ignored: a script for onnxruntime changes only its import.
     """
 
     def __init__(
@@ -113,17 +117,17 @@ class InferenceSession:
 
     @property
     def options(self) -> PlanOptions:
-        """How the model is planned."""
+        """The options of the planner."""
         return self._planner.options
 
     @property
     def target(self) -> str:
-        """The hardware that the model is planned for."""
+        """The target to plan for."""
         return self.options.target
 
     @property
     def dtype(self) -> str:
-        """What weights and activations are computed in."""
+        """The dtype of weights and activations."""
         return self.options.dtype
 
     def get_inputs(self) -> list[NodeArg]:
@@ -142,12 +146,12 @@ class InferenceSession:
         *,
         input_feed: Mapping[str, Array] | None = None,
     ) -> list[Array]:
-        """The outputs called ``output_names`` (all where None) for these inputs, in the model's own dtypes.
+        """Return the outputs called ``output_names`` (None: all) for these inputs, in the model's own dtypes.
 
-        The rows are run in slices of the model's fixed batch, or of one of the session's ``buckets`` where the batch is
-        open, the last one padded; ``last_run.notes`` says so. In one bucket a row's answer does not depend on its
-        neighbours, bit for bit. A model whose rows are not independent is compiled for the very number of rows. Lists
-        of numbers are taken as arrays of the input's dtype. ``input_feed`` is what onnxruntime calls ``feeds``.
+        Rows run in slices of the model's fixed batch, or of the session's ``buckets`` if the batch is open; the last
+        slice is padded, and ``last_run.notes`` says so. Within a bucket, a row's result does not depend on its
+        neighbours, bit for bit. A model whose rows depend on each other is compiled for the exact number of rows. Lists
+        of numbers become arrays of the input's dtype. ``input_feed`` is onnxruntime's name for ``feeds``.
         """
         wanted = check_outputs(self.model, output_names)
         arrays = check_feeds(self.model, {**(feeds or {}), **(input_feed or {})})
@@ -160,50 +164,50 @@ class InferenceSession:
         return [outputs[name] for name in wanted]
 
     def close(self) -> None:
-        """Release what was compiled, and its place on a device; a later ``run`` compiles it again."""
+        """Release compiled programs and their device slots; a later ``run`` compiles again."""
         self._programs.close()
 
     def plan(self, batch: int = 1) -> Plan:
-        """The plan for ``batch`` rows, made now; UnsupportedModelError where the device can't run all of the model."""
+        """Make the plan for ``batch`` rows; UnsupportedModelError if the device can't run the whole model."""
         return make_plan(self.model, self.shapes_for(batch), self.options)
 
     def partition(self, batch: int = 1, *, cached: bool = False) -> Partition:
-        """The parts for ``batch`` rows: one, the plan, unless there is a fallback and the model needs it.
+        """The parts for ``batch`` rows: a single plan, unless the model needs the fallback.
 
-        ``cached``: from the cache if they are there, and kept if not; else they are made now.
+        ``cached``: take them from the cache, or make and keep them; otherwise always make them.
         """
         shapes = self.shapes_for(batch)
         return self._planner.get(shapes, {})[0] if cached else self._planner.make(shapes)
 
     def latency(self, batch: int = 1, partition: Partition | None = None) -> Range:
-        """The predicted latency of a batch on the device, from the cache if it is there; nothing is run.
+        """The predicted latency of a batch on the device, from the cache if possible; runs nothing.
 
-        ``partition``: the parts for the batch, where they are at hand.
+        ``partition``: the batch's parts, if known; otherwise they are planned.
         """
         drawn = self.random_inputs(1) if self.model.parameters else {}
         values = {name: drawn[name] for name in self.model.parameters}
         return self._planner.latency(self.shapes_for(batch), values, partition)
 
     def choose_buckets(self, expected: Mapping[int, float], most: int = MOST_BUCKETS) -> tuple[int, ...]:
-        """The buckets with the least predicted latency for batches of these sizes and weights; at most ``most``.
+        """Choose at most ``most`` buckets with the least predicted latency for batches of these sizes and weights.
 
-        OptionError where the model has no open batch, or its rows are not independent.
+        OptionError if the model has no open batch, or its rows depend on each other.
         """
         if not isinstance(self.model.batch, str):
-            raise OptionError("the model has no open batch, which buckets are for")
+            raise OptionError("the model has no open batch: it needs no buckets")
         reason = self.mixing(self.random_inputs(2))
         if reason is not None:
             raise OptionError(f"the rows of the model are not independent: {reason}")
         return choose_buckets(expected, lambda rows: self.latency(rows).us, most=most)
 
     def shapes_for(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
-        """The inputs' shapes for ``batch`` rows; InputError where one is open and ``shapes`` does not name it."""
+        """The inputs' shapes for ``batch`` rows; InputError if one is open and ``shapes`` does not give it."""
         return default_shapes(self.model, batch, self.options.shapes)
 
     def random_inputs(self, batch: int | None = None, seed: int = 0) -> dict[str, Array]:
-        """A seeded random value for each input: floats in [0, 1), integers in [0, 10), or fewer where they are indices.
+        """A seeded random value for each input: floats in [0, 1), integers in [0, 10), or a smaller range for indices.
 
-        ``batch``: how many rows; by default as many as the model fixes, else 1.
+        ``batch``: the number of rows; by default the model's fixed batch, else 1.
         """
         check_kinds(self.model)
         return draw(self.model, self.shapes_for(batch or 1), batch, seed)
@@ -211,24 +215,24 @@ class InferenceSession:
     def mixing(self, arrays: Mapping[str, Array], rows: int = 1) -> str | None:
         """Why rows of a batch with inputs like these may depend on each other; None if they do not.
 
-        ``rows``: the most that come together; where the batch is open, as many as the largest bucket at least.
+        ``rows``: the most rows of a batch; for an open batch at least the largest bucket.
         """
         return self._slicer.mixing(arrays, max(rows, self.buckets[-1]))
 
     def save(self, directory: Path, batch: int = 1, partition: Partition | None = None) -> list[Path]:
         """Write the kernel module, its weights (.npz) and a summary of the plan (.json) into ``directory``.
 
-        ``partition``: what to write, such as ``last_run.partition``; by default that for ``batch`` rows. Of several
-        parts each is written, those for the CPU as .onnx.
+        ``partition``: the parts to write, such as ``last_run.partition``; by default those for ``batch`` rows. Parts
+        for the CPU are written as .onnx.
         """
         return save_partition(partition or self.partition(batch), directory)
 
     def serialized(self) -> str | bytes:
-        """What onnxruntime can load: the model's path, or its bytes."""
+        """The model's path or its bytes, as onnxruntime loads them."""
         return self._file if isinstance(self._file, bytes) else os.fspath(self._file)
 
     def with_options(self, options: PlanOptions) -> InferenceSession:
-        """Another session for the same model on the same backend, which plans with these options."""
+        """Another session for the same model and backend that plans with these options."""
         twin = copy(self)
         twin._plan_with(replace(self._planner, options=options))
         return twin
@@ -239,7 +243,7 @@ class InferenceSession:
             return outputs, RunResult(("the batch has 0 rows: nothing was run",))
         slices, notes = self._slicer.cut(arrays, self.buckets, self.runner.parallel)
         whole = len(slices) == 1 and slices[0].rows == slices[0].bucket
-        ran = self._programs.run([arrays] if whole else [take_slice(self.model, arrays, part) for part in slices])
-        notes += fallback_notes(ran.programs[-1].partition)
-        result = RunResult(tuple(notes), ran.cache_notes, ran.programs)
-        return ran.outputs[0] if whole else join_slices(slices, ran.outputs), result
+        feeds = [arrays] if whole else [take_slice(self.model, arrays, part) for part in slices]
+        made, result = self._programs.run(feeds)
+        notes += fallback_notes(result.programs[-1].partition)
+        return made[0] if whole else join_slices(slices, made), replace(result, notes=tuple(notes))

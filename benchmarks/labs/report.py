@@ -12,7 +12,7 @@ from benchmarks.verdicts import all_passed, bars_text, passed, verdict_text
 from trnrt.nki.machine.timing import Range
 from trnrt.report.documents import Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import range_text
+from trnrt.text import range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,7 +16,7 @@ from trnrt.nki.machine.timing import Range
 from trnrt.planner.parts.crossing import host_link
 from trnrt.report.documents import Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import range_text
+from trnrt.text import range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -34,7 +34,7 @@ def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
     """A table of the models, and below it why some are not ready, and the URL."""
     from trnrt.report.console import render
     from trnrt.report.tables import plain_table
-    from trnrt.report.text import escaped_lines, name_text
+    from trnrt.text import escaped_lines, name_text
 
     lines = [(name_text(row.name), row.state, ", ".join(map(str, row.buckets)), _latency(row)) for row in rows]
     table = plain_table(("model", "state", "buckets", "predicted on the device"), lines)
@@ -45,7 +45,7 @@ def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
 
 def _latency(row: SummaryRow) -> str:
     """The predicted time of the smallest and the largest bucket."""
-    from trnrt.report.text import count_text, range_text
+    from trnrt.text import count_text, range_text
 
     ends = sorted({min(row.predictions), max(row.predictions)}) if row.predictions else []
     times = [(count_text(rows, "row"), range_text(row.predictions[rows])) for rows in ends]

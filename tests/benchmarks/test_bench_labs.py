@@ -25,7 +25,7 @@ from trnrt.nki import nisa, nki, nl, profile
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render
-from trnrt.report.text import range_text
+from trnrt.text import range_text
 
 ROOT = Path(__file__).parents[2]
 BY_NAME = {(case.name, case.target, case.dtype): case for case in table.CASES}

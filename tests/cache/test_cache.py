@@ -14,8 +14,8 @@ from trnrt.errors import CacheError
 
 def test_same_content_same_file_and_owner_only(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache")
-    path = cache.put("model", "x = 1\n")
-    assert cache.put("model", "x = 1\n") == path and cache.put("model", "x = 2\n") != path
+    path = cache.kernel("model", "x = 1\n")[0]
+    assert cache.kernel("model", "x = 1\n")[0] == path and cache.kernel("model", "x = 2\n")[0] != path
     assert cache.read(path) == b"x = 1\n"
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
@@ -24,7 +24,7 @@ def test_same_content_same_file_and_owner_only(tmp_path: Path) -> None:
 def test_lax_umask_opens_no_directory_of_the_cache(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        path = KernelCache(tmp_path / "new" / "cache").put("model", "x = 1\n")
+        path = KernelCache(tmp_path / "new" / "cache").kernel("model", "x = 1\n")[0]
     finally:
         os.umask(before)
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in list(path.parents)[:2]] == [0o700, 0o700]
@@ -32,7 +32,7 @@ def test_lax_umask_opens_no_directory_of_the_cache(tmp_path: Path) -> None:
 
 def test_changed_file_is_refused(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache")
-    path = cache.put("model", "x = 1\n")
+    path = cache.kernel("model", "x = 1\n")[0]
     path.write_text("import os\n")
     with pytest.raises(CacheError, match="changed after it was cached"):
         cache.read(path)
@@ -40,22 +40,22 @@ def test_changed_file_is_refused(tmp_path: Path) -> None:
 
 def test_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache")
-    cache.put("model", "x = 1\n")
+    cache.kernel("model", "x = 1\n")[0]
     (tmp_path / "cache" / "kernels").chmod(0o777)
     with pytest.raises(CacheError, match="other users may write"):
-        cache.put("model", "x = 1\n")
+        cache.kernel("model", "x = 1\n")[0]
 
 
 def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CacheError, match="can't be written") as caught:
-        KernelCache(tmp_path / "file" / "cache").put("model", "x = 1\n")
+        KernelCache(tmp_path / "file" / "cache").kernel("model", "x = 1\n")[0]
     assert caught.value.hint is not None and CACHE_VARIABLE in caught.value.hint
 
 
 def test_model_name_does_not_leave_the_directory(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache")
-    path = cache.put("../../etc/passwd\n", "x = 1\n")
+    path = cache.kernel("../../etc/passwd\n", "x = 1\n")[0]
     assert path.parent == tmp_path / "cache" / "kernels"
 
 

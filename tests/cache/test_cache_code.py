@@ -12,7 +12,7 @@ from trnrt.cache.code import PLANS, ROOT, code_version
 TABLES = ["nki/machine/trn2.toml", "nki/sim/nki_api_0_6.json"]
 CODE = [
     *("kernels/common.py", "nki/machine/targets.py", "nki/sim/isa.py"),
-    *("operators/conv.py", "planner/making.py", "running/profiler.py"),
+    *("operators/conv.py", "planner/making.py", "running/profiler.py", "text.py"),
 ]
 BESIDE = ["capacity/assumptions.toml", "serve/hosting/batching.py", "session.py"]
 

@@ -228,5 +228,5 @@ def test_who_finds_the_queue_full_is_refused_and_counts_as_never_answered() -> N
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan])
 def test_a_rate_is_above_0(rate: float) -> None:
-    with pytest.raises(OptionError, match=r"a rate of \S+ requests a second"):
+    with pytest.raises(OptionError, match=r"a rate of \S+ requests per second"):
         wait(device_only(1.0), rate, stream())

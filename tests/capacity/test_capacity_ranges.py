@@ -16,7 +16,7 @@ from trnrt.capacity.workers import Served
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.parts.crossing import HostLink
 from trnrt.report.capacity import assumed_lines, capacity_document, end_lines
-from trnrt.report.text import range_text
+from trnrt.text import range_text
 
 HOST = Host(100.0, 40.0, 10.0, 20.0, 0.0, 1.0, HostLink(10.0, 5.0))
 SERVED = Served(

@@ -218,7 +218,7 @@ def test_run_prints_outputs_top_and_the_last_line() -> None:
         r"predicted for the device: [\d,]+ us \([\d,]+ to [\d,]+\)"
     )
     assert re.fullmatch(last, lines[-1])
-    assert "left alone: 'pixels', 'label'" in outcome.err
+    assert "ignored: the model has no input 'pixels', 'label'" in outcome.err
 
 
 def test_run_json_is_one_document_with_every_row() -> None:
@@ -273,7 +273,7 @@ def test_run_top_of_a_model_without_classes(fixed: str, tmp_path: Path) -> None:
     flat = save_model(tmp_path / "flat.onnx", [helper.make_node("Relu", ["x"], ["y"])], ["N", 1], ["N", 1])
     outcome = trnrt("run", flat, "--top", "1")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "one number a class" in outcome.err
+    assert "one number per class" in outcome.err
 
 
 def test_run_takes_pictures_by_the_models_metadata(tmp_path: Path) -> None:
@@ -385,4 +385,4 @@ def test_a_full_disk_under_stdout_is_an_error_without_traceback() -> None:
     line = [sys.executable, "-m", "trnrt", "inspect", FFNN]
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (result.returncode, result.stderr) == (2, "error: can't write the result: No space left on device\n")
+    assert (result.returncode, result.stderr) == (2, "error: can't write the result: no space left on device\n")

@@ -46,9 +46,9 @@ def test_what_was_compiled_is_listed_and_cleared() -> None:
 
 
 def test_a_miss_says_what_changed() -> None:
-    assert "compiled anew" not in trnrt("run", str(CNN)).err
-    assert "compiled anew: target trn2 -> trn1" in trnrt("run", str(CNN), "--target", "trn1").err
-    assert "compiled anew" not in trnrt("run", str(CNN), "--target", "trn1").err
+    assert "compiled (not" not in trnrt("run", str(CNN)).err
+    assert "compiled (not in the cache): target trn2 -> trn1" in trnrt("run", str(CNN), "--target", "trn1").err
+    assert "compiled (not" not in trnrt("run", str(CNN), "--target", "trn1").err
 
 
 def test_no_cache() -> None:

@@ -89,9 +89,9 @@ def test_every_verb_takes_no_fuse(tmp_path: Path) -> None:
     flags = ("--no-fuse", RELU, "--no-fuse", POOL)
     steps = {tuple(one["nodes"]) for one in inspected(CNN, *flags)["steps"]}
     assert {(CONV,), (RELU,), (POOL,)} <= steps
-    assert "compiled anew" not in trnrt("run", CNN).err
+    assert "compiled (not" not in trnrt("run", CNN).err
     again = trnrt("run", CNN, *flags)
-    assert f'compiled anew: choices no_fuse [] -> ["{POOL}", "{RELU}"]' in again.err and again.code == 0
+    assert f'compiled (not in the cache): choices no_fuse [] -> ["{POOL}", "{RELU}"]' in again.err and again.code == 0
     assert trnrt("validate", CNN, "--samples", "4", *flags).code == 0
     layers = trnrt("validate", CNN, "--layers", "--json", *flags).document["layers"]
     assert layers["passed"] and {RELU, POOL} <= {layer["step"] for layer in layers["steps"]}
@@ -246,10 +246,10 @@ IMPOSSIBLE: dict[str, tuple[Edit, str]] = {
     "no nodes": (lambda d: d["steps"].append({"step": "z", "nodes": []}), "step 'z' has no nodes"),
     "a step that is lost": (lambda d: d["steps"].remove(step(d, "gap")), "no step for node 'gap'"),
     "a node of another model": (lambda d: step(d, "gap").update(nodes=["gaq"]), "no node in a step is called 'gaq'"),
-    "another model": (lambda d: d.update(model="other"), "is a plan of model 'other'; this is model 'block'"),
-    "another target": (lambda d: d.update(target="trn1"), "is a plan of target 'trn1'; this is target 'trn2'"),
-    "another dtype": (lambda d: d.update(dtype="float16"), "is a plan of dtype 'float16'"),
-    "no batch": (lambda d: d.update(batch=None), "is a plan of batch 'none'"),
+    "another model": (lambda d: d.update(model="other"), "is a plan for model 'other'; this is model 'block'"),
+    "another target": (lambda d: d.update(target="trn1"), "is a plan for target 'trn1'; this is target 'trn2'"),
+    "another dtype": (lambda d: d.update(dtype="float16"), "is a plan for dtype 'float16'"),
+    "no batch": (lambda d: d.update(batch=None), "is a plan for batch 'none'"),
 }
 
 
@@ -334,7 +334,7 @@ def test_a_plan_that_cant_be_written(block: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", ["--why", "--save-plan"])
 def test_other_stages_have_no_plan(block: str, flag: str, tmp_path: Path) -> None:
     outcome = trnrt("inspect", block, "--stage", "imported", flag, tmp_path / "c1")
-    assert outcome.code == 2 and f"{flag} is about the plan" in outcome.err
+    assert outcome.code == 2 and f"{flag} needs the plan" in outcome.err
 
 
 # ---- --why
@@ -452,7 +452,7 @@ def test_parts_on_the_cpu_are_not_timed(tmp_path: Path) -> None:
     onnx.save(modelled(graph, {"w": drawn(4, 4, 1, 1), "to": to}), tmp_path / "m.onnx")
     flags = ("--fallback", "onnxruntime")
     outcome = trnrt("inspect", tmp_path / "m.onnx", "--why", "c2", *flags)
-    assert outcome.code == 0 and "what the CPU computes is not timed (m_part2)" in outcome.out
+    assert outcome.code == 0 and "the CPU's own time is not included (m_part2)" in outcome.out
     found = weighed(tmp_path / "m.onnx", "c2", *flags)
     assert found["as planned"]["predicted_us"] == profiled(tmp_path / "m.onnx", *flags)
     assert found["Relu r2 not fused"]["predicted_us"] == profiled(tmp_path / "m.onnx", *flags, "--no-fuse", "r2")

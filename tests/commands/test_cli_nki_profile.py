@@ -193,7 +193,7 @@ def test_what_the_compiler_would_refuse_is_profiled_with_a_note(script: Any) -> 
     """
     outcome = profiled(script(text))
     assert outcome.code == 0 and outcome.out.startswith("listing(f32[128,64]): float32 on trn2\n")
-    assert "note: AWS's compiler would refuse this file for 1 reason; trnrt nki check lists them" in outcome.err
+    assert "note: AWS's compiler would refuse this file for 1 reason; `trnrt nki check` lists them" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -241,10 +241,10 @@ def test_a_baseline_of_other_calls_or_another_target_is_refused(script: Any, tmp
     assert profiled(path, "--json-out", old).code == 0
     fewer = profiled(path, "--baseline", old, "--call", ONE)
     assert (fewer.code, fewer.out) == (2, "")
-    assert f"is a baseline of the calls {ONE}, {SEVEN}; these are {ONE}" in fewer.err
+    assert f"is a baseline for the calls {ONE}, {SEVEN}; these are {ONE}" in fewer.err
     other = profiled(path, "--baseline", old, "--target", "trn3")
     assert (other.code, other.out) == (2, "")
-    assert "a baseline of target 'trn2'; this is target 'trn3'" in other.err
+    assert "a baseline for target 'trn2'; this is target 'trn3'" in other.err
 
 
 @pytest.mark.parametrize(

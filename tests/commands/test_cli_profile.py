@@ -239,7 +239,7 @@ def test_a_report_that_can_not_be_written_afterwards_is_not_lost(
 def test_where_nothing_can_be_written_both_reasons_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     told = files.write_or_keep(tmp_path / "missing" / "report", "text")
-    assert told is not None and "nor can the temporary directory be written" in told
+    assert told is not None and "the temporary directory can't be written either" in told
 
 
 @pytest.mark.parametrize("flags", [("--html", "--trace"), ("--html", "--json-out"), ("--trace", "--json-out")])
@@ -338,7 +338,7 @@ def test_a_baseline_of_another_version_is_compared_with_a_note(baseline: Path) -
     baseline.write_text(json.dumps(json.loads(baseline.read_text()) | {"trnrt_version": "0.0.1"}))
     outcome = profiled("--baseline", baseline)
     assert outcome.code == 0
-    assert f"note: the baseline is of trnrt 0.0.1, this is {__version__}" in outcome.err
+    assert f"note: the baseline is from trnrt 0.0.1, this is {__version__}" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_baseline_of_something_else_is_refused(
 def test_a_baseline_of_another_model_is_refused(baseline: Path) -> None:
     outcome = trnrt("profile", FFNN, "--batch", "8", "--dtype", "bfloat16", "--baseline", baseline)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "a baseline of model 'digits_cnn'; this is model 'digits_ffnn'" in outcome.err
+    assert "a baseline for model 'digits_cnn'; this is model 'digits_ffnn'" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_a_baseline_that_is_no_document_is_refused(tmp_path: Path, content: str)
     path.write_text(content, encoding="latin-1")
     outcome = profiled("--baseline", path)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "old.json" in outcome.err and "hint: a baseline is what --json-out FILE" in outcome.err
+    assert "old.json" in outcome.err and "hint: --json-out FILE" in outcome.err
 
 
 def test_a_report_of_another_verb_is_no_baseline(tmp_path: Path) -> None:

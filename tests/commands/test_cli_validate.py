@@ -127,10 +127,10 @@ def test_a_bundle_of_a_step_that_passes(tmp_path: Path) -> None:
 
 
 WRONG = [
-    (["--data", SPLIT, "--input", SPLIT], "--data and --input both say what the inputs are"),
+    (["--data", SPLIT, "--input", SPLIT], "--data and --input both give the inputs"),
     (["--data", SPLIT, "--scale", "255"], "--data holds arrays"),
-    (["--data", "missing.npz"], "there is no such file"),
-    (["--bundle", "b"], "--bundle is written by --layers"),
+    (["--data", "missing.npz"], "no such file or directory"),
+    (["--bundle", "b"], "--bundle needs --layers"),
     (["--layers", "--bundle-step", "conv"], "add --bundle DIR"),
     (["--layers", "--bundle", "/proc/none", "--bundle-step", "node_relu"], "can't write into '/proc/none'"),
 ]

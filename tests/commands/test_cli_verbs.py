@@ -145,7 +145,7 @@ def test_rows_of_a_model_without_a_batch_are_refused(tmp_path: Path, verb: str, 
     model = save_model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], [4], [4])
     outcome = trnrt(verb, model, *arguments)
     assert (outcome.code, outcome.out) == (2, "")
-    assert f"{arguments[0]} asks for rows, and the model has no batch" in outcome.err
+    assert f"{arguments[0]} gives a number of rows, and the model has no batch" in outcome.err
 
 
 def test_a_model_without_a_batch(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_fixed_batch_is_planned_as_it_is(fixed: str) -> None:
     assert trnrt("inspect", fixed, "--json").document["batch"] == 2
     outcome = trnrt("inspect", fixed, "--batch", "3")
     assert outcome.code == 2
-    assert "a batch of 2" in outcome.err
+    assert "fixed at 2" in outcome.err
 
 
 def test_compile_writes_the_kernel_module(tmp_path: Path) -> None:

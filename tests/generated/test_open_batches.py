@@ -81,7 +81,7 @@ def parsed(graph: str) -> bytes:
 
 def test_what_no_rows_would_have_to_give_is_told() -> None:
     session = trnrt.InferenceSession(parsed("(float[N,4] x) => (float[1,4] y) { y = ReduceMean<axes=[0]>(x) }"))
-    told = r"0 rows, and output 'y' then has the shape \(1, 4\): .* reduces the batch's dimension"
+    told = r"0 rows, and output 'y' has the shape \[1, 4\]: .* reduces the batch's dimension"
     with pytest.raises(InputError, match=told):
         session.run(None, {"x": np.zeros((0, 4), np.float32)})
 

@@ -161,13 +161,13 @@ def test_batch(inputs: str, output: str, batch: int | str | None) -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({}, "input 'a': no shape is given"),
+        ({}, "input 'a' has no shape"),
         ({"a": (2, 4), "b": (2, 3), "c": (1,)}, "the model has no input 'c'"),
         (
             {"a": (2, 4, 1), "b": (2, 3)},
-            r"input 'a': expected shape \(N, 4\), got \(2, 4, 1\): it has 3 dimensions, not 2",
+            r"input 'a': expected shape \[N, 4\], got \[2, 4, 1\]: it has 3 dimensions, not 2",
         ),
-        ({"a": (2, 5), "b": (2, 3)}, r"got \(2, 5\): dimension 1 must be 4"),
+        ({"a": (2, 5), "b": (2, 3)}, r"got \[2, 5\]: dimension 1 must be 4"),
         ({"a": (2, 4), "b": (3, 3)}, "dimension 0 must be 2, as 'N' is already 2 elsewhere"),
         ({"a": (0, 4), "b": (0, 3)}, "dimension 0 is 0, so there is nothing to compute"),
         ({"a": (-1, 4), "b": (2, 3)}, "dimension 0 is -1"),

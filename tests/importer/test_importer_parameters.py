@@ -115,7 +115,7 @@ def test_a_session_compiles_for_values() -> None:
     for shape, low in (((2, 8), 0.0), ((8, 2), 0.0), ((8, 2), -0.5), ((-1, 8), -0.5)):
         feeds = {"x": x, "p": np.array(shape), "low": np.array(low, np.float32)}
         np.testing.assert_array_equal(session.run(None, feeds)[0], run(proto, feeds)[0])
-    with pytest.raises(InputError, match="'p' says what an operator does"):
+    with pytest.raises(InputError, match="'p' holds an operator's shape"):
         session.random_inputs(4)
     with pytest.raises(InputError, match="depends on its value"):
         session.plan(4)

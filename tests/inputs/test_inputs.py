@@ -60,7 +60,7 @@ def test_arrays_of_an_npz_are_matched_by_name() -> None:
     inputs = read(SPLIT, wanted=(IMAGE,))
     assert list(inputs.feeds) == ["image"]
     assert inputs.feeds["image"].shape == (450, 1, 8, 8)
-    assert inputs.notes == ["not named like an input, and left alone: 'pixels', 'label'"]
+    assert inputs.notes == ["ignored: the model has no input 'pixels', 'label'"]
 
 
 def test_named_files_and_files_mixed(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_named_files_and_files_mixed(tmp_path: Path) -> None:
 def test_an_npy_needs_no_name_for_one_input(tmp_path: Path) -> None:
     path = save(tmp_path / "b.npy", npy(np.arange(3)))
     assert read(path, wanted=(RIGHT,)).feeds["right"].tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match="doesn't say which") as caught:
+    with pytest.raises(InputError, match="names none") as caught:
         read(path)
     assert "'left' float32 [N, 2], 'right' int64 [N]" in (caught.value.hint or "")
 
@@ -98,7 +98,7 @@ def test_a_missing_input_tells_what_was_found(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", left=np.ones(2), arr_0=np.ones(2))
     with pytest.raises(InputError) as caught:
         read(tmp_path / "a.npz")
-    assert str(caught.value) == "no array for input 'right' int64 [N]; the files hold 'arr_0', which no input is called"
+    assert str(caught.value) == "no array for input 'right' int64 [N]; the files also hold 'arr_0'"
     assert "right=FILE.npy" in (caught.value.hint or "")
 
 

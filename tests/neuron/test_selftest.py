@@ -303,7 +303,7 @@ def test_without_a_device_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--case", "linear"), "--target and --case say what the self-test runs"),
+        (("--case", "linear"), "--target and --case need --self-test"),
         (("--self-test", "--case", "nothing"), "the self-test has no case 'nothing'"),
         (("--self-test", "--backend", "simulator", "--json-out", "/nowhere/x.json"), "can't write"),
     ],

@@ -180,7 +180,7 @@ def test_a_shape_that_the_file_lies_about_is_an_error() -> None:
     session = trnrt.InferenceSession(model.SerializeToString(), fallback="onnxruntime")
     session.run(None, {"x": drawn(2, 3)})
     loaded = next(iter(session._programs.loaded.values())).plans[0]
-    with pytest.raises(BackendError, match=r"'a' has the shape \(3, 2\), and model_part2 was made for \(2, 3\)"):
+    with pytest.raises(BackendError, match=r"'a' has the shape \[3, 2\], and model_part2 is planned for \[2, 3\]"):
         loaded.run({"a": drawn(3, 2)})
 
 

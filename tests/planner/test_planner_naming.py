@@ -216,7 +216,7 @@ def test_models_named_like_what_the_module_needs(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
 def test_cached_files_stay_in_the_cache(nasty: str, tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache")
-    path = cache.put(nasty, "pass\n")
+    path = cache.kernel(nasty, "pass\n")[0]
     assert path.parent == tmp_path / "cache" / "kernels"
     assert path.name.isascii() and path.name.replace(".", "_").isidentifier() and len(path.name) < 100
     assert cache.read(path) == b"pass\n"

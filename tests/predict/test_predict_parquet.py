@@ -168,7 +168,7 @@ def test_any_lists_are_rows_or_have_a_reason(tmp_path: Path, rows: list[Any], gr
         (pa.array([{"a": 1}]), want("float32", 1), "which is no tensor"),
         (pa.array([None]), want("float32", 1), "which is no tensor"),
         (pa.array([0], pa.timestamp("s")), want("float32", 1), "which is no tensor"),
-        (pa.array([b"x"]), want("float32", 3), "is no picture"),
+        (pa.array([b"x"]), want("float32", 3), "takes no image"),
     ],
 )
 def test_types_that_can_not_fit_are_refused_at_once(

@@ -268,6 +268,6 @@ def test_a_ray_that_does_not_start_is_told(line: list[str], tmp_path: Path, monk
 def test_flags_of_ray_need_ray(line: list[str], tmp_path: Path) -> None:
     for flag, value in (("--replicas", "2"), ("--address", "auto"), ("--replica-cpus", "1")):
         outcome = trnrt(*line, "--output", tmp_path / "out", flag, value)
-        assert outcome.code == 2 and f"{flag} has no meaning without --engine ray" in outcome.err
+        assert outcome.code == 2 and f"{flag} needs --engine ray" in outcome.err
     outcome = trnrt(*line, "--output", tmp_path / "out", "--engine", "ray", "--replicas", "999")
     assert outcome.code == 2 and "999 replicas need" in outcome.err

@@ -405,7 +405,7 @@ def test_patterns_and_addresses_are_refused(tmp_path: Path, images: Path) -> Non
     assert "--input takes no patterns" in complaint and "name the folder" in complaint
     for address in ("s3://bucket/x.parquet", "image=https://host/x.npy"):
         assert "//" in (complaint := predict(FFNN, "--input", address, out=tmp_path / "out", code=2))
-        assert "is an address, and trnrt reads and writes files of this machine" in complaint
+        assert "is an address; trnrt reads and writes local files only" in complaint
     outcome = trnrt("predict", FFNN, "--input", images, "--output", "s3://bucket/out")
     assert outcome.code == 2 and "'s3://bucket/out' is an address" in outcome.err
 

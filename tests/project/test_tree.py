@@ -21,10 +21,11 @@ KERNEL_LINES = 80
 # What each room may import of trnrt besides itself; the first name that fits a module is its room. Arrows go one way.
 ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.errors": ("trnrt.nki.errors",),
+    "trnrt.text": ("trnrt.nki.machine.timing",),
     "trnrt.nki": (),
     "trnrt.kernels": ("trnrt.nki",),
-    "trnrt.importer": ("trnrt.errors", "trnrt.operators.record"),
-    "trnrt.planner": ("trnrt.errors", "trnrt.importer", "trnrt.kernels", "trnrt.nki", "trnrt.operators"),
+    "trnrt.importer": ("trnrt.errors", "trnrt.operators.record", "trnrt.text"),
+    "trnrt.planner": ("trnrt.errors", "trnrt.importer", "trnrt.kernels", "trnrt.nki", "trnrt.operators", "trnrt.text"),
     "trnrt.operators": (
         "trnrt.errors",
         "trnrt.importer",
@@ -35,9 +36,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.planner.plan",
         "trnrt.planner.naming",
         "trnrt.planner.steps",
+        "trnrt.text",
     ),
-    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.inputs.npz", "trnrt.nki", "trnrt.planner"),
-    "trnrt.capacity": ("trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.running.buckets"),
+    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.inputs.npz", "trnrt.nki", "trnrt.planner", "trnrt.text"),
+    "trnrt.capacity": ("trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.running.buckets", "trnrt.text"),
     "trnrt.calibration": ("trnrt.nki",),
     "trnrt.report": (
         "trnrt.capacity",
@@ -49,8 +51,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.planner",
         "trnrt.session",
         "trnrt.validate",
+        "trnrt.text",
     ),
-    "trnrt.inputs": ("trnrt.errors", "trnrt.importer", "trnrt.nki", "trnrt.report.text"),
+    "trnrt.inputs": ("trnrt.errors", "trnrt.importer", "trnrt.nki", "trnrt.text"),
     "trnrt.validate": (
         "trnrt.backends",
         "trnrt.cache",
@@ -62,6 +65,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.planner",
         "trnrt.running",
         "trnrt.session",
+        "trnrt.text",
     ),
     "trnrt.running": (
         "trnrt.backends",
@@ -71,9 +75,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.inputs.drawing",
         "trnrt.nki",
         "trnrt.planner",
+        "trnrt.text",
     ),
-    "trnrt.backends": ("trnrt.errors", "trnrt.neuron", "trnrt.nki", "trnrt.planner"),
-    "trnrt.neuron.doctor": ("trnrt.cache", "trnrt.errors", "trnrt.neuron", "trnrt.nki"),
+    "trnrt.backends": ("trnrt.errors", "trnrt.neuron", "trnrt.nki", "trnrt.planner", "trnrt.text"),
+    "trnrt.neuron.doctor": ("trnrt.cache", "trnrt.errors", "trnrt.neuron", "trnrt.nki", "trnrt.text"),
     "trnrt.neuron.selftest": (
         "trnrt.cache",
         "trnrt.errors",
@@ -82,8 +87,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.nki",
         "trnrt.session",
         "trnrt.validate",
+        "trnrt.text",
     ),
-    "trnrt.neuron": ("trnrt.backends", "trnrt.errors", "trnrt.nki", "trnrt.planner"),
+    "trnrt.neuron": ("trnrt.backends", "trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.text"),
     "trnrt.interfaces": ("trnrt.errors", "trnrt.session"),
     "trnrt.predict": (
         "trnrt.backends",
@@ -97,6 +103,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.report",
         "trnrt.running",
         "trnrt.session",
+        "trnrt.text",
     ),
 }
 # What nothing but the files named imports.

@@ -23,10 +23,10 @@ from trnrt.report.console import render
 from trnrt.report.documents import profile_document
 from trnrt.report.page import report_html
 from trnrt.report.profiles import CAUSES_SHOWN, profile_parts, range_lines
-from trnrt.report.text import ends_text, range_text
 from trnrt.report.trace import trace_document
 from trnrt.running import profiler
 from trnrt.serve.processes.summary import SummaryRow, summary_text
+from trnrt.text import ends_text, range_text
 
 CNN = str(Path(__file__).parents[2] / "models" / "digits_cnn.onnx")
 NARROW, WIDE = Range(230.4, 251.2, 289.6), Range(10.0, 12.0, 16.1)

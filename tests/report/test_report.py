@@ -23,7 +23,9 @@ from trnrt.report.console import complain, note, render, working
 from trnrt.report.documents import SMALL, as_text, run_document, unsupported_document, validate_document
 from trnrt.report.files import write_arrays, write_text, write_whole
 from trnrt.report.tables import ROWS_SHOWN, blockers_table, comparison_table, nodes_table, outputs_table, top_table
-from trnrt.report.text import (
+from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels, rank_classes
+from trnrt.running.results import RunResult
+from trnrt.text import (
     aligned_number,
     count_text,
     error_text,
@@ -34,8 +36,6 @@ from trnrt.report.text import (
     shape_text,
     size_text,
 )
-from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels, rank_classes
-from trnrt.running.results import RunResult
 from trnrt.validate import OutputComparison, ValidationReport
 
 HOSTILE = "a\n\x1b[31m[bold]\u202e\r"

@@ -232,7 +232,7 @@ def test_bad_forms() -> None:
 
 def test_a_model_that_takes_no_pictures() -> None:
     options: dict[str, Any] = {"content": picture(0), "headers": {"Content-Type": "image/png"}}
-    assert "is no picture" in error_of(predict(doubling(), **options), 400)
+    assert "takes no image" in error_of(predict(doubling(), **options), 400)
     text = error_of(predict(classifier({}), **options), 400)
     assert "neither the model's metadata" in text and "--scale" not in text
     model = classifier()

@@ -131,13 +131,13 @@ def test_labels_of_several_forms(tmp_path: Path) -> None:
 
 
 BAD = [
-    ({"x": X}, "holds 'x': which are the labels is not clear"),
+    ({"x": X}, "holds 'x': it is not clear which are the labels"),
     ({"x": X, "y": Y, "label": Y}, "holds 'y', 'label': which are the labels"),
     ({"a": X, "y": Y}, "no array for input 'x'"),
     ({"data": X, "image": X, "y": Y}, "no array for input 'x'"),
     ({"x": X, "y": Y[:2]}, "holds 2 labels for 3 rows of 'x'"),
     ({"x": X, "y": Y + 0.5}, "float64 with fractions; classes are whole numbers"),
-    ({"x": X, "y": np.eye(3)}, "one number or text a row is expected"),
+    ({"x": X, "y": np.eye(3)}, "expected one number or text per row"),
     ({"x": X, "y": np.array([1, None])}, "Python objects"),
 ]
 

@@ -1,4 +1,4 @@
-"""What runs a kernel module: one small protocol."""
+"""Backends run kernel modules: one small protocol."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """What a session asks of NeuronCores; it means nothing to the simulator.
+    """A session's options for NeuronCores; the simulator ignores them.
 
-    ``lnc``: physical cores in a logical one; by default what NEURON_LOGICAL_NC_CONFIG says, else 1. ``cores``: on so
-    many the model is loaded, and the slices of a batch run on them at the same time. ``compiled``: a directory that
-    ``trnrt compile --backend neuron`` wrote; nothing else is run then. ``timeout_s``: a run that takes longer has hung.
-    ``compile_only``: nothing is run, so no device is needed, and it may be another target's. ``debug_info``: what is
-    compiled keeps the lines of its source, for a device profile; that takes the compiler more time and memory.
+    ``lnc``: physical cores per logical core; by default NEURON_LOGICAL_NC_CONFIG, else 1. ``cores``: load the model on
+    this many; slices of a batch run on them in parallel. ``compiled``: a directory of ``trnrt compile --backend
+    neuron``; only its programs run then. ``timeout_s``: a longer run counts as hung. ``compile_only``: nothing runs, so
+    no device is needed, and the target may differ from this machine's. ``debug_info``: keep source lines in compiled
+    programs, for device profiles; compiling then takes more time and memory.
     """
 
     lnc: int | None = None
@@ -42,19 +42,19 @@ class LoadedKernel(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what it holds; it does not run again."""
+        """Release its resources; it does not run again."""
         ...
 
 
 class Backend(Protocol):
-    """A place where kernel modules run. ``parallel``: so many runs at the same time are faster than one after another.
+    """Runs kernel modules. ``parallel``: the number of runs to start in parallel.
 
-    Where that is more than 1, loaded kernels may be run from several threads.
+    If it is above 1, loaded kernels may run in several threads.
     """
 
     name: str
     parallel: int
 
     def load(self, plan: Plan, path: Path, source: bytes) -> LoadedKernel:
-        """Compile the kernel module ``source``, which stands in the file ``path``, and give it the plan's weights."""
+        """Compile the kernel module ``source`` of the file ``path``, and load the plan's weights."""
         ...

@@ -1,4 +1,4 @@
-"""The choice of what runs kernel modules: a NeuronCore where there is one, the simulator elsewhere."""
+"""Choosing a backend: a NeuronCore if there is one, else the simulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACKENDS = ("auto", "simulator", "neuron")
 
 @dataclass(frozen=True)
 class Choice:
-    """The backend that was chosen and, in one line, why."""
+    """The chosen backend, and the reason in one line."""
 
     backend: Backend
     reason: str
@@ -27,10 +27,10 @@ def choose(
     options: DeviceOptions | None = None,
     folder: Path | None = None,
 ) -> Choice:
-    """The backend called ``name``; ``auto`` takes the NeuronCore where there is one, the simulator otherwise.
+    """Choose the backend called ``name``; ``auto`` is the NeuronCore if there is one, else the simulator.
 
-    ``target``: what was asked for. ``folder``: where compiled models are kept; without, they are not. Raises
-    BackendError where ``neuron`` was asked for and can't run: never a silent simulation.
+    ``target``: the requested one. ``folder``: where compiled models are kept; None keeps none. Raises BackendError if
+    ``neuron`` is requested and can't run: it never simulates silently.
     """
     from trnrt.backends.simulator import SimulatorBackend
 
@@ -51,9 +51,9 @@ def choose(
         return Choice(SimulatorBackend(), f"{device} is here, but {found[0].text}")
     if found:
         does = "compile" if options.compile_only else "run"
-        told = "; ".join(finding.text for finding in found)
+        problems = "; ".join(finding.text for finding in found)
         remedies = "; ".join(dict.fromkeys(finding.mend for finding in found))
-        raise BackendError(f"the neuron backend can't {does}: {told}", hint=remedies)
+        raise BackendError(f"the neuron backend can't {does}: {problems}", hint=remedies)
     from trnrt.neuron.backend import NeuronBackend
 
     return Choice(NeuronBackend(options, folder), "asked for" if name == "neuron" else f"{device} is here")

@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU, for the parts of a model that the device does not run (``--fallback onnxruntime``)."""
+"""onnxruntime on the CPU, for the parts that the device can't run (``--fallback onnxruntime``)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 from trnrt.backends import Array
 from trnrt.errors import BackendError
 from trnrt.planner.parts.partition import CpuPart
+from trnrt.text import list_text, name_text, one_line, quote
 
 
 class CpuKernel:
-    """A loaded part. One thread: the numbers then don't depend on how many processors there are."""
+    """A loaded part. It uses one thread, so that results don't depend on the number of processors."""
 
     def __init__(self, part: CpuPart) -> None:
         import onnxruntime
@@ -34,9 +35,8 @@ class CpuKernel:
         return dict(zip(self._part.outputs, made, strict=True))
 
     def _run_error(self, error: Exception) -> BackendError:
-        nodes = ", ".join(f"{node.op} {node.name!r}" for node in self._part.nodes[:4])
-        more = f" and {len(self._part.nodes) - 4} more" if len(self._part.nodes) > 4 else ""
+        nodes = list_text([f"{name_text(node.op)} {quote(node.name)}" for node in self._part.nodes], 4)
         return BackendError(
-            f"onnxruntime can't run {self._part.name!r} ({nodes}{more}): {' '.join(str(error).split())}",
-            hint="trnrt's own message without --fallback says what the device needs",
+            f"onnxruntime can't run {quote(self._part.name)} ({nodes}): {one_line(str(error))}",
+            hint="run without --fallback: trnrt's own message says what the device needs",
         )

@@ -18,9 +18,9 @@ from trnrt.planner.plan import Plan
 
 
 def load_entry(plan: Plan, path: Path, source: bytes, *, importable: bool = False) -> Callable[..., Any]:
-    """The kernel function of a module, compiled from the very bytes whose digest was checked.
+    """The kernel function of a module, compiled from the checked bytes.
 
-    ``importable``: the module is found under its name, too, for a compiler that looks its functions up there.
+    ``importable``: add the module to ``sys.modules``, for a compiler that looks functions up there.
     """
     module = ModuleType(path.stem)
     module.__file__ = str(path)
@@ -35,7 +35,7 @@ def load_entry(plan: Plan, path: Path, source: bytes, *, importable: bool = Fals
 
 
 def trace_plan(plan: Plan, path: Path, source: bytes) -> Program:
-    """The program of a plan's kernel module, for the plan's shapes and target; no array is touched."""
+    """The program of a plan's kernel module, for the plan's shapes and target; reads no array."""
     specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
     specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
     with use_simulator():
@@ -56,7 +56,7 @@ class SimulatedKernel:
         return self._executor.run(inputs)
 
     def close(self) -> None:
-        """Nothing is held that others want."""
+        """Do nothing: a simulated kernel holds no device."""
 
 
 class SimulatorBackend:

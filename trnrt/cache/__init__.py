@@ -1,4 +1,4 @@
-"""The cache directory: kernel modules on disk, the owner's alone, checked against their digest before they run."""
+"""The cache directory: kernel modules on disk, private to their owner, and checked by digest before they run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def default_directory() -> Path:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file so that a reader sees all of it or none: beside it first, then renamed."""
+    """Write a file whole or not at all: beside its place, then renamed."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -38,19 +38,19 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 class KernelCache:
-    """Kernel modules by content: a file's name ends in the digest of its text, so that a changed file is noticed."""
+    """Kernel modules by content: a file's name ends in its digest, so that changes are detected."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory or default_directory()
 
     def prepare(self) -> str:
-        """Make the directories; why nothing can be kept in them (a full disk), or nothing.
+        """Make the directories; return why nothing can be kept (a full disk), or "".
 
-        CacheError where they are not the owner's alone, or can't be there at all.
+        CacheError if they are not private to the owner, or can't be made.
         """
         directory = self.directory / "kernels"
         try:
-            # mkdir gives its mode to the last directory alone, and the umask may let a group write to the others.
+            # mkdir applies its mode to the last directory only; the umask may let a group write to the others.
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.mkdir(mode=0o700, exist_ok=True)
             self._check_owner(self.directory)
@@ -59,17 +59,10 @@ class KernelCache:
             return self._unwritten_text(error)
         return ""
 
-    def put(self, name: str, source: str) -> Path:
-        """The file that holds ``source``; written if it is not there. CacheError where it can't be."""
-        path, _, note = self.kernel(name, source)
-        if note:
-            raise CacheError(note, hint=f"set {CACHE_VARIABLE} to a directory of your own")
-        return path
-
     def kernel(self, name: str, source: str) -> tuple[Path, bytes, str]:
-        """The file that holds ``source``, its checked content, and why it is not on disk after all (a full one).
+        """The file for ``source``, its checked content, and why it could not be written (a full disk), or "".
 
-        CacheError where the directory is not safe or the file was changed.
+        CacheError if the directory is not safe, or the file was changed.
         """
         content = source.encode("utf-8")
         path = self.directory / "kernels" / f"{identifier(name)}_{_digest(content)}.py"
@@ -86,19 +79,19 @@ class KernelCache:
         return path, content, note
 
     def _unwritten_text(self, error: OSError) -> str:
-        """What a full disk means; CacheError for anything else, which the user can mend."""
-        told = f"the cache {self.directory} can't be written: {error.strerror}"
+        """A note on a full disk; CacheError for anything else, which the user can fix."""
+        problem = f"the cache {self.directory} can't be written: {error.strerror}"
         if error.errno in _FULL:
-            return told
-        raise CacheError(told, hint=f"set {CACHE_VARIABLE} to a directory of your own") from None
+            return problem
+        raise CacheError(problem, hint=f"set {CACHE_VARIABLE} to a directory of your own") from None
 
     def read(self, path: Path) -> bytes:
-        """The content of a cached file, after checking that it is what was put there."""
+        """The content of a cached file; CacheError if it was changed."""
         content = path.read_bytes()
         if not path.stem.endswith(f"_{_digest(content)}"):
             raise CacheError(
                 f"{path} was changed after it was cached: its digest does not match its name",
-                hint="delete it; to run an edited kernel module, keep it elsewhere (trnrt compile -o DIR)",
+                hint="delete it; edit a copy instead, as `trnrt compile -o DIR` writes it",
             )
         return content
 
@@ -108,7 +101,7 @@ class KernelCache:
             raise CacheError(f"the cache {directory} belongs to another user", hint=f"set {CACHE_VARIABLE}")
         if stat.S_IMODE(status.st_mode) & 0o022:
             raise CacheError(
-                f"other users may write to the cache {directory}: what they put there would be run",
+                f"other users may write to the cache {directory}, and trnrt would run their files",
                 hint=f"chmod 700 {directory}",
             )
 

@@ -1,4 +1,4 @@
-"""What trnrt's own files say: a digest of them, for the keys of all that depends on the code and its tables."""
+"""A digest of trnrt's own files, for cache keys that depend on the code and its tables."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PLANS = ("importer", "operators", "planner", "kernels", "nki", "running/profiler.py")
-"""What reads, plans and times models."""
+PLANS = ("importer", "operators", "planner", "kernels", "nki", "running/profiler.py", "text.py")
+"""The rooms that read, plan and time models."""
 _READ = (".py", ".json", ".toml")
 
 
 @cache
 def code_version(rooms: tuple[str, ...] | None = None, root: Path = ROOT) -> str:
-    """trnrt's version, and a digest of what is in these rooms (folders and files; None for all), with its tables.
+    """trnrt's version, and a digest of these rooms (folders and files; None for all) with their tables.
 
-    What is installed changes with the version alone; in a checkout every edit makes another one. Some hundred small
-    files: a few milliseconds, once a process.
+    In a checkout every edit changes it. Some hundred small files: a few milliseconds, once per process.
     """
     digest = hashlib.sha256()
     for room in rooms or sorted(path.name for path in root.iterdir()):
@@ -30,8 +29,8 @@ def code_version(rooms: tuple[str, ...] | None = None, root: Path = ROOT) -> str
 
 
 def _files(root: Path, room: str) -> list[str]:
-    """What is read of a room, below ``root``; each room by its own name, as some of a checkout are links, into which a
-    walk from above does not go."""
+    """The files of a room, below ``root``. Each room is walked by its own name: some are links in a checkout, which a
+    walk from above would not follow."""
     walked = os.walk(root / room)
     found = [os.path.relpath(folder, root) + f"/{name}" for folder, _, names in walked for name in names]
     return sorted(name for name in [*found, room] if name.endswith(_READ))

@@ -1,15 +1,14 @@
-"""What the cache keeps of a compiled model: one JSON file an entry, and arrays as files that entries share.
+"""The cache's entries: a JSON file for each compiled model, and arrays as files that entries share.
 
-    plans/<key>.json     what was asked for (the key is its digest, after one of the model's name, so that a miss reads
+    plans/<key>.json     the request (its digest is the key, after a digest of the model's name, so that a miss reads
                          only entries of that name), the saved plan, and the digests of its arrays
     arrays/<digest>.npy  weights, by content: the same for every batch
-    times/<key>.json     its predicted latency with its range, microseconds, for whoever asks for nothing else
+    times/<key>.json     the predicted latency with its range, microseconds
     kernels/...          kernel modules, by content
-    neuron/...           what AWS's compiler made of them: see ``trnrt.neuron.artefacts``
+    neuron/...           the output of AWS's compiler: see ``trnrt.neuron.artefacts``
 
-Every file is written beside its place and renamed, so that a reader sees all of it or none, whoever writes at the same
-time and whenever a writer is killed. Every digest is checked before anything is used. What can't be written is not
-cached, with a note; what is damaged is removed, with a note, and made anew.
+Every file is written beside its place and renamed: readers see all of it or none, even if a writer is killed. Digests
+are checked before use. A file that can't be written is not cached, and a damaged one is removed; a note says so.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Times = tuple[float, float, float]
-"""A predicted latency, microseconds: the least that it may be, the headline, and the most."""
+"""A predicted latency, microseconds: least, headline, most."""
 
 SCHEMA_VERSION = 1
 COMPILED = "neuron"
 NEW_MODEL = "this model is not in the cache"
 _TIMES = ("low_us", "predicted_us", "high_us")
-# Files that no entry names yet are left alone for so long: another process may be about to write the entry.
+# Files without an entry are kept this long: another process may be about to write the entry.
 _GRACE_SECONDS = 600.0
-# To say why a request missed, it is compared with so many entries of its model: those used last.
+# To explain a cache miss, the request is compared with this many entries of its model: those used last.
 _COMPARED = 32
 # Characters of a value in such a comparison.
 _LONGEST_WORD = 200
@@ -47,9 +46,9 @@ _LONGEST_WORD = 200
 
 @dataclass(frozen=True)
 class Entry:
-    """A kept model: what was asked for, when it was last used (seconds since the epoch), and its bytes on disk.
+    """A cached model: its request, its last use (seconds since the epoch), and its bytes on disk.
 
-    ``size`` counts arrays that several entries share in each of them.
+    ``size`` includes arrays that other entries share.
     """
 
     key: str
@@ -61,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Found:
-    """A lookup's answer: the saved plan with its arrays, or why there is none."""
+    """The result of a lookup: the saved plan with its arrays, or why there is none."""
 
     saved: dict[str, Any] | None
     arrays: list[Array]
@@ -69,17 +68,17 @@ class Found:
 
 
 def key_of(request: Mapping[str, Any]) -> str:
-    """The name of the entry for a request: digests of its model's name, and of all that the plan depends on."""
+    """A request's key: digests of its model's name, and of everything that the plan depends on."""
     return f"{_of_model(request)}-{_digest(_canonical(request))}"
 
 
 def _of_model(request: Mapping[str, Any]) -> str:
-    """What the keys of all entries of a model's name begin with."""
+    """The first part of a key, the same for all entries of a model's name."""
     return _digest(str(request.get("name")).encode("utf-8", "backslashreplace"))[:8]
 
 
 class Entries:
-    """The entries in a directory that is the owner's alone (the caller sees to that)."""
+    """The entries in a directory; the caller checks that it is private to the owner."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
@@ -89,7 +88,7 @@ class Entries:
         self._times = directory / "times"
 
     def look_up(self, request: Mapping[str, Any]) -> Found:
-        """The entry for a request. What is damaged is removed: it is a miss with that reason."""
+        """Look up a request. A damaged entry is removed, and counts as a miss with that reason."""
         path = self._plans / f"{key_of(request)}.json"
         try:
             document = json.loads(path.read_bytes())
@@ -102,7 +101,7 @@ class Entries:
         except FileNotFoundError as missing:
             if missing.filename == str(path):
                 return Found(None, [], self._why_missing(request))
-            return self._remove_damaged(path, "an array of it is gone")
+            return self._remove_damaged(path, "one of its arrays is gone")
         except (ValueError, KeyError, TypeError, OSError) as error:
             return self._remove_damaged(path, str(error))
         with contextlib.suppress(OSError):
@@ -110,7 +109,7 @@ class Entries:
         return Found(content["saved"], arrays)
 
     def put(self, request: Mapping[str, Any], saved: Mapping[str, Any], arrays: list[Array]) -> str:
-        """Keep a saved plan; why it can't be kept, or nothing."""
+        """Keep a saved plan; return why it can't be kept, or ""."""
         from trnrt.cache import write_whole
 
         try:
@@ -135,7 +134,7 @@ class Entries:
         return ""
 
     def time(self, request: Mapping[str, Any]) -> Times | None:
-        """The latency kept for a request; None where there is none, or it is damaged."""
+        """A request's cached latency; None if there is none, or it is damaged."""
         path = self._times / f"{key_of(request)}.json"
         try:
             kept = json.loads(path.read_bytes())
@@ -147,7 +146,7 @@ class Entries:
             return None
 
     def put_time(self, request: Mapping[str, Any], predicted: Times) -> None:
-        """Keep a latency; one that can't be kept is predicted again, in seconds."""
+        """Keep a latency; if that fails, it is predicted again, in seconds."""
         from trnrt.cache import write_whole
 
         digest = _digest(_canonical([key_of(request), *predicted]))
@@ -161,7 +160,7 @@ class Entries:
         return sorted(self._read_entries(_entry_files(self._plans)), key=lambda entry: -entry.used)
 
     def clear(self) -> int:
-        """Remove everything; how many bytes that were."""
+        """Remove everything; return the bytes freed."""
         return sum(_remove(path) for folder in self._folders for path in _files(folder))
 
     def size(self) -> int:
@@ -173,7 +172,7 @@ class Entries:
         return self._plans, self._arrays, self._times, self.directory / "kernels", self.directory / COMPILED
 
     def shrink(self) -> None:
-        """While all together exceed the limit, remove the entries used longest ago, with arrays that only they name."""
+        """Evict the least recently used entries, with arrays that no other entry names, until the limit is met."""
         excess = self.size() - self.limit
         if excess <= 0:
             return
@@ -192,7 +191,7 @@ class Entries:
                     excess -= _remove(path)
 
     def _drop_unnamed(self, named: set[str]) -> int:
-        """Remove what no entry names any more, and what killed writers left behind; how many bytes that were."""
+        """Remove files without an entry, and leftovers of killed writers; return the bytes freed."""
         dropped, oldest, entries = 0, time.time() - _GRACE_SECONDS, set(_entry_files(self._plans))
         for path in [*_files(self._arrays), *_files(self._plans)]:
             kept = path in entries if path.parent == self._plans else path.stem in named
@@ -221,11 +220,11 @@ class Entries:
     def _remove_damaged(self, path: Path, reason: str) -> Found:
         with contextlib.suppress(OSError):
             path.unlink()
-        return Found(None, [], f"the cached plan was damaged ({reason}) and is made anew")
+        return Found(None, [], f"the cached plan was damaged ({reason})")
 
     def _why_missing(self, request: Mapping[str, Any]) -> str:
-        """What distinguishes a request from the most similar entry of the same model."""
-        wanted = json.loads(json.dumps(request))  # as the entries hold it, in the order of the request
+        """The differences of a request from the most similar entry of the same model."""
+        wanted = json.loads(json.dumps(request))  # as entries hold it, in the request's order
         paths = [path for path in _entry_files(self._plans) if path.name.startswith(_of_model(request))]
         latest = sorted(paths, key=_modified_time)[-_COMPARED:]
         others = [e.request for e in self._read_entries(latest) if e.request.get("name") == wanted.get("name")]
@@ -262,7 +261,7 @@ def _named_arrays(path: Path) -> list[str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """What is in a folder: files, and below ``COMPILED`` a compiler's folders, too."""
+    """The files of a folder; below ``COMPILED`` a compiler's folders, too."""
     try:
         return [path for path in folder.iterdir() if path.is_file() or folder.name == COMPILED]
     except OSError:
@@ -270,7 +269,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _entry_files(folder: Path) -> list[Path]:
-    """The entries; what begins with a dot is still being written."""
+    """The entries; a leading dot marks a file still being written."""
     return [path for path in _files(folder) if path.suffix == ".json" and not path.name.startswith(".")]
 
 

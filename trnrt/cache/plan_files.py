@@ -17,7 +17,7 @@ from trnrt.planner.parts.partition import CpuPart, Partition
 
 
 def save_partition(partition: Partition, directory: Path) -> list[Path]:
-    """Write every part of a model: see ``InferenceSession.save``."""
+    """Write every part of a model; see ``InferenceSession.save``."""
     directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for part in partition.parts:
@@ -32,7 +32,7 @@ def save_partition(partition: Partition, directory: Path) -> list[Path]:
 def _save_plan(plan: Plan, directory: Path) -> list[Path]:
     stem = identifier(plan.name)
     module, weights, summary = (directory / f"{stem}{end}" for end in (".py", "_weights.npz", "_plan.json"))
-    # npz has no bfloat16: such weights are stored as the float32 numbers that they are.
+    # .npz has no bfloat16: such weights are stored as equal float32 numbers.
     arrays = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in plan.weights.items()}
     packed = io.BytesIO()
     pack_npz(packed, arrays)

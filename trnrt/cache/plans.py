@@ -1,4 +1,4 @@
-"""Plans from the cache, or made and kept there: what a session asks when it needs one for new input shapes."""
+"""Plans from the cache, or made and kept there, for a session's new input shapes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 1
 
 
 def size_limit() -> int:
-    """Bytes that the cache may take: ``$TRNRT_CACHE_LIMIT`` ("500MiB", "8GiB"; 0 keeps nothing), else 8 GiB."""
+    """The cache's limit in bytes: ``$TRNRT_CACHE_LIMIT`` ("500MiB", "8GiB"; 0 keeps nothing), else 8 GiB."""
     text = os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS:
-        raise OptionError(f"{LIMIT_VARIABLE}={text!r} is no size", hint="write it as 500MiB or 8GiB; 0 keeps nothing")
+        raise OptionError(f"{LIMIT_VARIABLE}={text!r} is no size", hint="write 500MiB or 8GiB; 0 keeps nothing")
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
@@ -45,7 +45,7 @@ def request_for(
     values: Mapping[str, Array],
     options: PlanOptions,
 ) -> dict[str, Any]:
-    """All that a plan depends on, as JSON can hold it."""
+    """Everything that a plan depends on, as JSON."""
     batched = {name for name in shapes if model.batch is not None and name not in values and shapes[name]}
     rows = {shapes[name][0] for name in batched}
     return {
@@ -69,7 +69,7 @@ def _digest(array: Array) -> str:
 
 
 class PlanCache(KernelCache):
-    """A directory with kernel modules and saved plans."""
+    """A directory of kernel modules and saved plans."""
 
     def __init__(self, directory: Path | None = None, *, enabled: bool = True) -> None:
         super().__init__(directory)
@@ -78,7 +78,7 @@ class PlanCache(KernelCache):
 
     @property
     def compiled_directory(self) -> Path | None:
-        """Where models that were compiled for a device are kept; None where nothing is."""
+        """The directory for device programs; None if nothing is kept."""
         return self.directory / COMPILED if self._enabled else None
 
     @property
@@ -87,7 +87,7 @@ class PlanCache(KernelCache):
         return Entries(self.directory, self.limit)
 
     def time(self, request: Mapping[str, Any], predict: Callable[[], Times]) -> Times:
-        """The predicted latency that is kept for a request, else what ``predict`` gives, which is kept."""
+        """A request's predicted latency, from the cache or from ``predict``, whose result is kept."""
         if not self._enabled:
             return predict()
         known = self.entries.time(request)
@@ -98,9 +98,9 @@ class PlanCache(KernelCache):
         return known
 
     def partition(self, request: Mapping[str, Any], make: Callable[[], Partition]) -> tuple[Partition, str]:
-        """The saved partition for a request, else what ``make`` gives, which is saved; and what there is to say.
+        """A request's partition, from the cache or from ``make``, whose result is kept; and a note, or "".
 
-        CacheError where the directory is not the owner's alone.
+        CacheError if the directory is not private to the owner.
         """
         if not self._enabled:
             return make(), ""

@@ -1,1 +1,1 @@
-"""How many NeuronCores and instances a rate of requests needs: predicted latencies, and a model of their queue."""
+"""The NeuronCores and instances for a request rate, from predicted latencies and a model of their queue."""

@@ -1,4 +1,4 @@
-"""What is assumed beside predicted latencies, from ``assumptions.toml``: each value with what it rests on."""
+"""Assumptions beside predicted latencies, from ``assumptions.toml``: each value with its source."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from importlib.resources import files
 from trnrt.planner.parts.crossing import HostLink, host_link
 
 DEFAULT_MOST = 32
-"""Rows of a batch at most, by default: ``trnrt serve``'s own default."""
+"""The default limit of a batch's rows, as in ``trnrt serve``."""
 QUEUE = 256
-"""Requests that a worker lets wait: ``trnrt serve``'s default."""
+"""Requests that may wait for a worker, as by default in ``trnrt serve``."""
 WORKERS = 64
-"""Workers of one server at most: ``trnrt serve`` takes no more."""
+"""The most workers of one ``trnrt serve``."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What the host takes for a request: microseconds, and microseconds a megabyte of its input.
+    """The host's times for a request: microseconds, and microseconds per megabyte of its input.
 
-    ``request_us`` and ``read_us_per_mb`` are the event loop's; ``batch_us``, once a batch, and ``merge_us_per_mb``,
-    where it has several requests, are the model's thread's. ``cold_us`` and ``cooling_us``: what a request takes more
-    after a pause (``queueing.Worker``). ``link`` is the way to the device and back.
+    ``request_us`` and ``read_us_per_mb`` are spent in the event loop; ``batch_us``, once per batch, and
+    ``merge_us_per_mb``, for a batch of several requests, in the model's thread. ``cold_us`` and ``cooling_us``: the
+    extra time after a pause (``queueing.Worker``). ``link`` leads to the device and back.
     """
 
     request_us: float
@@ -36,7 +36,7 @@ class Host:
 
 
 def host(target: str, request_us: float | None = None) -> Host:
-    """The assumptions for a target. ``request_us``: all that the host takes for a request, where that is known."""
+    """The assumptions for a target. ``request_us``: the host's whole time for a request, if known."""
     link = host_link(target)
     if request_us is not None:
         return Host(request_us, 0.0, 0.0, 0.0, 0.0, assumptions()["cooling_us"][0], link)
@@ -52,5 +52,5 @@ def assumptions() -> dict[str, tuple[float, str]]:
 
 
 def default_utilisation() -> float:
-    """The share of what a core or a vCPU could do that is planned with."""
+    """The largest planned load of a core or a vCPU, a share of 1."""
     return assumptions()["utilisation"][0]

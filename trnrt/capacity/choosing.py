@@ -1,4 +1,4 @@
-"""How many cores a rate needs: for each limit of a batch, what a core carries, and the limit that needs the fewest."""
+"""The cores for a rate: a core's capacity under each batch limit, and the limit that needs the fewest cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trnrt.capacity.queueing import FINAL_SAMPLES, Array, Waiting, Worker, strea
 from trnrt.capacity.workers import Served
 
 LEAST_LOAD = 1e-4
-"""A core that carries less than this share of what it could do carries nothing."""
+"""Below this share of its capacity, a core counts as carrying nothing."""
 _STEPS = 10
 _STEP = 0.02
 _LOADS = tuple(share / 10 for share in range(1, 10))
@@ -22,9 +22,9 @@ Limit = Literal["device", "host", "p99"]
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked for: requests a second of ``rows`` rows, of which 99 % are answered within ``p99_us``.
+    """Requests per second of ``rows`` rows each; 99 % must be answered within ``p99_us``.
 
-    ``burst``: see ``queueing.stream``. ``utilisation`` is the most of what a core could do that is planned with.
+    ``burst``: see ``queueing.stream``. ``utilisation``: the largest planned load of a core.
     """
 
     rps: float
@@ -36,10 +36,9 @@ class Demand:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A limit of a batch (rows), what one core ``carries`` with it (requests a second), and why no more.
+    """A batch limit (rows), the requests per second that one core ``carries`` with it, and what limits them.
 
-    ``cores`` carry all that is asked for, and ``waiting`` is what requests then see; None where a core carries nothing
-    in time.
+    ``cores`` carry the whole demand, and ``waiting`` has the latencies then; None if a core carries nothing in time.
     """
 
     max_batch: int
@@ -50,19 +49,19 @@ class Candidate:
     waiting: Waiting | None
 
     def load(self, rps: float) -> float:
-        """The share of what its cores could do."""
+        """The load of its cores, a share of 1."""
         return rps / self.cores / self.worker.saturation
 
 
 def candidates(served: Served, limits: Iterable[int], demand: Demand, host: Host) -> list[Candidate]:
-    """One for each limit of a batch."""
+    """A candidate for each batch limit."""
     search, final = stream(demand.burst), stream(demand.burst, FINAL_SAMPLES)
     return [_candidate(most, served.worker(most, demand.rows, host), demand, search, final) for most in limits]
 
 
 def best(found: Sequence[Candidate]) -> Candidate | None:
-    """The candidate with the fewest cores; of those the one with the least p99, then the one that carries most (both
-    to two digits), then the one with the least batch."""
+    """The candidate with the fewest cores; ties go to the least p99, then the largest rate (both to two digits), then
+    the smallest batch."""
 
     def cost(candidate: Candidate) -> tuple[int, float, float, int]:
         assert candidate.waiting is not None
@@ -73,7 +72,7 @@ def best(found: Sequence[Candidate]) -> Candidate | None:
 
 
 def curve(worker: Worker, burst: float) -> list[tuple[float, Waiting]]:
-    """(rate, what requests see) of one core, at tenths of the rate from which on its queue would grow without end."""
+    """(rate, latencies) of one core, at tenths of its saturation."""
     moments = stream(burst)
     return [(load * worker.saturation, wait(worker, load * worker.saturation, moments)) for load in _LOADS]
 
@@ -89,13 +88,13 @@ def _candidate(most: int, worker: Worker, demand: Demand, search: Array, final: 
         if waiting.p99_us <= demand.p99_us:
             return Candidate(most, worker, carries, limited_by, cores, waiting)
     top = demand.utilisation * worker.saturation
-    if carries:  # found with the small sample, which may be wrong by a lot in bursts
+    if carries:  # from the small sample, which may be far off in bursts
         carries = _refine_rate(lambda rate: wait(worker, rate, final).p99_us <= demand.p99_us, carries, top)
     if not carries:
         return Candidate(most, worker, 0.0, "p99", 0, None)
     cores, waiting = spread_load(carries)
     more = 1
-    # A p99 need not fall with every step of the rate; doubling ends this soon where it hardly falls at all.
+    # A p99 need not fall with every step of the rate; doubling the steps ends this soon even so.
     while waiting.p99_us > demand.p99_us:
         if demand.rps / cores < LEAST_LOAD * top:
             return Candidate(most, worker, 0.0, "p99", 0, None)
@@ -105,7 +104,7 @@ def _candidate(most: int, worker: Worker, demand: Demand, search: Array, final: 
 
 
 def _largest_rate(worker: Worker, demand: Demand, moments: Array) -> tuple[float, Limit]:
-    """The largest rate within the p99 and the utilisation, and which of them ends it."""
+    """The largest rate within the p99 and the utilisation, and which of them limits it."""
 
     def in_time(rate: float) -> bool:
         return wait(worker, rate, moments).p99_us <= demand.p99_us
@@ -123,7 +122,7 @@ def _largest_rate(worker: Worker, demand: Demand, moments: Array) -> tuple[float
 
 
 def _refine_rate(in_time: Callable[[float], bool], guess: float, top: float) -> float:
-    """The largest rate in time up to ``top``, to 1 %, begun at a guess in growing steps; 0 for nearly nothing."""
+    """The largest rate in time up to ``top``, to 1 %, from a guess in growing steps; 0 for nearly nothing."""
     low = high = guess
     step = _STEP
     if in_time(guess):

@@ -1,4 +1,4 @@
-"""The instances that have NeuronCores, from the targets' files, and how many of them a number of cores needs."""
+"""Instance types with NeuronCores, from the targets' files, and the number of instances for a number of cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trnrt.nki.machine.targets import Target, get_target, known_targets
 
 @dataclass(frozen=True)
 class Instance:
-    """One type: its chips, physical NeuronCores, virtual CPUs and host memory, and where that is said."""
+    """An instance type: its chips, physical NeuronCores, virtual CPUs and host memory, with their source."""
 
     name: str
     target: str
@@ -26,7 +26,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Fleet:
-    """How many instances of a type there must be, for their cores and for their vCPUs."""
+    """The number of instances of a type that cores and vCPUs need."""
 
     instance: Instance
     for_cores: int
@@ -39,17 +39,17 @@ class Fleet:
 
     @property
     def rented_cores(self) -> int:
-        """Their cores, used or not."""
+        """All cores of the instances, used or not."""
         return self.count * self.instance.cores
 
     @property
     def limited_by(self) -> Literal["cores", "host"]:
-        """What of an instance is used up first."""
+        """The resource that runs out first."""
         return "host" if self.for_host > self.for_cores else "cores"
 
 
 def instances() -> dict[str, Instance]:
-    """Name -> instance, of all known targets; of several with one name the first, trnrt's own."""
+    """Name -> instance type of all known targets; trnrt's own wins over a user's of the same name."""
     found: dict[str, Instance] = {}
     for one in (one for target in known_targets() for one in _instances_of(target)):
         found.setdefault(one.name, one)
@@ -57,7 +57,7 @@ def instances() -> dict[str, Instance]:
 
 
 def find_instances(target: str, name: str | None = None) -> list[Instance]:
-    """The instances of a target, or the one of this name. OptionError where it is none of the target's."""
+    """The instance types of a target, or the one called ``name``; OptionError if the target has none so called."""
     known = _instances_of(get_target(target))
     if name is None:
         return known
@@ -65,12 +65,12 @@ def find_instances(target: str, name: str | None = None) -> list[Instance]:
     if not found:
         other = instances().get(name)
         what = f"{name} has {other.target}" if other else f"there is no instance {name!r}"
-        raise OptionError(what, hint=f"those with {target} are {', '.join(instance.name for instance in known)}")
+        raise OptionError(what, hint=f"instances with {target} are {', '.join(instance.name for instance in known)}")
     return found
 
 
 def _instances_of(target: Target) -> list[Instance]:
-    """Those in a target's file, in its order."""
+    """The instance types in a target's file, in order."""
     device = target.device
     return [
         Instance(
@@ -87,9 +87,9 @@ def _instances_of(target: Target) -> list[Instance]:
 
 
 def fleets(known: Iterable[Instance], cores: int, cpu_s: float, utilisation: float) -> list[Fleet]:
-    """For each type how many it takes: ``cores`` cores, and a host that is busy ``cpu_s`` CPU seconds a second.
+    """A fleet of each type with ``cores`` cores and a host for ``cpu_s`` CPU seconds per second.
 
-    The best is the first: the fewest cores rented, and of those the fewest instances.
+    The best comes first: the fewest rented cores, then the fewest instances.
     """
     found = [
         Fleet(instance, math.ceil(cores / instance.cores), math.ceil(cpu_s / (utilisation * instance.vcpus)))

@@ -1,4 +1,4 @@
-"""The whole answer: what was asked, each limit of a batch, the chosen one, and the instances that hold its cores."""
+"""The whole answer: the question, the candidates, the chosen one, and the instances for its cores."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trnrt.nki.machine.timing import Range
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for, of which model, and what is known and assumed.
+    """The demand, the model, and what is known and assumed.
 
-    ``serve`` are the words of the command line that serves the model so, all but those for the workers and the batch.
-    ``ranges`` are those of the latencies by bucket: ``served`` has their headlines. Empty where they are not known.
+    ``serve``: the words of the command line that serves the model, without workers and batch. ``ranges``: the ranges
+    of latencies by bucket (``served`` has the headlines); empty if unknown.
     """
 
     model: str
@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class End:
-    """What would be chosen if the device took an end of every range: its ``chosen`` and ``fleets`` are as in Answer."""
+    """The choice if the device takes one end of every range; ``chosen`` and ``fleets`` are as in Answer."""
 
     name: Literal["low", "high"]
     predicted_us: Mapping[int, float]
@@ -44,10 +44,10 @@ class End:
 
 @dataclass(frozen=True)
 class Answer:
-    """``chosen`` is None where no request can be answered in time. ``fleets``: the best is the first.
+    """``chosen`` is None if no request can be answered in time. ``fleets``: the best comes first.
 
-    ``curve`` has what requests see of one core with the chosen limit, by rate. ``ends`` are those of the predicted
-    latencies' ranges, the low one first; empty where no range is known.
+    ``curve``: one core's latencies with the chosen limit, by rate. ``ends``: the choices for the low and the high end
+    of the predicted ranges; empty if no range is known.
     """
 
     question: Question
@@ -59,12 +59,12 @@ class Answer:
 
     @property
     def least_us(self) -> float:
-        """What a request takes at least."""
+        """The shortest possible time of a request."""
         return min(candidate.worker.alone_us for candidate in self.candidates)
 
 
 def answer(question: Question, limits: Iterable[int], known: Iterable[Instance]) -> Answer:
-    """Weigh the limits of a batch, and count the instances of these types."""
+    """Compare the batch limits, and count the instances of these types."""
     sizes, types = list(limits), list(known)
     found = candidates(question.served, sizes, question.demand, question.host)
     chosen = best(found)
@@ -73,7 +73,7 @@ def answer(question: Question, limits: Iterable[int], known: Iterable[Instance])
 
 
 def _ends(question: Question, limits: Sequence[int], known: Sequence[Instance]) -> list[End]:
-    """The same question with the least and with the most that the device may take."""
+    """The answers for the low and the high end of the predicted ranges."""
     if not question.ranges:
         return []
     low = {size: found.least_us for size, found in question.ranges.items()}
@@ -94,7 +94,7 @@ def _end(
 
 
 def _fleets(question: Question, chosen: Candidate | None, known: Sequence[Instance]) -> list[Fleet]:
-    """The instances that hold the chosen cores, the best first."""
+    """The fleets for the chosen cores, the best first."""
     if chosen is None or chosen.waiting is None:
         return []
     demand = question.demand

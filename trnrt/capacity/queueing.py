@@ -1,11 +1,9 @@
 """How long requests wait for a NeuronCore: a worker of ``trnrt serve``, simulated request by request.
 
-A worker is two servers that wait for each other: an event loop, which reads requests and writes answers one after the
-other, and a model's thread, which computes batches. They share Python's interpreter: what the thread does for a batch
-beside the device keeps the loop waiting. The rules by which they work together are those of
-``trnrt/serve/hosting/batching.py``, and no formula is known for them; so they are played through for a stream of
-arrivals that is drawn once, with a fixed seed. The same question always gets the same answer. ``docs/scale.md`` says
-what it was compared with.
+A worker is an event loop, which reads requests and writes answers one after the other, and a model's thread, which
+computes batches. They share Python's interpreter: the thread's work beside the device delays the loop. No formula is
+known for their rules (``trnrt/serve/hosting/batching.py``), so they are simulated for a stream of arrivals with a fixed
+seed: the same question always gets the same answer. ``docs/scale.md`` compares it with measurements.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from trnrt.errors import OptionError
 Array = NDArray[np.float64]
 
 SAMPLES = 20_000
-"""Arrivals that are played through to search with."""
+"""Simulated arrivals during the search."""
 FINAL_SAMPLES = 100_000
-"""And for the figures that are shown."""
+"""Simulated arrivals for the final figures."""
 _WARM = 0.05
-"""The share of the arrivals that meet a worker which is not yet as busy as it will be: they count for nothing."""
+"""The share of arrivals to ignore: the worker is not yet in its steady state."""
 _SEGMENTS = 10
 _SHARES = (0.5, 0.99)
 
@@ -63,29 +61,29 @@ class Worker:
 
     @property
     def alone_us(self) -> float:
-        """What a request takes that meets nobody, and comes before anything is cold."""
+        """A request's time without a queue, with a warm worker."""
         return self.in_us + self.host_us[0] + self.device_us[0] + self.out_us
 
     @property
     def device_rate(self) -> float:
-        """Requests a second that the model's thread could compute, in full batches."""
+        """Requests per second that the model's thread can compute, in full batches."""
         return 1e6 * self.most / (self.host_us[-1] + self.device_us[-1])
 
     @property
     def host_rate(self) -> float:
-        """Requests a second that the interpreter could read, put together in full batches, and answer."""
+        """Requests per second that the interpreter can read, merge into full batches, and answer."""
         busy = self.in_us + self.out_us + self.host_us[-1] / self.most
         return 1e6 / busy if busy else math.inf
 
     @property
     def saturation(self) -> float:
-        """Requests a second from which on the queue grows without end."""
+        """Requests per second from which the queue grows without bound."""
         return min(self.device_rate, self.host_rate)
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What requests see of a worker at a rate: microseconds from arrival to answer, infinite for those refused.
+    """Latencies at a rate: microseconds from arrival to answer, infinite for refused requests.
 
     ``p99_error`` is the standard error of ``p99_us``, from the tenths of the sample; ``batch`` the mean requests of a
     batch, ``cold_us`` what a request takes more on average because the worker is cold, ``refused`` a share of all
@@ -105,20 +103,20 @@ def stream(burst: float = 1.0, samples: int = SAMPLES, seed: int = 0) -> Array:
     """Moments of arrivals, on average 1 apart. (samples,)
 
     ``burst`` is the coefficient of variation of the gaps between them, which are gamma distributed: 1 is a Poisson
-    stream, where everybody comes without regard to the others; more comes in bursts, 0 in step.
+    stream of independent arrivals; larger values come in bursts, 0 is regular.
     """
     generator = np.random.default_rng(seed)
     if burst == 0:
         return np.arange(1.0, samples + 1)
     gaps = generator.gamma(1 / burst**2, burst**2, samples)
-    # The sample has the very rate that was asked for, so that a rate's figures differ by its waiting alone.
+    # The sample has exactly the requested rate, so that figures differ by waiting alone.
     return np.cumsum(gaps / gaps.mean())
 
 
 def wait(worker: Worker, rate: float, moments: Array) -> Waiting:
-    """What requests see that come to a worker at ``rate`` a second, at ``moments`` (see ``stream``)."""
+    """The latencies of requests that arrive at ``rate`` per second, at ``moments`` (see ``stream``)."""
     if not rate > 0:
-        raise OptionError(f"a rate of {rate:g} requests a second", hint="it is a number above 0")
+        raise OptionError(f"a rate of {rate:g} requests per second", hint="give a number above 0")
     latencies, batches, cold_us = play(worker, moments * (1e6 / rate))
     counted = latencies[int(len(latencies) * _WARM) :]
     answered = counted[np.isfinite(counted)]
@@ -137,8 +135,8 @@ def wait(worker: Worker, rate: float, moments: Array) -> Waiting:
 
 
 class Played(NamedTuple):
-    """The latency of each arrival (infinite where it was refused), how many batches they became, and what a request
-    took more because the worker was cold, on average; microseconds."""
+    """Each arrival's latency (infinite if refused), the number of batches, and the mean extra time per request because
+    the worker was cold; microseconds."""
 
     latencies: Array
     batches: int
@@ -146,14 +144,14 @@ class Played(NamedTuple):
 
 
 def play(worker: Worker, arrivals: Array) -> Played:
-    """What becomes of requests that arrive at these moments, microseconds. (requests,)"""
+    """Simulate requests that arrive at these moments, microseconds. (requests,)"""
     played = _Play(worker, arrivals.tolist())
     played.run()
     return Played(np.array(played.latencies), played.batches, played.cold_us / len(arrivals))
 
 
 class _Done(NamedTuple):
-    """A batch that the thread has computed, and whether it went on with the next one at once."""
+    """A computed batch; ``goes_on``: the thread started the next one at once."""
 
     batch: list[int]
     goes_on: bool
@@ -180,7 +178,7 @@ class _Play:
         self.computing = self.considering = False
 
     def run(self) -> None:
-        """Until everybody is answered."""
+        """Run until every request is answered."""
         moments, ready, came, last = self.moments, self.ready, 0, len(self.moments)
         while came < last or ready or self.batch:
             if not ready:
@@ -210,7 +208,7 @@ class _Play:
             self._start(self.now)
 
     def _warm_up(self, since: float) -> None:
-        """What was last done then is done again."""
+        """Add the extra time of an action last done at ``since``."""
         takes = self.worker.cold_us / 2 * -math.expm1((since - self.now) / self.worker.cooling_us)
         self.now += takes
         self.cold_us += takes
@@ -220,7 +218,7 @@ class _Play:
             self._warm_up(self.read)
         self.now += self.worker.in_us
         self.read = self.now
-        # What the thread finishes meanwhile, it finishes with the queue as it was.
+        # The thread finishes batches meanwhile, with the queue as it was.
         while self.done <= self.now:
             self._finish()
         if len(self.queue) < self.worker.queue:
@@ -254,7 +252,7 @@ class _Play:
         self.batches += 1
 
     def _finish(self) -> None:
-        """The thread goes on by itself where the queue holds a whole batch."""
+        """Finish a batch; the thread starts another one at once if the queue holds a full batch."""
         finished, moment = self.batch, self.done
         self.batch, self.done = [], math.inf
         goes_on = len(self.queue) >= self.worker.full
@@ -264,6 +262,6 @@ class _Play:
 
 
 def _quantiles(latencies: Array) -> tuple[float, float]:
-    """The median and the 99th percentile, each the latency of a request: between finite and infinite is nothing."""
+    """The median and the 99th percentile, each the latency of a request: no interpolation towards infinity."""
     p50, p99 = np.quantile(latencies, _SHARES, method="higher")
     return float(p50), float(p99)

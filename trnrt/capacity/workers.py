@@ -1,4 +1,4 @@
-"""A worker of ``trnrt serve`` for a model: from predicted latencies, and what the host takes, to service times."""
+"""A model's worker in ``trnrt serve``: service times from predicted latencies and the host's times."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from trnrt.running.buckets import cover
 
 @dataclass(frozen=True)
 class Served:
-    """What is known of a model: microseconds on the device by bucket, and bytes of a row.
+    """A model's microseconds on the device by bucket, and bytes per row.
 
-    ``row_sent`` are what a client sends, ``row_in`` and ``row_out`` what goes to the device and comes back.
-    ``mergeable``: whether requests may share a batch. One whose rows depend on each other is compiled for the rows of
-    a request, which is the only bucket then.
+    A client sends ``row_sent``; ``row_in`` go to the device, ``row_out`` come back. ``mergeable``: requests may share
+    a batch. A model whose rows depend on each other has a single bucket, the rows of a request.
     """
 
     predicted_us: Mapping[int, float]
@@ -26,7 +25,7 @@ class Served:
     mergeable: bool
 
     def device_us(self, rows: int, most: int, host: Host) -> float:
-        """So many rows on the device, moved there and back, in the buckets up to ``most``."""
+        """Microseconds for ``rows`` rows on the device with transfers, in the buckets up to ``most``."""
         buckets = sorted(size for size in self.predicted_us if size <= most) or sorted(self.predicted_us)[:1]
         return sum(
             self.predicted_us[part.bucket]
@@ -36,13 +35,13 @@ class Served:
         )
 
     def worker(self, most: int, rows: int, host: Host) -> Worker:
-        """The worker for requests of ``rows`` rows that are merged up to ``most`` rows.
+        """The worker for requests of ``rows`` rows, merged up to ``most`` rows.
 
-        Reading is before the queue; of the rest, one half. A request of more rows than ``most`` is a batch by itself.
+        Reading and half of the rest come before the queue. A request of more than ``most`` rows is a batch by itself.
         """
         megabytes = rows * self.row_sent / 1e6
         count = max(1, most // rows) if self.mergeable else 1
-        # The server sees that a batch with rows to spare has no room only by the next request (``Batcher._choose``).
+        # Only the next request shows the server that it does not fit the spare rows (``Batcher._choose``).
         spare = self.mergeable and count * rows < most
         merging = [0.0, *(n * megabytes * host.merge_us_per_mb for n in range(2, count + 1))]
         return Worker(
@@ -57,7 +56,7 @@ class Served:
         )
 
     def cpu_us(self, rows: int, batch: float, host: Host) -> float:
-        """CPU time of a request of a host that is never cold, in batches of so many requests on average."""
+        """CPU time per request of a host that is never cold, in batches of ``batch`` requests on average."""
         megabytes = rows * self.row_sent / 1e6
         merging = megabytes * host.merge_us_per_mb if batch > 1 else 0.0
         return host.request_us + megabytes * host.read_us_per_mb + host.batch_us / batch + merging

@@ -1,23 +1,23 @@
-"""``trnrt buckets``: which batch sizes to compile for, given the batches that are expected."""
+"""``trnrt buckets``: the batch sizes to compile for, given the expected batches."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.opening import open_session
 from trnrt.commands.options import Reporting
+from trnrt.commands.records import SessionOptions
+from trnrt.commands.results import deliver
 from trnrt.nki.machine.timing import Range
-from trnrt.report.console import render, say, working
-from trnrt.report.files import write_text
-from trnrt.report.text import name_text, range_text
+from trnrt.report.console import render, working
 from trnrt.running.buckets import cover, parse_distribution
+from trnrt.text import name_text, range_text
 
 
 def choose(model: Path, options: SessionOptions, expected: str, most: int, reporting: Reporting) -> None:
-    """Print what each expected batch costs alone and in the chosen buckets."""
+    """Choose buckets; print the cost of each expected batch alone and in its bucket."""
     weights = parse_distribution(expected)
     session = open_session(model, options)
     with working("planning and timing each batch"):
@@ -30,16 +30,13 @@ def choose(model: Path, options: SessionOptions, expected: str, most: int, repor
         "dtype": session.dtype,
         **_weights_document(weights, buckets, latency),
     }
-    text = json.dumps(document, indent=1) + "\n"
-    say(text if reporting.as_json else _text(document))
-    if reporting.json_out is not None:
-        write_text(reporting.json_out, text)
+    deliver(reporting, document, _text(document))
 
 
 def _weights_document(
     weights: Mapping[int, float], buckets: tuple[int, ...], latency: Mapping[int, Range]
 ) -> dict[str, Any]:
-    """Each batch in its bucket, and what a batch costs on average."""
+    """Each batch in its bucket, and a batch's mean cost."""
     total = sum(weights.values())
     rows = []
     for size in sorted(weights):
@@ -61,13 +58,10 @@ def _weights_document(
 
 
 def _text(document: Mapping[str, Any]) -> str:
-    from rich.table import Table
+    from trnrt.report.tables import plain_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("batch", "share", "alone, us", "bucket", "in it, us", "padding"):
-        table.add_column(heading, justify="right")
-    for row in document["batches"]:
-        table.add_row(
+    rows = [
+        (
             str(row["batch"]),
             f"{100 * row['weight']:.0f} %",
             range_text(Range(row["low_us"], row["predicted_us"], row["high_us"]), ""),
@@ -75,6 +69,9 @@ def _text(document: Mapping[str, Any]) -> str:
             f"{row['bucket_us']:,.1f}",
             str(row["padding"]) if row["padding"] else "",
         )
+        for row in document["batches"]
+    ]
+    table = plain_table(("batch", "share", "alone, us", "bucket", "in it, us", "padding"), rows, right=range(6))
     chosen = ",".join(map(str, document["buckets"]))
     mean, one = document["expected_us"], document["one_bucket_us"]
     predicted = f"predicted {mean:,.1f} us a batch, {one:,.1f} with the largest bucket alone"

@@ -1,17 +1,16 @@
-"""``trnrt cache``: what is kept of compiled models, and how to be rid of it."""
+"""``trnrt cache``: list or clear the cache of compiled models."""
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
 from trnrt.cache.entries import Entry
 from trnrt.cache.plans import PlanCache
 from trnrt.commands.options import Reporting
+from trnrt.commands.results import deliver
 from trnrt.report.console import note, render, say
-from trnrt.report.files import write_text
-from trnrt.report.text import count_text, escape_text, name_text, size_text
+from trnrt.text import count_text, escape_text, name_text, size_text
 
 
 def list_entries(reporting: Reporting) -> None:
@@ -25,18 +24,13 @@ def list_entries(reporting: Reporting) -> None:
         "limit_bytes": cache.limit,
         "entries": [_as_json(entry) for entry in found],
     }
-    text = json.dumps(document, indent=1) + "\n"
-    if reporting.json_out is not None:
-        write_text(reporting.json_out, text)
-    if reporting.as_json:
-        say(text)
-        return
-    say(_table(found) if found else "nothing is cached\n")
-    note(f"{escape_text(str(cache.directory))}: {size_text(size)} of {size_text(cache.limit)}")
+    deliver(reporting, document, _table(found) if found else "nothing is cached\n")
+    if not reporting.as_json:
+        note(f"{escape_text(str(cache.directory))}: {size_text(size)} of {size_text(cache.limit)}")
 
 
 def clear() -> None:
-    """Remove everything, and say how much that was."""
+    """Remove everything, and print how much was removed."""
     cache = PlanCache()
     count = len(cache.entries.entries())
     freed = cache.entries.clear()
@@ -48,20 +42,19 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _table(entries: list[Entry]) -> str:
-    from rich.table import Table
+    from trnrt.report.tables import plain_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("model", "target", "dtype", "batch", "size", "last used"):
-        table.add_column(heading, justify="right" if heading in ("batch", "size") else "left")
+    rows = []
     for entry in entries:
-        request = entry.request
-        batch = request.get("batch")
-        table.add_row(
-            name_text(str(request.get("name"))),
-            str(request.get("target")),
-            str(request.get("dtype")),
-            "" if batch is None else str(batch),
-            size_text(entry.size),
-            datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M"),
+        batch = entry.request.get("batch")
+        rows.append(
+            (
+                name_text(str(entry.request.get("name"))),
+                str(entry.request.get("target")),
+                str(entry.request.get("dtype")),
+                "" if batch is None else str(batch),
+                size_text(entry.size),
+                datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M"),
+            )
         )
-    return render([table])
+    return render([plain_table(("model", "target", "dtype", "batch", "size", "last used"), rows, right=(3, 4))])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.commands.opening import SessionOptions, fixed_batch, open_session
+from trnrt.commands.opening import fixed_batch, open_session
 from trnrt.commands.options import EFFORT, DType, Reporting
+from trnrt.commands.records import CapacityDemand, Planning, SessionOptions
+from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
-from trnrt.report.console import note, render, say, working
-from trnrt.report.documents import as_text
-from trnrt.report.files import check_writable, write_text
+from trnrt.report.console import note, render, working
+from trnrt.report.files import check_writable
 from trnrt.running.buckets import DEFAULT_BUCKETS
 
 if TYPE_CHECKING:
@@ -27,88 +27,66 @@ _UNITS_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|µs|ms|s)\s*", re.ASCII)
 
 
-@dataclass(frozen=True)
-class CapacityRequest:
-    """What the user asks for; None where a default is to be taken.
-
-    ``p99`` is a duration as text, ``most`` the rows of a batch at most, ``host_us`` what the host takes for a request,
-    ``instance`` the name of one.
-    """
-
-    rps: float
-    p99: str
-    rows: int
-    most: int | None
-    burst: float
-    host_us: float | None
-    utilisation: float | None
-    instance: str | None
-    reporting: Reporting
-
-
 def read_duration(text: str) -> float:
-    """``20ms``, ``0.02s`` or ``20000us`` as microseconds; OptionError for what is no duration, or not above 0."""
+    """``20ms``, ``0.02s`` or ``20000us`` as microseconds; OptionError unless it is a duration above 0."""
     found = _DURATION.fullmatch(text)
     if found is None or float(found[1]) <= 0:
-        raise OptionError(f"{text!r} is no duration above 0", hint="a number and its unit: 20ms, 0.02s or 20000us")
+        raise OptionError(f"{text!r} is no duration above 0", hint="give a number and its unit: 20ms, 0.02s or 20000us")
     return float(found[1]) * _UNITS_US[found[2]]
 
 
-def plan_capacity(model: Path, options: SessionOptions, request: CapacityRequest) -> bool:
-    """Print what the rate needs; tell whether it can be answered in time at all."""
+def plan_capacity(model: Path, options: SessionOptions, asked: CapacityDemand, reporting: Reporting) -> bool:
+    """Print the cores and instances for the rate; return whether it can be answered in time at all."""
     from trnrt.capacity.assumptions import default_utilisation, host
     from trnrt.capacity.choosing import Demand
     from trnrt.capacity.instances import find_instances
     from trnrt.capacity.planning import Question, answer
     from trnrt.report.capacity import capacity_document, capacity_parts, trust_text
 
-    utilisation = default_utilisation() if request.utilisation is None else request.utilisation
-    demand = Demand(request.rps, read_duration(request.p99), request.rows, request.burst, utilisation)
-    if request.reporting.json_out is not None:
-        check_writable(request.reporting.json_out)
+    utilisation = default_utilisation() if asked.utilisation is None else asked.utilisation
+    demand = Demand(asked.rps, read_duration(asked.p99), asked.rows, asked.burst, utilisation)
+    if reporting.json_out is not None:
+        check_writable(reporting.json_out)
     session = open_session(model, options)
-    known = find_instances(session.target, request.instance)
-    assumed = host(session.target, request.host_us)
-    served, ranges, limits = _predict_served(session, request, assumed, demand.p99_us)
+    known = find_instances(session.target, asked.instance)
+    assumed = host(session.target, asked.host_us)
+    served, ranges, limits = _predict_served(session, asked, assumed, demand.p99_us)
     with working("playing through the queue"):
-        command = serve_command(model, options)
+        command = serve_command(model, options.planning)
         question = Question(session.name, session.target, session.dtype, command, demand, assumed, served, ranges)
         found = answer(question, limits, known)
-    document = as_text(capacity_document(found))
-    say(document if request.reporting.as_json else render(capacity_parts(found)))
-    if request.reporting.json_out is not None:
-        write_text(request.reporting.json_out, document)
+    deliver(reporting, capacity_document(found), render(capacity_parts(found)))
     if options.effort != EFFORT:
-        note(f"--effort {options.effort}: a server on a NeuronCore plans with --effort {EFFORT}, and takes other times")
+        note(f"--effort {options.effort}: a server on a NeuronCore plans with --effort {EFFORT}, so its times differ")
     note(trust_text(session.target))
     return found.chosen is not None
 
 
-def serve_command(model: Path, options: SessionOptions) -> tuple[str, ...]:
-    """The words of a command line that serves the model as it was opened; the workers and the batch are left to say."""
+def serve_command(model: Path, planning: Planning) -> tuple[str, ...]:
+    """The command line that serves the model as it was opened, without its workers and its batch."""
     words = ["trnrt", "serve", str(model)]
-    if options.target is not None:
-        words += ["--target", options.target]
-    if options.dtype != DType.FLOAT32.value:
-        words += ["--dtype", options.dtype]
-    if options.fallback is not None:
-        words += ["--fallback", options.fallback]
-    for name, sizes in options.shapes.items():
+    if planning.target is not None:
+        words += ["--target", planning.target]
+    if planning.dtype is not DType.FLOAT32:
+        words += ["--dtype", planning.dtype.value]
+    if planning.fallback_name is not None:
+        words += ["--fallback", planning.fallback_name]
+    for name, sizes in planning.shapes.items():
         words += ["--shape", (f"{name}=" if name else "") + "x".join(map(str, sizes))]
     return tuple(words)
 
 
 def _predict_served(
-    session: InferenceSession, request: CapacityRequest, host: Host, p99_us: float
+    session: InferenceSession, asked: CapacityDemand, host: Host, p99_us: float
 ) -> tuple[Served, dict[int, Range], list[int]]:
-    """What the timing model says of each bucket, with the ranges, and the limits of a batch that are worth a look."""
+    """The predicted latency of each bucket, the ranges, and the batch limits to consider."""
     from trnrt.capacity.workers import Served
     from trnrt.planner.parts.partition import fallback_notes
 
-    rows = request.rows
+    rows = asked.rows
     if session.model.batch is None and rows != 1:
-        raise OptionError(f"--rows {rows}: the model has no batch, so that a request has one row", hint="leave it out")
-    sizes = _sizes(session, request)
+        raise OptionError(f"--rows {rows}: the model has no batch, so a request has one row", hint="leave --rows out")
+    sizes = _sizes(session, asked)
     mergeable = sizes is not None
     predicted: dict[int, Range] = {}
     notes: list[str] = []
@@ -120,28 +98,26 @@ def _predict_served(
         headlines = {one: found.us for one, found in predicted.items()}
         served = Served(headlines, row_sent(session, size), *row_bytes(partition, size), mergeable)
         if size >= rows and served.device_us(size, size, host) + host.batch_us + host.request_us > p99_us:
-            break  # a batch of that many would be late by itself: larger ones are none the better
-    for text in notes:
-        note(text)
+            break  # such a batch is late by itself, and so are larger ones
+    note(*notes)
     return served, predicted, [size for size in predicted if size >= min(rows, max(predicted))]
 
 
-def _sizes(session: InferenceSession, request: CapacityRequest) -> list[int] | None:
-    """The sizes that the server would compile, and there is no way to tell it others; None where requests can't share
-    a batch."""
+def _sizes(session: InferenceSession, asked: CapacityDemand) -> list[int] | None:
+    """The batch sizes that the server compiles; None where requests can't share a batch."""
     from trnrt.capacity.assumptions import DEFAULT_MOST
 
     fixed = fixed_batch(session)
     if session.model.batch is None or session.mixing(session.random_inputs(max(2, fixed or 2))) is not None:
-        if fixed is not None and request.rows != fixed:
-            told = f"--rows {request.rows}: the model takes {fixed} rows at a time, which depend on each other"
-            raise OptionError(told, hint=f"say --rows {fixed}")
+        if fixed is not None and asked.rows != fixed:
+            reason = f"--rows {asked.rows}: the model takes {fixed} rows at a time, which depend on each other"
+            raise OptionError(reason, hint=f"use --rows {fixed}")
         return None
     if fixed is not None:
-        if request.most is not None:
-            note(f"the model's batch is fixed at {fixed}: the server fills it up, and knows no other")
+        if asked.max_batch is not None:
+            note(f"the model's batch is fixed at {fixed}: the server pads every batch to it")
         return [fixed]
-    most = request.most or DEFAULT_MOST
+    most = asked.max_batch or DEFAULT_MOST
     return [*(size for size in DEFAULT_BUCKETS if size < most), most]
 
 
@@ -155,7 +131,7 @@ def row_sent(session: InferenceSession, rows: int) -> int:
 
 
 def row_bytes(partition: Partition, rows: int) -> tuple[int, int]:
-    """Bytes that a row takes to the device and back; those between the parts of a model are in its crossings."""
+    """Bytes of a row to the device and back; bytes between a model's parts are in its crossings."""
     from trnrt.nki.machine.dtypes import as_dtype
 
     if not partition.plans:

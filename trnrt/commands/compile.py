@@ -1,4 +1,4 @@
-"""``trnrt compile``: the kernel module and its weights, as files."""
+"""``trnrt compile``: writes the kernel module and its weights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.commands.inspect import rows_to_plan
-from trnrt.commands.opening import SessionOptions, batch_text, open_session, writing_errors
-from trnrt.commands.options import Reporting
-from trnrt.report.console import note, say, working
-from trnrt.report.documents import as_text, compile_document, part_document
-from trnrt.report.files import write_text
-from trnrt.report.text import escape_text, name_text
+from trnrt.commands.opening import batch_text, open_session, writing_errors
+from trnrt.commands.options import Backend, Reporting
+from trnrt.commands.records import SessionOptions
+from trnrt.commands.results import deliver
+from trnrt.report.console import note, working
+from trnrt.report.documents import compile_document, part_document
+from trnrt.text import escape_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.planner.parts.partition import Partition
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _compile_parts(session: InferenceSession, partition: Partition, directory: Path) -> list[Path]:
-    """Compile what of the model is on the device."""
+    """Compile the model's parts on the device; return the files."""
     from trnrt.cache import KernelCache
     from trnrt.neuron.backend import NeuronBackend
 
@@ -35,7 +36,7 @@ def _compile_parts(session: InferenceSession, partition: Partition, directory: P
 def compile_model(
     model: Path, options: SessionOptions, directory: Path, batch: int | None, reporting: Reporting
 ) -> None:
-    """Plan the model for ``batch`` rows, and write what runs it into ``directory``."""
+    """Plan the model for ``batch`` rows, and write its kernel modules and weights into ``directory``."""
     session = open_session(model, options)
     from trnrt.planner.parts.partition import fallback_notes
 
@@ -43,15 +44,12 @@ def compile_model(
     with working("planning"), writing_errors(directory):
         partition = session.partition(rows)
         files = [str(file) for file in session.save(directory, partition=partition)]
-    if options.backend == "neuron":
+    if options.backend is Backend.NEURON:
         with working("compiling with AWS's compiler"), writing_errors(directory):
             files += [str(file) for file in _compile_parts(session, partition, directory)]
-    for told in fallback_notes(partition):
-        note(told)
+    note(*fallback_notes(partition))
     shown_batch = rows if session.model.batch is not None else None
     parts = [part_document(part) for part in partition.parts]
-    document = as_text(compile_document(session, shown_batch, parts, files))
     heading = f"{name_text(session.name)}: {session.dtype} on {session.target}, for {batch_text(session, rows)}"
-    say(document if reporting.as_json else "\n".join([heading, *(f"  {escape_text(file)}" for file in files)]))
-    if reporting.json_out is not None:
-        write_text(reporting.json_out, document)
+    text = "\n".join([heading, *(f"  {escape_text(file)}" for file in files)])
+    deliver(reporting, compile_document(session, shown_batch, parts, files), text)

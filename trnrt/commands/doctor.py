@@ -1,4 +1,4 @@
-"""``trnrt doctor``: what is on this machine, what fits together, what would be used, and what mends each finding."""
+"""``trnrt doctor``: checks this machine, and shows how to fix each finding."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
+from trnrt.commands.results import deliver
 from trnrt.errors import BackendError, OptionError
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
-from trnrt.report.files import check_writable, write_or_keep, write_text
-from trnrt.report.text import count_text
+from trnrt.report.files import check_writable, write_or_keep
+from trnrt.text import count_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.doctor import Diagnosis
@@ -20,25 +21,22 @@ REPORT = Path("trnrt-self-test.json")
 
 
 def examine(backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None) -> bool:
-    """Print the diagnosis; tell whether ``backend`` can be used. A user's own target counts with its instances."""
+    """Print the diagnosis; return whether ``backend`` can be used. A user's own target counts with its instances."""
     from trnrt.nki.machine.targets import file_of, get_target
     from trnrt.report.doctor import doctor_parts
 
     target = target and get_target(target).name
     if names or (target is not None and file_of(target) is None):
-        raise OptionError("--target and --case say what the self-test runs", hint="add --self-test")
+        raise OptionError("--target and --case need --self-test", hint="add --self-test")
     diagnosis = _diagnosis(target)
-    document = as_text(_document(diagnosis, backend))
-    say(document if reporting.as_json else render(doctor_parts(diagnosis, backend)))
-    if reporting.json_out is not None:
-        write_text(reporting.json_out, document)
+    deliver(reporting, _document(diagnosis, backend), render(doctor_parts(diagnosis, backend)))
     return diagnosis.usable(backend)
 
 
 def self_test(backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None) -> bool:
-    """Run the self-test and write its report; tell whether all of it passed.
+    """Run the self-test and write its report; return whether all of it passed.
 
-    Raises BackendError where there is no device, unless the simulator was asked for.
+    Raises BackendError where there is no device, except with ``--backend simulator``.
     """
     from trnrt.neuron.selftest.cases import CASES
     from trnrt.neuron.selftest.suite import run_suite
@@ -67,7 +65,7 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
 
 
 def _tell_running(name: str) -> None:
-    """Which case is running, where somebody watches: a case may take minutes to compile."""
+    """Show the running case on a terminal: a case may take minutes to compile."""
     import sys
 
     if sys.stderr.isatty():
@@ -97,5 +95,5 @@ def _no_device_error(diagnosis: Diagnosis, backend: str) -> BackendError:
     found = [diagnosis.finding(name) for name in diagnosis.blocking[backend]]
     lines = [f"{finding.name}: {finding.found}" for finding in found]
     what = "no NeuronCore can be used on this machine" if backend == "neuron" else f"the {backend} can't be used"
-    hint = "trnrt doctor says what mends each; --self-test --backend simulator runs the suite itself anywhere"
+    hint = "`trnrt doctor` shows how to fix each; --self-test --backend simulator runs the suite on any machine"
     return BackendError(f"the self-test needs a device, and {what}:\n  " + "\n  ".join(lines), hint=hint)

@@ -1,4 +1,4 @@
-"""How a command line ends: errors that a user can do something about become messages and exit codes."""
+"""The end of a command line: trnrt's errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
+from trnrt.text import reason_text
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -19,7 +20,7 @@ PIPE_CLOSED = 141
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Run a verb inside: its errors are printed, and become typer.Exit with their code."""
+    """Run a verb within: its errors are printed, and become typer.Exit with their code."""
     try:
         yield
         sys.stdout.flush()
@@ -27,14 +28,14 @@ def exit_codes() -> Iterator[None]:
         complain(str(error), _hint(error))
         raise typer.Exit(error.exit_code) from error
     except MemoryError as error:
-        complain(f"not enough memory: {error}" if str(error) else "not enough memory", "ask for fewer rows")
+        complain(f"not enough memory: {error}" if str(error) else "not enough memory", "use fewer rows")
         raise typer.Exit(OptionError.exit_code) from error
     except BrokenPipeError as error:
         _close_stdout()
         raise typer.Exit(PIPE_CLOSED) from error
-    except OSError as error:  # stdout itself, such as a full disk; files have errors of their own
+    except OSError as error:  # on stdout, such as a full disk; files raise errors of their own
         _close_stdout()
-        complain(f"can't write the result: {error.strerror or error}")
+        complain(f"can't write the result: {reason_text(error)}")
         raise typer.Exit(OptionError.exit_code) from error
     except KeyboardInterrupt as error:
         complain("interrupted")
@@ -44,7 +45,7 @@ def exit_codes() -> Iterator[None]:
 def call(app: Callable[[], object]) -> None:
     """Run a whole command line; exit with the code of its outcome."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal's encoding has no byte for
+        if isinstance(stream, io.TextIOWrapper):  # names may hold characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
@@ -56,11 +57,11 @@ def call(app: Callable[[], object]) -> None:
 
 
 def _hint(error: TrnrtError) -> str | None:
-    if isinstance(error, UnsupportedModelError):  # it has a way out for each blocker
+    if isinstance(error, UnsupportedModelError):  # each blocker has a hint
         return "; ".join(dict.fromkeys(blocker.hint for blocker in error.blockers if blocker.hint)) or None
     return error.hint
 
 
 def _close_stdout() -> None:
-    # What is left in the buffer is flushed at exit, into a pipe that nobody reads.
+    # Otherwise the rest of the buffer is flushed at exit, into a closed pipe.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import typer
 
 from trnrt.commands.options import (
-    CallsFlag,
     NoCapacityFlag,
     Reporting,
     ScriptArguments,
     ScriptFile,
     SimulatedTargetFlag,
-    read_percent,
 )
-from trnrt.commands.records import Verb, Views, takes_records
+from trnrt.commands.records import Tracing, Verb, Views, takes_records
 
-if TYPE_CHECKING:
-    from trnrt.commands.profile import ProfileRequest
-
-cache_app = typer.Typer(help="What is kept of compiled models.", no_args_is_help=True)
-nki_app = typer.Typer(help="Kernels on the simulated NeuronCore: run, check or profile a script.", no_args_is_help=True)
+cache_app = typer.Typer(help="List or clear the cache of compiled models.", no_args_is_help=True)
+nki_app = typer.Typer(help="Run, check or profile kernels on the simulated NeuronCore.", no_args_is_help=True)
 
 
 @cache_app.callback()
 def cache_verbs() -> None:
-    """What is kept of compiled models."""
+    """List or clear the cache of compiled models."""
 
 
-@cache_app.command("ls", cls=Verb, short_help="List what is kept.")
+@cache_app.command("ls", cls=Verb, short_help="List the cached plans.")
 @takes_records
 def cache_ls_command(reporting: Reporting) -> None:
-    """List the plans in the cache, the one used last first, with what they are for."""
+    """List the plans in the cache, the one used last first, with their models, targets and sizes."""
     from trnrt.commands.cache import list_entries
 
     list_entries(reporting)
@@ -49,10 +41,10 @@ def cache_clear_command() -> None:
 
 @nki_app.callback()
 def nki_verbs() -> None:
-    """Kernels on the simulated NeuronCore: run, check or profile a script."""
+    """Run, check or profile kernels on the simulated NeuronCore."""
 
 
-# Options that trnrt does not know are the script's, wherever they stand.
+# Options that trnrt does not know belong to the script, wherever they stand.
 @nki_app.command("run", cls=Verb, short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
 def nki_run_command(
     script: ScriptFile,
@@ -60,7 +52,7 @@ def nki_run_command(
     target: SimulatedTargetFlag = None,
     no_capacity: NoCapacityFlag = False,
 ) -> None:
-    """Run a script that says `import nki` on the simulator, unchanged; exits as the script does."""
+    """Run an unchanged script that says `import nki` on the simulator; exits with the script's own exit code."""
     from trnrt.commands.nki import run_script
 
     raise typer.Exit(run_script(script, arguments or [], target, capacity=not no_capacity))
@@ -68,41 +60,19 @@ def nki_run_command(
 
 @nki_app.command("check", cls=Verb, short_help="Find what is wrong with kernels, without data.")
 @takes_records
-def nki_check_command(
-    script: ScriptFile,
-    reporting: Reporting,
-    calls: CallsFlag = None,
-    target: SimulatedTargetFlag = None,
-    no_capacity: NoCapacityFlag = False,
-) -> None:
-    """Find what the language, the API and the hardware refuse, without executing data; exit 0 if nothing is."""
+def nki_check_command(script: ScriptFile, tracing: Tracing, reporting: Reporting) -> None:
+    """Find what the language, the API or the hardware refuses; needs no data. Exit 0 if nothing is found, else 1."""
     from trnrt.commands.nki import check_script
 
-    if not check_script(script, calls or [], target, reporting, capacity=not no_capacity):
+    if not check_script(script, tracing, reporting):
         raise typer.Exit(1)
 
 
 @nki_app.command("profile", cls=Verb, short_help="Predict the latency of kernels on the device.")
 @takes_records
-def nki_profile_command(
-    script: ScriptFile,
-    views: Views,
-    reporting: Reporting,
-    calls: CallsFlag = None,
-    target: SimulatedTargetFlag = None,
-    no_capacity: NoCapacityFlag = False,
-) -> None:
-    """Predict the latency of each kernel call on the device, and what bounds it, without executing data."""
+def nki_profile_command(script: ScriptFile, tracing: Tracing, views: Views, reporting: Reporting) -> None:
+    """Predict the latency of each kernel call on the device, and what limits it; needs no data."""
     from trnrt.commands.nki_profile import profile_script
 
-    request = profiling(views, reporting)
-    if not profile_script(script, calls or [], target, request, capacity=not no_capacity):
+    if not profile_script(script, tracing, views, reporting):
         raise typer.Exit(1)
-
-
-def profiling(views: Views, reporting: Reporting, device_profile: Path | None = None) -> ProfileRequest:
-    """What the user asks of a profile."""
-    from trnrt.commands.profile import ProfileRequest
-
-    percent = None if views.max_regress is None else read_percent(views.max_regress)
-    return ProfileRequest(views.html, views.trace, views.baseline, percent, reporting, device_profile)

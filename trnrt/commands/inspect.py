@@ -1,19 +1,20 @@
-"""``trnrt inspect``: what became of every node, and where each tensor lives."""
+"""``trnrt inspect``: the step of every node, and the place of each tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.opening import SessionOptions, check_rows, fixed_batch, open_session
+from trnrt.commands.opening import check_rows, fixed_batch, open_session
 from trnrt.commands.options import Reporting, Stage
+from trnrt.commands.records import SessionOptions, Viewing
+from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
-from trnrt.report.console import complain, render, say, working
-from trnrt.report.documents import Document, as_text, inspect_document, stage_document, unsupported_document
+from trnrt.report.console import complain, render, working
+from trnrt.report.documents import as_text, inspect_document, stage_document, unsupported_document
 from trnrt.report.files import check_writable, write_text
-from trnrt.report.text import count_text, escape_text, name_text
+from trnrt.text import count_text, escape_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.nki.tiles import StepTiles
@@ -22,85 +23,69 @@ if TYPE_CHECKING:
     from trnrt.session import InferenceSession
 
 
-@dataclass(frozen=True)
-class InspectRequest:
-    """What the user wants to see: of ``stage``, for ``batch`` rows.
-
-    ``why`` names a step whose candidates are to be compared, ``save_plan`` a file for the plan. ``tiles``: trace the
-    kernels as well, for what each step holds in memory and does.
-    """
-
-    stage: Stage
-    batch: int | None
-    why: str | None
-    save_plan: Path | None
-    tiles: bool
-    reporting: Reporting
-
-
-def inspect(model: Path, options: SessionOptions, request: InspectRequest) -> bool:
-    """Print what a stage of the model looks like; tell whether trnrt can run it."""
-    _check(request)
-    stage, reporting = request.stage, request.reporting
+def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: Reporting) -> bool:
+    """Print a stage of the model; return whether trnrt can run it."""
+    _check(viewing)
+    stage = viewing.stage
     session = open_session(model, options)
     from trnrt.planner.parts.partition import fallback_notes
 
-    rows = rows_to_plan(session, request.batch)
+    rows = rows_to_plan(session, viewing.batch)
     if stage is not Stage.PLANNED:
         listing = _listing(session, stage, rows)
-        document = _stage_document(session, stage, listing)
-        _deliver(document, listing, reporting)
+        deliver(reporting, stage_document(session.model, stage.value, listing), listing)
         return True
     try:
         with working("planning"):
             partition = session.partition(rows)
     except UnsupportedModelError as error:
         nodes = _known_nodes(session, error)
-        _deliver(unsupported_document(session.name, nodes, error.blockers), _refusal(error), reporting)
+        deliver(reporting, unsupported_document(session.name, nodes, error.blockers), _refusal(error))
         count = count_text(len(error.blockers), "reason")
         tried = session.options.fallback is not None
-        hint = None if tried else "--fallback onnxruntime shows what the CPU would run, and at what cost"
+        hint = None if tried else "add --fallback onnxruntime to see what the CPU would run, and the cost"
         complain(f"{name_text(session.name)} can't run on the NeuronCore, for {count}", hint)
         return False
-    _save_plan(partition, request.save_plan)
-    if request.why is not None:
-        _explain(session, partition, rows, request)
+    _save_plan(partition, viewing.save_plan)
+    if viewing.why is not None:
+        _explain(session, partition, rows, viewing.why, reporting)
         return True
     shown_batch = rows if session.model.batch is not None else None
-    traced = _tile_plans(partition) if request.tiles else None
-    told = fallback_notes(partition)
-    document = inspect_document(partition, shown_batch, traced, told)
-    _deliver(document, _text(partition, shown_batch, traced, told), reporting)
+    traced = _tile_plans(partition) if viewing.tiles else None
+    notes = fallback_notes(partition)
+    document = inspect_document(partition, shown_batch, traced, notes)
+    deliver(reporting, document, _text(partition, shown_batch, traced, notes))
     return True
 
 
-def _check(request: InspectRequest) -> None:
-    """OptionError for flags that do not go together, or for a file that can't be written."""
-    flags = {"--why": request.why, "--save-plan": request.save_plan}
+def _check(viewing: Viewing) -> None:
+    """OptionError for flags that contradict each other, or a file that can't be written."""
+    flags = {"--why": viewing.why, "--save-plan": viewing.save_plan}
     given = [flag for flag, value in flags.items() if value is not None]
-    if given and request.stage is not Stage.PLANNED:
-        raise OptionError(f"{given[0]} is about the plan, not --stage {request.stage.value}", hint="leave --stage out")
-    if request.save_plan is not None:
-        check_writable(request.save_plan)
+    if given and viewing.stage is not Stage.PLANNED:
+        raise OptionError(
+            f"{given[0]} needs the plan, and --stage {viewing.stage.value} comes before it", hint="leave --stage out"
+        )
+    if viewing.save_plan is not None:
+        check_writable(viewing.save_plan)
 
 
 def _save_plan(partition: Partition, path: Path | None) -> None:
-    """Write the plan for a person to edit, if there is a file to write it to."""
+    """Write the plan where ``--save-plan`` names a file."""
     if path is not None:
         from trnrt.planner.saving.planfile import plan_document
 
         write_text(path, as_text(plan_document(partition)))
 
 
-def _explain(session: InferenceSession, partition: Partition, rows: int, request: InspectRequest) -> None:
-    """Print what could be planned otherwise for the step that ``--why`` names, and what each would cost."""
+def _explain(session: InferenceSession, partition: Partition, rows: int, wanted: str, reporting: Reporting) -> None:
+    """Print the alternatives for the step that ``--why`` names, and the cost of each."""
     from trnrt.commands.overriding import weigh
     from trnrt.report.weighing import why_document, why_parts
 
-    assert request.why is not None
-    step, weighed = weigh(session, partition, rows, request.why)
+    step, weighed = weigh(session, partition, rows, wanted)
     document = why_document(partition, step, weighed)
-    _deliver(document, render(why_parts(partition, step, weighed)), request.reporting)
+    deliver(reporting, document, render(why_parts(partition, step, weighed)))
 
 
 def _tile_plans(partition: Partition) -> dict[str, StepTiles]:
@@ -116,21 +101,15 @@ def _tile_plans(partition: Partition) -> dict[str, StepTiles]:
 
 
 def rows_to_plan(session: InferenceSession, batch: int | None) -> int:
-    """Rows to plan for: as asked, else the model's fixed batch, else 1. OptionError if that contradicts the model."""
+    """Rows to plan for: ``batch``, else the model's fixed batch, else 1. OptionError if that contradicts the model."""
     check_rows(session, batch, "--batch")
     fixed = fixed_batch(session)
     if fixed is not None and batch not in (None, fixed):
         raise OptionError(
-            f"the model was exported with a batch of {fixed}, and can't be planned for {batch}",
+            f"--batch {batch}: the model's batch is fixed at {fixed}",
             hint="leave --batch out; trnrt run takes any number of rows, and runs them in slices",
         )
     return batch or fixed or 1
-
-
-def _deliver(document: Document, text: str, reporting: Reporting) -> None:
-    say(as_text(document) if reporting.as_json else text)
-    if reporting.json_out is not None:
-        write_text(reporting.json_out, as_text(document))
 
 
 def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
@@ -141,12 +120,7 @@ def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
     return describe(session.model.bind(session.shapes_for(rows)).model)
 
 
-def _stage_document(session: InferenceSession, stage: Stage, listing: str) -> Document:
-    model = session.model
-    return stage_document(session.name, stage.value, inputs=model.inputs, outputs=model.outputs, listing=listing)
-
-
-def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, told: Sequence[str]) -> str:
+def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, notes: Sequence[str]) -> str:
     from rich.text import Text
 
     from trnrt.report.tables import blockers_table, nodes_table, parts_table, steps_table, tiles_table
@@ -163,7 +137,7 @@ def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles
     if steps:
         parts += ["", steps_table(steps)]
         parts += [] if tiles is None else ["", tiles_table(tiles[step.name] for step in steps)]
-    if notes := [*partition.notes, *told]:
+    if notes := [*partition.notes, *notes]:
         parts += ["", *(Text(f"- {escape_text(note)}") for note in notes)]
     return render(parts)
 
@@ -175,7 +149,7 @@ def _refusal(error: UnsupportedModelError) -> str:
 
 
 def _known_nodes(session: InferenceSession, error: UnsupportedModelError) -> list[NodeReport]:
-    """The file's nodes: those that block, with the reason, and the others, which nothing was planned for."""
+    """The file's nodes; those that block the model with the reason, the others unplanned."""
     from trnrt.planner.lowering.walk import node_name, operator_name
     from trnrt.planner.plan import NodeReport
 

@@ -1,4 +1,4 @@
-"""What the device itself says, beside what trnrt predicts and simulates. Only for ``--backend neuron``."""
+"""Measurements on the device, beside predictions and simulations. Only for ``--backend neuron``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.opening import open_session
+from trnrt.commands.options import Backend
+from trnrt.commands.records import SessionOptions
 from trnrt.errors import OptionError
 from trnrt.report.console import note, working
-from trnrt.report.text import count_text, error_text, escape_text, name_text, quote, range_text
+from trnrt.text import count_text, error_text, escape_text, name_text, quote, range_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def measure_parts(session: InferenceSession, partition: Partition, *, compiled: bool) -> dict[str, Measured]:
-    """Run each part of a model on the device, and time it: by the part's name.
+    """Run each part of a model on the device, and time it; by the part's name.
 
-    ``compiled``: it is there already, as ``trnrt compile`` made it; else each step gets a function of its own, by which
-    a profiler can tell them apart.
+    ``compiled``: use the output of ``trnrt compile``. Otherwise each step becomes a function of its own, so that a
+    profiler can tell steps apart.
     """
     from trnrt.cache import KernelCache
     from trnrt.neuron.backend import NeuronKernel
@@ -51,20 +53,19 @@ def measure_parts(session: InferenceSession, partition: Partition, *, compiled: 
             loaded.close()
     for part, neff in zip(loaded.partition.plans, neffs, strict=True):
         if neff is not None:
-            for line in _calls(part.name, neff, session):
-                note(line)
+            note(*_profiler_calls(part.name, neff, session))
     return found
 
 
-def _calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
-    """What captures a profile of the compiled kernel, makes tables of it, and shows them by step."""
+def _profiler_calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
+    """The commands that capture a profile of the compiled kernel, make tables of it, and show them by step."""
     from trnrt.neuron.backend import NeuronBackend
     from trnrt.planner.naming import identifier
 
     lnc = session.runner.lnc if isinstance(session.runner, NeuronBackend) else 1
     file, shown_as = escape_text(shlex.quote(str(neff))), identifier(name)
     return (
-        "by step, AWS's own profiler tells; on this machine, and the last with the options of this call:",
+        "for measured times by step, use AWS's profiler on this machine; give the last command this call's options:",
         f"NEURON_LOGICAL_NC_CONFIG={lnc} neuron-explorer capture -n {file} -s profile.ntff --profile-nth-exec=2",
         f"neuron-explorer view -n {file} -s profile_exec_2.ntff --ingest-only --data-path explorer "
         f"--display-name {shown_as}",
@@ -75,9 +76,9 @@ def _calls(name: str, neff: Path, session: InferenceSession) -> tuple[str, ...]:
 def attribute_captured(
     folder: Path | None, partition: Partition, profiles: Sequence[tuple[str, Profile]]
 ) -> Attribution | None:
-    """What the device's own profiler captured of the model, by step; None where nothing is given.
+    """A device profile of the model, attributed to its steps; None without ``folder``.
 
-    OptionError for a model of several parts on the device, InputError where the profile can't be taken.
+    OptionError if the model has several parts on the device, InputError if the profile can't be used.
     """
     if folder is None:
         return None
@@ -88,7 +89,7 @@ def attribute_captured(
 
     if len(profiles) != 1:
         raise OptionError(
-            f"{partition.name} has {len(profiles)} parts on the device, and --device-profile is of one kernel",
+            f"--device-profile holds one kernel, and {partition.name} has {len(profiles)} parts on the device",
             hint="profile a model that runs as one kernel",
         )
     ((name, predicted),) = profiles
@@ -99,7 +100,7 @@ def attribute_captured(
 
 
 def measured_text(measured: Mapping[str, Measured], predicted: Mapping[str, Range]) -> str:
-    """Measured beside predicted, a line for each part."""
+    """Measured and predicted times, a line for each part."""
     lines = []
     for name, times in measured.items():
         device = predicted[name]
@@ -107,8 +108,8 @@ def measured_text(measured: Mapping[str, Measured], predicted: Mapping[str, Rang
             f"{name_text(name)} measured: {times.median_us:,.1f} us median, {times.least_us:,.1f} least, "
             f"{times.p99_us:,.1f} 99th percentile of {count_text(times.runs, 'run')} on the host's clock, "
             "with transfers; "
-            f"predicted for the device alone: {range_text(device)}, "
-            f"of which that is {times.median_us / device.us:,.2f} times"
+            f"predicted for the device alone: {range_text(device)}; "
+            f"measured / predicted: {times.median_us / device.us:,.2f}"
         )
     return "\n".join(["", *lines, ""])
 
@@ -121,10 +122,11 @@ def measured_document(measured: Mapping[str, Measured]) -> Document:
 def compare_simulator(
     model: Path, options: SessionOptions, session: InferenceSession, feeds: Mapping[str, npt.NDArray[Any]]
 ) -> dict[str, float]:
-    """How far the device's outputs are from the simulator's, by output: the largest difference."""
+    """The largest difference between the device and the simulator, by output."""
     import numpy as np
 
-    twin = open_session(model, replace(options, backend="simulator", target=session.target))
+    planning = replace(options.planning, target=session.target)
+    twin = open_session(model, replace(options, backend=Backend.SIMULATOR, planning=planning))
     with working("running on the device and on the simulator"):
         ours, theirs = session.run(None, feeds), twin.run(None, feeds)
     names = [info.name for info in session.get_outputs()]

@@ -1,4 +1,4 @@
-"""``trnrt nki``: a kernel script on the simulator, and what is wrong with one."""
+"""``trnrt nki run`` and ``trnrt nki check``: run a kernel script on the simulator, or find what is wrong with it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.options import Reporting
+from trnrt.commands.records import Tracing
+from trnrt.commands.results import deliver
 from trnrt.errors import KernelError, OptionError
-from trnrt.report.console import complain, note, render, say, write_error
-from trnrt.report.documents import as_text, check_document
-from trnrt.report.files import write_text
-from trnrt.report.text import count_text, name_text
+from trnrt.report.console import complain, note, render, write_error
+from trnrt.report.documents import check_document
+from trnrt.text import count_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import Report
 
 
-def run_script(script: Path, arguments: Sequence[str], target: str | None, *, capacity: bool = True) -> int:
-    """Run a script that says ``import nki``; the exit code that it ends with."""
+def run_script(script: Path, arguments: Sequence[str], target: str | None, *, capacity: bool) -> int:
+    """Run a script that says ``import nki``; return its exit code."""
     from trnrt.nki import scripts
     from trnrt.nki.machine.memory import overflow_notes
 
@@ -26,13 +27,12 @@ def run_script(script: Path, arguments: Sequence[str], target: str | None, *, ca
         raise OptionError(f"there is no file {str(script)!r}")
     with scripts.environment(script, arguments, target, capacity=capacity) as overflowed:
         code = _run(script)
-    for told in dict.fromkeys(told for program in overflowed for told in overflow_notes(program)):
-        note(told)
+    note(*dict.fromkeys(text for program in overflowed for text in overflow_notes(program)))
     return code
 
 
 def _run(script: Path) -> int:
-    """Run the script, and print what it ends with; its exit code."""
+    """Run the script, and print its error if it ends with one; return its exit code."""
     from trnrt.nki import scripts
 
     try:
@@ -53,19 +53,13 @@ def _run(script: Path) -> int:
     return 0
 
 
-def check_script(
-    script: Path, calls: Sequence[str], target: str | None, reporting: Reporting, *, capacity: bool = True
-) -> bool:
-    """Print what is wrong with a kernel file; tell whether nothing is."""
+def check_script(script: Path, tracing: Tracing, reporting: Reporting) -> bool:
+    """Print what is wrong with a kernel file; return whether nothing is."""
     from trnrt.nki.checking import check
 
-    report = check(script, calls, target=target, capacity=capacity)
-    document = as_text(check_document(report))
-    say(document if reporting.as_json else _text(report))
-    if reporting.json_out is not None:
-        write_text(reporting.json_out, document)
-    for told in report.notes:
-        note(told)
+    report = check(script, tracing.calls or [], target=tracing.target, capacity=not tracing.no_capacity)
+    deliver(reporting, check_document(report), _text(report))
+    note(*report.notes)
     return report.clean
 
 

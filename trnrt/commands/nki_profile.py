@@ -1,20 +1,22 @@
-"""``trnrt nki profile``: what the kernel calls of a script would cost on the device, without running them."""
+"""``trnrt nki profile``: predicted latencies of a script's kernel calls on the device; runs nothing."""
 
 from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt import __version__
-from trnrt.commands.profile import Files, ProfileRequest, compare, page_text, prepare, warn
+from trnrt.commands.options import Reporting
+from trnrt.commands.profile import Files, compare, page_text, prepare, warn
+from trnrt.commands.records import Tracing, Views
 from trnrt.errors import OptionError
 from trnrt.report.comparing import Baseline
 from trnrt.report.console import complain, note, say
 from trnrt.report.documents import as_text, nki_profile_document
-from trnrt.report.text import count_text, quote
+from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import CheckedCall, Report
@@ -23,33 +25,27 @@ if TYPE_CHECKING:
     from trnrt.nki.sim.subset_source import Finding
 
 
-def profile_script(
-    script: Path, calls: Sequence[str], target: str | None, request: ProfileRequest, *, capacity: bool = True
-) -> bool:
-    """Predict what each call costs, print it; tell whether all could be traced, and none is slower than allowed."""
-    baseline = prepare(request, "calls")
-    report, profiles = _profile_calls(script, calls, target, capacity)
+def profile_script(script: Path, tracing: Tracing, views: Views, reporting: Reporting) -> bool:
+    """Predict and print the latency of each call; return whether all were traced and none is slower than allowed."""
+    baseline = prepare(views, reporting, "calls")
+    report, profiles = _profile_calls(script, tracing)
     if not profiles and not report.failures:
-        raise OptionError(
-            f"{quote(str(script))} calls no kernel, so that there is nothing to profile", hint=_example(script)
-        )
+        raise OptionError(f"{quote(str(script))} calls no kernel: there is nothing to profile", hint=_example(script))
     document = nki_profile_document(report, profiles, version=__version__)
     comparisons = compare(_comparable(baseline, report), document)
     named = [(f"{call.kernel}({call.arguments})", predicted) for call, predicted in profiles]
     files = Files()
-    files.write_document(request, document)
-    files.write_views(request, named)
-    if named or request.reporting.as_json:
-        say(as_text(document) if request.reporting.as_json else page_text(named, comparisons, baseline))
+    files.write_document(reporting, document)
+    files.write_views(views, named)
+    if named or reporting.as_json:
+        say(as_text(document) if reporting.as_json else page_text(named, comparisons, baseline))
     warn([predicted for _, predicted in profiles])
     _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()
     return not report.failures and not any(comparison.regressed for comparison in comparisons)
 
 
-def _profile_calls(
-    script: Path, calls: Sequence[str], target: str | None, capacity: bool
-) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:
+def _profile_calls(script: Path, tracing: Tracing) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:
     from trnrt.nki.checking import check
     from trnrt.nki.profiling import profile_programs
 
@@ -58,39 +54,39 @@ def _profile_calls(
     def observe(call: CheckedCall, programs: list[Program]) -> None:
         profiles.append((call, profile_programs(programs)))
 
-    return check(script, calls, target=target, observer=observe, capacity=capacity), profiles
+    capacity = not tracing.no_capacity
+    report = check(script, tracing.calls or [], target=tracing.target, observer=observe, capacity=capacity)
+    return report, profiles
 
 
 def _comparable(baseline: Baseline | None, report: Report) -> Baseline | None:
-    """The baseline if it is of the same target; None where calls are missing, as the failures are the news then."""
+    """The baseline, if it is of the same target; None if calls failed: then the failures matter more."""
     if baseline is not None:
         baseline.check_same(target=report.target)
     return None if report.failures else baseline
 
 
 def _tell(report: Report, known: Set[str]) -> None:
-    """Print what is left to say of a report; what is ``known`` has been printed with the profiles."""
-    for told in report.notes:
-        if told not in known:
-            note(told)
+    """Print a report's notes and failures; the ``known`` notes were printed with the profiles."""
+    note(*(text for text in report.notes if text not in known))
     refused = [finding for finding in report.findings if finding not in report.failures]
     if refused:
         note(
             f"AWS's compiler would refuse this file for {count_text(len(refused), 'reason')}; "
-            "trnrt nki check lists them"
+            "`trnrt nki check` lists them"
         )
     for failure in dict.fromkeys(report.failures):
         complain(_with_code(failure), failure.instead or None)
 
 
 def _with_code(failure: Finding) -> str:
-    """What is wrong, and the source line."""
+    """The failure's message with its source line."""
     code = linecache.getline(failure.file, failure.line).strip()
     return f"{failure.message}\n  at {failure.file}:{failure.line}" + (f"\n    {code}" if code else "")
 
 
 def _example(script: Path) -> str:
-    """A call of a kernel in the file, as --call takes it; of a kernel that nobody wrote where there is none."""
+    """An example for --call, with a kernel of the file if there is one."""
     kernel, tensors = "kernel", 2
     for node in ast.walk(ast.parse(script.read_bytes())):
         if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list):

@@ -1,25 +1,26 @@
-"""A session, and what to feed it: the part that all verbs begin with."""
+"""The start of every verb: a session and its inputs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.options import Backend
 from trnrt.commands.overriding import apply_plan
+from trnrt.commands.records import SessionOptions
 from trnrt.errors import InputError, OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import LARGEST_INPUT, Inputs, read_inputs
 from trnrt.report.console import note, working
-from trnrt.report.text import count_text, escape_text, quote, range_text, shape_text, size_text
+from trnrt.text import count_text, quote, range_text, reason_text, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trnrt.backends import DeviceOptions
     from trnrt.session import InferenceSession
 
 _BYTES_DRAWN = 8
@@ -27,29 +28,8 @@ _BYTES_DRAWN = 8
 
 
 @dataclass(frozen=True)
-class SessionOptions:
-    """How a model is opened; a ``target`` of None is the device that is present, else the default.
-
-    ``no_fuse`` (nodes) and ``plan`` (an edited file) override the planner, whose ``effort`` is 0 or 1; ``device`` says
-    which NeuronCores.
-    """
-
-    target: str | None
-    dtype: str
-    backend: str
-    fallback: str | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    buckets: Sequence[int] | None = None
-    cache: bool = True
-    no_fuse: Sequence[str] = ()
-    plan: Path | None = None
-    effort: int | None = None
-    device: DeviceOptions | None = None
-
-
-@dataclass(frozen=True)
 class Feeding:
-    """What the user says about a run's inputs: files, or ``rows`` random rows (None: the model's fixed batch, or 1)."""
+    """A run's inputs: files, or ``rows`` random rows (None: the model's fixed batch, else 1)."""
 
     files: Sequence[str]
     images: ImageOptions
@@ -58,7 +38,8 @@ class Feeding:
 
 
 def open_session(model: Path, options: SessionOptions) -> InferenceSession:
-    """Read the model, choose target and backend, and find out what a plan's file asks for."""
+    """Read the model, choose target and backend, and apply a plan's file."""
+    planning, overrides = options.planning, options.overrides
     with working("loading the runtime"):
         from trnrt.planner.choices import Choices
         from trnrt.session import InferenceSession
@@ -66,35 +47,40 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
     with working(f"reading {model}"):
         session = InferenceSession(
             str(model),
-            target=options.target,
-            dtype=options.dtype,
-            backend=options.backend,
-            fallback=options.fallback,
-            shapes=options.shapes,
+            target=planning.target,
+            dtype=planning.dtype.value,
+            backend=options.backend.value,
+            fallback=planning.fallback_name,
+            shapes=planning.shapes,
             buckets=options.buckets,
-            choices=Choices(no_fuse=frozenset(options.no_fuse)),
+            choices=Choices(no_fuse=frozenset(overrides.no_fuse or ())),
             effort=options.effort,
             cache=options.cache,
             device=options.device,
         )
-    return session if options.plan is None else apply_plan(session, options.plan)
+    return session if overrides.plan is None else apply_plan(session, overrides.plan)
 
 
 def note_backend(session: InferenceSession, options: SessionOptions) -> list[str]:
-    """Say what ``auto`` chose, and why; what was said."""
-    told = [f"runs on the {session.backend}: {session.backend_reason}"] * (options.backend == "auto")
-    for text in told:
-        note(text)
-    return told
+    """Print which backend ``auto`` chose, and why; return these notes."""
+    notes = [f"runs on the {session.backend}: {session.backend_reason}"] if options.backend is Backend.AUTO else []
+    note(*notes)
+    return notes
+
+
+def run_notes(session: InferenceSession) -> list[str]:
+    """The notes on the session's last run; why it compiled comes first."""
+    last = session.last_run
+    return [*(f"compiled (not in the cache): {why}" for why in last.cache_notes), *last.notes]
 
 
 def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
-    """The arrays for a run, from the files or drawn at random; the notes say which."""
+    """The arrays for a run, from files or drawn at random, with notes on them."""
     wanted = session.model.inputs
     if feeding.files:
         return read_inputs(feeding.files, wanted, metadata=session.metadata, images=feeding.images)
     if feeding.images != ImageOptions():
-        raise OptionError("--layout, --color, --scale, --mean and --std are for images, and no --input is one")
+        raise OptionError("--layout, --color, --scale, --mean and --std need an image", hint="give one with --input")
     rows = feeding.rows or fixed_batch(session) or 1
     _check_size(session, rows)
     feeds = session.random_inputs(rows, feeding.seed)
@@ -102,24 +88,24 @@ def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
 
 
 def fixed_batch(session: InferenceSession) -> int | None:
-    """The batch that the model was exported with; None if it is symbolic or there is none."""
+    """The model's fixed batch; None if it is symbolic or there is none."""
     batch = session.model.batch
     return batch if isinstance(batch, int) else None
 
 
 def check_rows(session: InferenceSession, asked: int | None, flag: str) -> None:
-    """OptionError if rows are asked for and the model has no batch, whose rows they could be."""
+    """OptionError if ``flag`` gives a number of rows to a model without a batch."""
     if asked is not None and session.model.batch is None:
-        raise OptionError(f"{flag} asks for rows, and the model has no batch", hint=f"leave {flag} out")
+        raise OptionError(f"{flag} gives a number of rows, and the model has no batch", hint=f"leave {flag} out")
 
 
 def batch_text(session: InferenceSession, rows: int) -> str:
-    """How many rows, in words; a model without a batch is run once."""
+    """``3 rows``; ``1 run`` for a model without a batch."""
     return "1 run" if session.model.batch is None else count_text(rows, "row")
 
 
 def prediction_text(session: InferenceSession) -> str:
-    """What the last run would take on the device, as the end of a line; nothing where there is no prediction."""
+    """The last run's predicted time on the device, to end a line with; "" if there is none."""
     predicted = session.last_run.predicted
     if predicted is None:
         return ""
@@ -128,22 +114,21 @@ def prediction_text(session: InferenceSession) -> str:
     compared = get_target(session.target).timing.compared
     doubt = "" if compared else f" ({session.target}'s model was never compared with a measurement)"
     crossings = session.last_run.crossings_us
-    cpu = f", {crossings:,.1f} us of it round trips to the CPU, whose own time is not in it" if crossings else ""
+    cpu = f", including {crossings:,.1f} us of round trips to the CPU but not the CPU's own time" if crossings else ""
     return f"; predicted for the device: {range_text(predicted)}{cpu}{doubt}"
 
 
 @contextmanager
 def writing_errors(directory: Path) -> Iterator[None]:
-    """Turn what a directory raises that can't be written to into OptionError."""
+    """Turn the errors of a directory that can't be written into OptionError."""
     try:
         yield
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OptionError(f"can't write into {quote(str(directory))}: {escape_text(reason)}") from error
+        raise OptionError(f"can't write into {quote(str(directory))}: {reason_text(error)}") from error
 
 
 def _drawn_text(feeds: Mapping[str, npt.NDArray[Any]], seed: int) -> str:
-    """What was drawn: the ranges are those of ``InferenceSession.random_inputs``."""
+    """A note on random inputs; the ranges are those of ``InferenceSession.random_inputs``."""
     drawn = ", ".join(f"{quote(name)} {array.dtype} {shape_text(array.shape)}" for name, array in feeds.items())
     kinds = {array.dtype.kind in "iub" for array in feeds.values()}
     ranges = ["uniform in [0, 1)"] * (False in kinds) + ["integers in [0, 10)"] * (True in kinds)
@@ -151,7 +136,7 @@ def _drawn_text(feeds: Mapping[str, npt.NDArray[Any]], seed: int) -> str:
 
 
 def _check_size(session: InferenceSession, rows: int) -> None:
-    """Refuse random inputs that would not fit: drawing them would take the machine down first."""
+    """Refuse random inputs too large for the machine's memory."""
     values = 0
     for tensor in session.model.inputs:
         dims = tensor.shape[1:] if session.model.batch is not None else tensor.shape

@@ -1,14 +1,15 @@
-"""The flags that verbs share. Imported for ``trnrt --help``, so it imports nothing heavy."""
+"""The flags that verbs share. ``trnrt --help`` imports this module: it imports nothing heavy."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +17,7 @@ from trnrt.errors import OptionError
 
 
 class DType(StrEnum):
-    """What a model is computed in."""
+    """The dtype of a model's weights and activations."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -32,21 +33,21 @@ class Backend(StrEnum):
 
 
 class Fallback(StrEnum):
-    """What runs the nodes that the device can't."""
+    """What runs the nodes that the device does not support."""
 
     NONE = "none"
     ONNXRUNTIME = "onnxruntime"
 
 
 class Engine(StrEnum):
-    """What processes do the work: trnrt's own, or Ray's."""
+    """Whose processes do the work: trnrt's own, or Ray's."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
 class Stage(StrEnum):
-    """A stage of a model that can be looked at."""
+    """A stage of a model that ``inspect`` can show."""
 
     IMPORTED = "imported"
     REWRITTEN = "rewritten"
@@ -72,7 +73,7 @@ class Color(StrEnum):
 
 @dataclass(frozen=True)
 class Reporting:
-    """Where a result goes beside the terminal."""
+    """How a result is printed, and the file it also goes to."""
 
     as_json: JsonFlag = False
     json_out: JsonOutFlag = None
@@ -100,15 +101,8 @@ def check_cases(names: list[str] | None) -> list[str] | None:
 def check_finite(value: float | None) -> float | None:
     """The number as given; OptionError for NaN and infinity."""
     if value is not None and not math.isfinite(value):
-        raise OptionError(f"{value} is not a number that can be used", hint="give a finite number")
+        raise OptionError(f"{value} is not a finite number", hint="give a finite number")
     return value
-
-
-def check_numbers(text: str | None) -> str | None:
-    """The text as given; OptionError if it is not finite numbers with commas between."""
-    if text is not None:
-        read_numbers(text)
-    return text
 
 
 def read_numbers(text: str) -> tuple[float, ...]:
@@ -118,59 +112,67 @@ def read_numbers(text: str) -> tuple[float, ...]:
     try:
         return parse_numbers(text)
     except ValueError:
-        raise OptionError(f"{text!r} is not numbers", hint="one number, or one a channel: 0.485,0.456,0.406") from None
-
-
-def check_percent(text: str | None) -> str | None:
-    """The text as given; OptionError if it is not a percentage."""
-    if text is not None:
-        read_percent(text)
-    return text
+        raise OptionError(
+            f"{text!r} is not a list of numbers", hint="give one number, or one per channel: 0.485,0.456,0.406"
+        ) from None
 
 
 def read_percent(text: str) -> float:
     """``"2%"``, ``"2 %"`` or ``"0.5"`` as percent, 0 or more; OptionError if it isn't that."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?\s*%?", text.strip(), re.ASCII):
-        raise OptionError(
-            f"{text!r} is not a percentage", hint="say 2% or 0.5%; a number alone is percent, too: 2 means 2%"
-        )
+        raise OptionError(f"{text!r} is not a percentage", hint="give 2% or 0.5%; 2 means 2%")
     return float(text.strip().removesuffix("%"))
 
 
-# From the folder, not from its package: that is heavy, and this is imported for every --help.
+def read_buckets(text: str) -> tuple[int, ...]:
+    """``1,4,16`` as batch sizes; OptionError if it isn't that."""
+    from trnrt.running.buckets import parse_buckets
+
+    return parse_buckets(text)
+
+
+# From the folder: the package trnrt.nki.machine is heavy, and every --help imports this module.
 _NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml"))
 TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
 
 PANELS = ("Model and inputs", "Planning", "Device", "Workers", "Batches and limits", "Demand", "Comparison", "Output")
-"""The groups of flags in ``--help``, in their order."""
+"""The groups of flags in ``--help``, in order."""
 
-# ``typer.Option`` for the flags of each group.
-input_flag, planning_flag, device_flag, workers_flag, limits_flag, demand_flag, comparison_flag, output_flag = (
-    partial(typer.Option, rich_help_panel=panel) for panel in PANELS
+# ``typer.Option`` for flags that are no fields of a record.
+input_flag, planning_flag, device_flag, demand_flag, output_flag = (
+    partial(typer.Option, rich_help_panel=panel)
+    for panel in ("Model and inputs", "Planning", "Device", "Demand", "Output")
 )
 
-_MODEL = "The model, an .onnx file."
+
+def flag(panel: str, *names: str, default: Any = None, **details: Any) -> Any:
+    """A field of a record that is a flag, in a group of ``PANELS``; a ``default`` of ... makes it required.
+
+    ``details`` are those of ``typer.Option``.
+    """
+    metadata = {"option": typer.Option(*names, rich_help_panel=panel, **details)}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
+
+
 _INPUT = (
     "Input file, repeatable: FILE.npz (arrays named like the model's inputs), NAME=FILE.npy, or an image "
-    "(.png, .jpg; several make a batch). NAME= may be left out for a model of one input. Without: random values."
+    "(.png, .jpg; several make a batch). A model with one input needs no NAME=. By default random values."
 )
 
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)]
-InputFiles = Annotated[
-    list[str] | None, input_flag("--input", "-i", metavar="[NAME=]FILE", help=_INPUT, show_default=False)
-]
-DTypeFlag = Annotated[DType, planning_flag("--dtype", help="What weights and activations are computed in.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The model, an .onnx file.")]
+InputFiles = Annotated[list[str] | None, input_flag("--input", "-i", metavar="[NAME=]FILE", help=_INPUT)]
 TargetFlag = Annotated[
     str | None,
     planning_flag(
         "--target",
         metavar=TARGETS,
-        help="The hardware, or a target's file: the device that is present, else trn2.",
+        help="The hardware, or a target's file. By default this machine's device, else trn2.",
         callback=check_target,
-        show_default=False,
     ),
 ]
-BackendFlag = Annotated[Backend, device_flag("--backend", help="What runs the model; auto takes a device if present.")]
+BackendFlag = Annotated[
+    Backend, device_flag("--backend", help="What runs the model; auto uses a device if there is one.")
+]
 LncFlag = Annotated[
     int | None,
     device_flag(
@@ -178,21 +180,16 @@ LncFlag = Annotated[
         min=1,
         max=2,
         metavar="[1|2]",
-        help="Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both do the "
-        "same work.",
-        show_default=False,
+        help="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
+        "NEURON_LOGICAL_NC_CONFIG, else 1.",
     ),
-]
-CoresFlag = Annotated[
-    int, device_flag("--cores", min=1, metavar="N", help="NeuronCores to load the model on, for batches in slices.")
 ]
 DeviceProfileFlag = Annotated[
     Path | None,
     device_flag(
         "--device-profile",
         metavar="DIR",
-        help="Show what Neuron Explorer measured on a device, step by step: the directory of Parquet tables it wrote.",
-        show_default=False,
+        help="Show what Neuron Explorer measured on a device, step by step; DIR holds its Parquet tables.",
         exists=True,
     ),
 ]
@@ -201,94 +198,32 @@ CompiledFlag = Annotated[
     device_flag(
         "--compiled",
         metavar="DIR",
-        help="NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.",
-        show_default=False,
-    ),
-]
-FallbackFlag = Annotated[
-    Fallback,
-    planning_flag(
-        "--fallback", help="What runs on the CPU the nodes that the device can't; none refuses such a model."
+        help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
     ),
 ]
 SeedFlag = Annotated[int, input_flag("--seed", min=0, metavar="N", help="Seed of the random values.")]
-LayoutFlag = Annotated[
-    Layout | None, input_flag("--layout", help="Images: the order of the input's dimensions.", show_default=False)
-]
-ColorFlag = Annotated[
-    Color | None, input_flag("--color", help="Images: the input's channels, in order.", show_default=False)
-]
-ScaleFlag = Annotated[
-    float | None,
-    input_flag(
-        "--scale",
-        metavar="F",
-        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
-        callback=check_finite,
-        show_default=False,
-    ),
-]
-MeanFlag = Annotated[
-    str | None,
-    input_flag("--mean", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
-]
-StdFlag = Annotated[
-    str | None,
-    input_flag("--std", metavar="F[,F,F]", help="Images: see --scale.", callback=check_numbers, show_default=False),
-]
 JsonFlag = Annotated[bool, output_flag("--json", help="Print one JSON document instead of text.")]
 JsonOutFlag = Annotated[
-    Path | None,
-    output_flag("--json-out", metavar="FILE", help="Also write the JSON document to a file.", show_default=False),
+    Path | None, output_flag("--json-out", metavar="FILE", help="Also write the JSON document to a file.")
 ]
-HtmlFlag = Annotated[
-    Path | None,
-    output_flag(
-        "--html", metavar="FILE", help="Write a report to open in a browser; it needs no network.", show_default=False
-    ),
-]
-TraceFlag = Annotated[
-    Path | None,
-    output_flag("--trace", metavar="FILE", help="Write a trace to open in Perfetto.", show_default=False),
-]
-BaselineFlag = Annotated[
-    Path | None,
-    comparison_flag(
-        "--baseline",
-        metavar="FILE",
-        help="Compare with what --json-out wrote before; exit 1 if it got slower by more than --max-regress.",
-        show_default=False,
-    ),
-]
-RegressFlag = Annotated[
-    str | None,
-    comparison_flag(
-        "--max-regress",
-        metavar="PERCENT",
-        help="With --baseline: how much slower is accepted, in percent, as 2% or 2. Without: 2%.",
-        callback=check_percent,
-        show_default=False,
-    ),
-]
-ScriptFile = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file with kernels.", show_default=False)]
+ScriptFile = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file with kernels.")]
 ScriptArguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="ARGS", help="The script's own arguments; after -- also such as trnrt takes.", show_default=False
-    ),
+    typer.Argument(metavar="ARGS", help="The script's own arguments; put those that trnrt also has after --."),
 ]
 NoCapacityFlag = Annotated[
     bool,
-    device_flag("--no-capacity", help="Let tiles take more SBUF and PSUM than there is: for the numbers alone."),
+    device_flag(
+        "--no-capacity", help="Let tiles exceed SBUF and PSUM, to get the numbers of a kernel that doesn't fit."
+    ),
 ]
 SimulatedTargetFlag = Annotated[
     str | None,
     device_flag(
         "--target",
         metavar=TARGETS,
-        help="The hardware to simulate, or a target's file: what NEURON_PLATFORM_TARGET_OVERRIDE names, else trn2.",
+        help="The hardware to simulate, or a target's file. By default NEURON_PLATFORM_TARGET_OVERRIDE, else trn2.",
         callback=check_target,
-        show_default=False,
     ),
 ]
 CallsFlag = Annotated[
@@ -297,67 +232,26 @@ CallsFlag = Annotated[
         "--call",
         metavar="CALL",
         help="Trace this call, repeatable: 'kernel(f32[128,512], bf16[512], 4, name=\"x\")'. "
-        "Without: the calls that the script makes.",
-        show_default=False,
+        "By default the calls that the script makes.",
     ),
 ]
 PlanBatchFlag = Annotated[
     int | None,
-    planning_flag(
-        "--batch", min=1, metavar="N", help="Rows to plan for: 1, or the model's fixed batch.", show_default=False
-    ),
-]
-ShapeFlag = Annotated[
-    list[str] | None,
-    input_flag(
-        "--shape",
-        metavar="[NAME=]3x224x224",
-        help="An input's open sizes, with the batch or without; repeatable.",
-        show_default=False,
-    ),
-]
-NoFuseFlag = Annotated[
-    list[str] | None,
-    planning_flag(
-        "--no-fuse",
-        metavar="NODE",
-        help="A node that is computed in no step with what comes before it; repeatable.",
-        show_default=False,
-    ),
-]
-PlanFlag = Annotated[
-    Path | None,
-    planning_flag("--plan", metavar="FILE", help="Plan as this file says: a saved plan, edited.", show_default=False),
+    planning_flag("--batch", min=1, metavar="N", help="Rows to plan for. By default the model's fixed batch, else 1."),
 ]
 EFFORT = 1
-_BY_EFFORT = "1: choose sizes, ways and fusions by the predicted time, where that can gain. 0: by estimates, at once."
+_BY_EFFORT = "1: choose sizes, kernels and fusions by predicted time where that can gain. 0: use quick estimates."
 EffortFlag = Annotated[int, planning_flag("--effort", min=0, max=1, help=_BY_EFFORT)]
 RunEffortFlag = Annotated[
-    int | None,
-    planning_flag("--effort", min=0, max=1, help=f"{_BY_EFFORT} By default 1 on a device.", show_default=False),
-]
-SavePlanFlag = Annotated[
-    Path | None,
-    output_flag(
-        "--save-plan", metavar="FILE", help="Also write the plan as JSON, to be edited for --plan.", show_default=False
-    ),
-]
-WhyFlag = Annotated[
-    str | None,
-    output_flag(
-        "--why",
-        metavar="STEP",
-        help="Show what else could be planned for this step or node, and the model's predicted time with each.",
-        show_default=False,
-    ),
+    int | None, planning_flag("--effort", min=0, max=1, help=f"{_BY_EFFORT} By default 1 on a device, else 0.")
 ]
 BucketsFlag = Annotated[
-    str | None,
+    Sequence[int] | None,
     planning_flag(
         "--buckets",
         metavar="1,8,32",
-        help="Batch sizes to compile for; others are padded or cut. By default 1, 2, 4 ... 128.",
-        show_default=False,
+        help="Batch sizes to compile for; other batches are padded or split. By default 1, 2, 4 ... 128.",
+        parser=read_buckets,
     ),
 ]
 CacheFlag = Annotated[bool, planning_flag("--cache/--no-cache", help="Take plans from the cache, and keep new ones.")]
@@ -367,31 +261,7 @@ SamplesFlag = Annotated[
         "--samples",
         min=1,
         metavar="N",
-        help="Random rows to draw: 64, or the model's fixed batch. With --input, the first N rows of it.",
-        show_default=False,
-    ),
-]
-RtolFlag = Annotated[
-    float | None,
-    comparison_flag(
-        "--rtol",
-        min=0.0,
-        metavar="F",
-        help="Relative tolerance of every element: 1e-4 for float32, 2e-2 for 16 bits. "
-        "Without --rtol and --atol each has its own.",
-        callback=check_finite,
-        show_default=False,
-    ),
-]
-AtolFlag = Annotated[
-    float | None,
-    comparison_flag(
-        "--atol",
-        min=0.0,
-        metavar="F",
-        help="Absolute tolerance of every element: 1e-5 for float32, 1e-2 for 16 bits, if only --rtol is given.",
-        callback=check_finite,
-        show_default=False,
+        help="Random rows to draw: by default the model's fixed batch, else 64. With --input, use its first N rows.",
     ),
 ]
 LabelledFile = Annotated[
@@ -399,58 +269,13 @@ LabelledFile = Annotated[
     input_flag(
         "--data",
         metavar="FILE.npz",
-        help="Inputs and labels (label, labels, y, target or targets), for the accuracy of both; instead of --input.",
-        show_default=False,
-    ),
-]
-LayersFlag = Annotated[
-    bool,
-    comparison_flag(
-        "--layers",
-        help="Compare every tensor with onnxruntime's, each step alone; 4 random rows unless --samples says more.",
-    ),
-]
-BundleFlag = Annotated[
-    Path | None,
-    comparison_flag(
-        "--bundle",
-        metavar="DIR",
-        help="With --layers: write the first step that fails as a model, its inputs and a pytest file.",
-        show_default=False,
-    ),
-]
-BundleStepFlag = Annotated[
-    str | None,
-    comparison_flag(
-        "--bundle-step", metavar="NAME", help="With --bundle: of this step or node instead.", show_default=False
-    ),
-]
-TopFlag = Annotated[
-    int | None,
-    output_flag(
-        "--top",
-        min=1,
-        metavar="K",
-        help="Show the best K classes of the output that holds one number a class.",
-        show_default=False,
+        help="Inputs and labels (label, labels, y, target or targets), to compare accuracies; instead of --input.",
     ),
 ]
 LogitsFlag = Annotated[bool, output_flag("--logits", help="With --top: the numbers are logits; show their softmax.")]
-OutputFlag = Annotated[
-    Path | None, output_flag("--output", "-o", metavar="OUT.npz", help="Write all outputs.", show_default=False)
-]
 RowsFlag = Annotated[
-    int | None, input_flag("--batch", min=1, metavar="N", help="Random rows to draw: 1.", show_default=False)
-]
-TilesFlag = Annotated[
-    bool,
-    output_flag(
-        "--tiles/--no-tiles", help="Trace the kernels, which says each step's tiles and memory; it takes longer."
-    ),
-]
-KeepFlag = Annotated[
-    Path | None,
-    output_flag("--keep", metavar="DIR", help="Keep the kernel module and its weights.", show_default=False),
+    int | None,
+    input_flag("--batch", min=1, metavar="N", help="Random rows to draw. By default the model's fixed batch, else 1."),
 ]
 SelfTestFlag = Annotated[
     bool,
@@ -461,28 +286,17 @@ SelfTestFlag = Annotated[
 CaseFlag = Annotated[
     list[str] | None,
     device_flag(
-        "--case",
-        metavar="NAME",
-        help="With --self-test: this case alone, repeatable. Without: all.",
-        callback=check_cases,
-        show_default=False,
+        "--case", metavar="NAME", help="With --self-test: run this case only; repeatable.", callback=check_cases
     ),
 ]
-FullFlag = Annotated[bool, output_flag("--full", help="JSON: the data of large outputs, too.")]
-StageFlag = Annotated[Stage, output_flag("--stage", help="The stage to look at.")]
-CompileDirectory = Annotated[
-    Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.", show_default=False)
-]
+CompileDirectory = Annotated[Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.")]
 CompileBackendFlag = Annotated[
-    Backend, device_flag("--backend", help="neuron: also compile for it with AWS's compiler; needs no device.")
+    Backend, device_flag("--backend", help="neuron: also compile with AWS's compiler; needs no device.")
 ]
 ProfileBackendFlag = Annotated[
-    Backend, device_flag("--backend", help="neuron: also run it on the device, and show what was measured.")
+    Backend, device_flag("--backend", help="neuron: also run on the device, and show the measured times.")
 ]
 ExpectFlag = Annotated[
-    str,
-    demand_flag(
-        "--expect", metavar="1:0.7,8:0.3", help="The batches that will come, with weights.", show_default=False
-    ),
+    str, demand_flag("--expect", metavar="1:0.7,8:0.3", help="The expected batch sizes, with weights.")
 ]
-MostFlag = Annotated[int, demand_flag("--most", min=1, metavar="N", help="Buckets at most.")]
+MostFlag = Annotated[int, demand_flag("--most", min=1, metavar="N", help="Choose at most N buckets.")]

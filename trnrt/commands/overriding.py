@@ -1,4 +1,4 @@
-"""What overrides the planner on the command line: ``--no-fuse`` and ``--plan``, and ``inspect --why`` to see why."""
+"""Overriding the planner: ``--no-fuse`` and ``--plan``; ``inspect --why`` shows the alternatives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trnrt.errors import KernelError, OptionError, UnsupportedModelError
 from trnrt.report.console import note, working
-from trnrt.report.text import escape_text, list_text, name_text, quote
+from trnrt.text import list_text, name_text, quote, reason_text
 
 if TYPE_CHECKING:
     from trnrt.planner.choices import Choices
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from trnrt.session import InferenceSession
 
 LARGEST_PLAN = 8 * 2**20
-"""Bytes of a plan's file; one of ten thousand steps has half of that, and as JSON it takes some fifty times of it."""
+"""Bytes of a plan's file; ten thousand steps take half of that. Parsed JSON takes some fifty times as much memory."""
 
 
 def apply_plan(session: InferenceSession, path: Path) -> InferenceSession:
-    """The session, made to plan as an edited file says, beside what it was told already.
+    """The session with an edited file's plan, beside its other choices.
 
-    OptionError where the file can't be read, is of something else, or asks for what can't be.
+    OptionError if the file can't be read, belongs to something else, or can't be followed.
     """
     from trnrt.planner.saving.planfile import choices_of
 
@@ -33,22 +33,21 @@ def apply_plan(session: InferenceSession, path: Path) -> InferenceSession:
     _check_same(session, file, path)
 
     def plan(choices: Choices) -> Partition:
-        return _choosing(session, choices).partition(file.batch or 1, cached=True)
+        return _with_choices(session, choices).partition(file.batch or 1, cached=True)
 
-    with working(f"planning as {path} says"):
-        choices, told = choices_of(file, plan)
-    for line in told:
-        note(line)
-    return _choosing(session, session.options.choices | choices)
+    with working(f"planning as in {path}"):
+        choices, notes = choices_of(file, plan)
+    note(*notes)
+    return _with_choices(session, session.options.choices | choices)
 
 
-def _choosing(session: InferenceSession, choices: Choices) -> InferenceSession:
-    """The session with these choices, to which nothing is added by a search."""
+def _with_choices(session: InferenceSession, choices: Choices) -> InferenceSession:
+    """The session with exactly these choices: no search adds any."""
     return session.with_options(replace(session.options, choices=choices, effort=0))
 
 
 def weigh(session: InferenceSession, partition: Partition, rows: int, wanted: str) -> tuple[StepReport, list[Weighed]]:
-    """The step called ``wanted``, and what could be planned otherwise for it, each with the model's predicted time."""
+    """The step called ``wanted``, and its alternatives, each with the model's predicted time."""
     from trnrt.planner.searching.candidates import Weighed, candidates, find_step
 
     step = find_step(partition, wanted)
@@ -70,24 +69,24 @@ def predicted_us(partition: Partition) -> float:
 def _weigh_candidate(
     session: InferenceSession, planned: Partition, step: StepReport, rows: int, candidate: Candidate
 ) -> Weighed:
-    """A candidate planned and timed; if that can't be, it becomes one that is not possible."""
+    """Plan and time a candidate; if that fails, mark it as not possible."""
     from trnrt.planner.searching.candidates import Weighed
 
     if candidate.choices is None:
         return Weighed(candidate, None, None)
     try:
-        other = _choosing(session, candidate.choices).partition(rows)
+        other = _with_choices(session, candidate.choices).partition(rows)
         if [plan.source for plan in other.plans] == [plan.source for plan in planned.plans]:
             same = replace(candidate, choices=None, reason="it changes nothing: the plan stays the same")
             return Weighed(same, None, None)
-        told = "; ".join([candidate.reason, *_moved_texts(planned, other, step)])
-        return Weighed(replace(candidate, reason=told), predicted_us(other), _count(other))
+        reason = "; ".join([candidate.reason, *_moved_texts(planned, other, step)])
+        return Weighed(replace(candidate, reason=reason), predicted_us(other), _count(other))
     except (UnsupportedModelError, KernelError, OptionError) as error:
         return Weighed(replace(candidate, choices=None, reason=str(error)), None, None)
 
 
 def _moved_texts(planned: Partition, other: Partition, step: StepReport) -> list[str]:
-    """What else lives elsewhere in the other plan, in words."""
+    """The other tensors that the other plan places elsewhere, in words."""
     before = {one.output: one.place for plan in planned.plans for one in plan.steps if one.output != step.output}
     after = {one.output: one.place for plan in other.plans for one in plan.steps}
     moved = {
@@ -95,9 +94,7 @@ def _moved_texts(planned: Partition, other: Partition, step: StepReport) -> list
         for old, place in (("sbuf", "hbm"), ("hbm", "sbuf"))
     }
     return [
-        f"{list_text([name_text(name) for name in names], 4)} then in {place.upper()}, too"
-        for place, names in moved.items()
-        if names
+        f"{list_text(map(name_text, names), 4)} then in {place.upper()}, too" for place, names in moved.items() if names
     ]
 
 
@@ -115,15 +112,14 @@ def _read(path: Path) -> PlanFile:
             raise ValueError("it is too large")
         return parse_plan(content)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise OptionError(
-            f"can't use the plan {quote(str(path))}: {escape_text(reason)}",
-            hint="a plan is what `trnrt inspect MODEL --save-plan FILE` writes",
+            f"can't use the plan {quote(str(path))}: {reason_text(error)}",
+            hint="`trnrt inspect MODEL --save-plan FILE` writes a plan",
         ) from None
 
 
 def _check_same(session: InferenceSession, file: PlanFile, path: Path) -> None:
-    """OptionError if the file is of another model, target or dtype, or for rows that the model does not have."""
+    """OptionError if the file is for another model, target, dtype or batch."""
     batch = session.model.batch
     here = {"model": session.name, "target": session.target, "dtype": session.dtype}
     there = {"model": file.model, "target": file.target, "dtype": file.dtype}
@@ -135,6 +131,6 @@ def _check_same(session: InferenceSession, file: PlanFile, path: Path) -> None:
     if different:
         known, wanted = (", ".join(f"{key} {quote(of[key])}" for key in different) for of in (there, here))
         raise OptionError(
-            f"{quote(str(path))} is a plan of {known}; this is {wanted}",
-            hint="name the same target and dtype, or save a plan of this with trnrt inspect --save-plan FILE",
+            f"{quote(str(path))} is a plan for {known}; this is {wanted}",
+            hint="give the same target and dtype, or save a new plan with `trnrt inspect --save-plan FILE`",
         )

@@ -1,7 +1,7 @@
 """``trnrt predict``: batch prediction, offline.
 
-The flags are declared here; the work is in ``trnrt.predict``, imported when the verb is called: ``trnrt --help`` waits
-for nothing heavy.
+The flags are declared here; the work is in ``trnrt.predict``, imported when the verb is called, so that
+``trnrt --help`` imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -10,24 +10,15 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from trnrt.commands.options import (
-    CacheFlag,
-    Engine,
-    LogitsFlag,
-    ModelFile,
-    Reporting,
-    input_flag,
-    output_flag,
-    planning_flag,
-    workers_flag,
-)
+from trnrt.commands.options import CacheFlag, Engine, LogitsFlag, ModelFile, Reporting, flag
 from trnrt.commands.records import Device, Images, Planning, takes_records
 from trnrt.errors import OptionError, TooManyBadError, TrnrtError
 from trnrt.report.console import counting, note, say, working
+from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.predict.job import Opened, Request
@@ -37,169 +28,145 @@ if TYPE_CHECKING:
 
 
 class Form(StrEnum):
-    """What parts are written as."""
+    """The file format of the parts."""
 
     PARQUET = "parquet"
     NPZ = "npz"
 
 
-PredictInput = Annotated[
-    list[str],
-    input_flag(
+@dataclass(frozen=True)
+class Rows:
+    """The rows to predict."""
+
+    inputs: list[str] = flag(
+        "Model and inputs",
         "--input",
         "-i",
+        default=...,
         metavar="[NAME=]PATH",
-        help="The rows, repeatable: Parquet files or a folder of them, FILE.npz, NAME=FILE.npy, a folder of pictures. "
-        "NAME= may be left out for a model of one input.",
-        show_default=False,
-    ),
-]
-DirectoryFlag = Annotated[  # no Path, which would make s3:/BUCKET of s3://BUCKET
-    str, output_flag("--output", "-o", metavar="DIR", help="Where the parts are written.", show_default=False)
-]
-FormFlag = Annotated[Form, output_flag("--format", help="What parts are written as.")]
-IdFlag = Annotated[
-    str | None,
-    input_flag(
+        help="The rows, repeatable: Parquet files or a folder of them, FILE.npz, NAME=FILE.npy, an image folder. "
+        "A model with one input needs no NAME=.",
+    )
+    id_column: str | None = flag(
+        "Model and inputs",
         "--id",
         metavar="COLUMN",
-        help="The column of a Parquet file, or array of an .npz, with the ids. Without: row numbers, "
-        "from 0; of pictures their paths.",
-        show_default=False,
-    ),
-]
-ColumnsFlag = Annotated[
-    list[str] | None,
-    input_flag(
+        help="The Parquet column, or .npz array, with the ids. By default row numbers from 0, or images' paths.",
+    )
+    columns: list[str] | None = flag(
+        "Model and inputs",
         "--columns",
         metavar="[INPUT=]COLUMN,...",
-        help="Parquet: the column of an input, or its columns of one number each; repeatable. Without: by their names.",
-        show_default=False,
-    ),
-]
-PartFlag = Annotated[
-    int | None,
-    output_flag(
-        "--rows-per-part",
-        min=1,
-        metavar="N",
-        help="Rows of a part: 16384, or fewer where outputs are large.",
-        show_default=False,
-    ),
-]
-RunBatchFlag = Annotated[
-    int | None,
-    planning_flag(
-        "--batch",
-        min=1,
-        metavar="N",
-        help="Rows that are run at once: the model's fixed batch, or 128, or fewer where inputs are large or few.",
-        show_default=False,
-    ),
-]
-RowLimitFlag = Annotated[
-    int | None,
-    input_flag("--limit", min=1, metavar="N", help="Only the first N rows of the input.", show_default=False),
-]
-MaxBadFlag = Annotated[
-    str,
-    output_flag(
-        "--max-bad",
-        metavar="N|SHARE",
-        help="Bad rows that are accepted, a number or a share as 5%; with more it stops with exit code 1.",
-    ),
-]
-TopColumnsFlag = Annotated[
-    int | None,
-    output_flag(
-        "--top",
-        min=1,
-        metavar="K",
-        help="Also write the best K classes of the output that holds one number a class.",
-        show_default=False,
-    ),
-]
-OverwriteFlag = Annotated[
-    bool, output_flag("--overwrite", help="Delete the prediction that is in the directory, and begin anew.")
-]
-
-EngineFlag = Annotated[
-    Engine, workers_flag("--engine", help="Who makes the parts: this process, or processes of Ray Data.")
-]
-ReplicasFlag = Annotated[
-    int | None,
-    workers_flag(
-        "--replicas",
-        min=1,
-        metavar="N",
-        help="With --engine ray: processes that make parts. Without: 1.",
-        show_default=False,
-    ),
-]
-ReplicaCpusFlag = Annotated[
-    float | None,
-    workers_flag(
-        "--replica-cpus",
-        min=0.01,
-        metavar="N",
-        show_default=False,
-        help="With --engine ray: CPUs that are set aside for a process. Without: 0.5.",
-    ),
-]
-AddressFlag = Annotated[
-    str | None,
-    workers_flag(
-        "--address",
-        metavar="ADDRESS",
-        show_default=False,
-        help="With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here.",
-    ),
-]
+        help="Parquet: an input's column, or its columns of one number each; repeatable. By default by name.",
+    )
+    limit: int | None = flag(
+        "Model and inputs", "--limit", min=1, metavar="N", help="Predict the first N rows of the input only."
+    )
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the parts hold, and how they are made."""
+    """The parts: what they hold, and how they are made and written."""
 
-    form: FormFlag = Form.PARQUET
-    top: TopColumnsFlag = None
+    directory: str = flag("Output", "--output", "-o", default=..., metavar="DIR", help="The directory for the parts.")
+    form: Form = flag("Output", "--format", default=Form.PARQUET, help="The file format of the parts.")
+    top: int | None = flag(
+        "Output",
+        "--top",
+        min=1,
+        metavar="K",
+        help="Also write the best K classes of the output that has one number per class.",
+    )
     logits: LogitsFlag = False
-    batch: RunBatchFlag = None
-    rows_per_part: PartFlag = None
-    max_bad: MaxBadFlag = "10%"
+    batch: int | None = flag(
+        "Planning",
+        "--batch",
+        min=1,
+        metavar="N",
+        help="Rows per run. By default the model's fixed batch, else 128, or fewer if inputs are large or few.",
+    )
+    rows_per_part: int | None = flag(
+        "Output",
+        "--rows-per-part",
+        min=1,
+        metavar="N",
+        help="Rows of a part. By default 16384, or fewer if outputs are large.",
+    )
+    max_bad: str = flag(
+        "Output",
+        "--max-bad",
+        default="10%",
+        metavar="N|SHARE",
+        help="The most bad rows to accept, a number or a share as 5%; with more it stops, with exit code 1.",
+    )
+    overwrite: bool = flag(
+        "Output", "--overwrite", default=False, help="Delete an earlier prediction in the directory, and start again."
+    )
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that make the parts."""
+
+    engine: Engine = flag(
+        "Workers", "--engine", default=Engine.LOCAL, help="Make the parts in this process, or in processes of Ray Data."
+    )
+    replicas: int | None = flag(
+        "Workers", "--replicas", min=1, metavar="N", help="With --engine ray: their number. By default 1."
+    )
+    replica_cpus: float | None = flag(
+        "Workers",
+        "--replica-cpus",
+        min=0.01,
+        metavar="N",
+        help="With --engine ray: CPUs to reserve for a process. By default 0.5.",
+    )
+    address: str | None = flag(
+        "Workers",
+        "--address",
+        metavar="ADDRESS",
+        help="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
+    )
+
+    @property
+    def place(self) -> Place | None:
+        """Where on Ray the parts are made; None where they are made here."""
+        given = {"--replicas": self.replicas, "--replica-cpus": self.replica_cpus, "--address": self.address}
+        if self.engine is Engine.LOCAL:
+            if useless := [flag for flag, value in given.items() if value is not None]:
+                raise OptionError(f"{useless[0]} needs --engine ray", hint="add --engine ray")
+            return None
+        from trnrt.predict import clusters
+
+        clusters.require()
+        from trnrt.predict.on_ray import Place
+
+        return Place(self.replicas or 1, self.replica_cpus or 0.5, self.address)
 
 
 @takes_records
 def predict_command(
     model: ModelFile,
-    inputs: PredictInput,
-    directory: DirectoryFlag,
+    rows: Rows,
     parts: Parts,
     planning: Planning,
     device: Device,
     images: Images,
+    processes: Processes,
     reporting: Reporting,
-    id_column: IdFlag = None,
-    columns: ColumnsFlag = None,
-    limit: RowLimitFlag = None,
-    overwrite: OverwriteFlag = False,
-    engine: EngineFlag = Engine.LOCAL,
-    replicas: ReplicasFlag = None,
-    replica_cpus: ReplicaCpusFlag = None,
-    address: AddressFlag = None,
     cache: CacheFlag = True,
 ) -> None:
-    """Predict any number of rows into a directory, in parts; the same command again goes on after an interruption."""
+    """Predict any number of rows into a directory, in parts; after an interruption, the same command goes on."""
     if parts.logits and parts.top is None:
-        raise OptionError("--logits says how to show classes", hint="add --top K")
+        raise OptionError("--logits needs --top", hint="add --top K")
     from trnrt.predict.job import Request
     from trnrt.predict.output import parse_most_bad
     from trnrt.predict.source import Asked
 
     request = Request(
         str(model),
-        directory,
-        Asked(tuple(inputs), id_column, tuple(columns or ()), images.options),
+        parts.directory,
+        Asked(tuple(rows.inputs), rows.id_column, tuple(rows.columns or ()), images.options),
         planning.target,
         planning.dtype.value,
         device.backend.value,
@@ -212,31 +179,15 @@ def predict_command(
         parts.logits,
         parts.batch,
         parts.rows_per_part,
-        limit,
+        rows.limit,
     )
-    place = _place(engine, replicas, replica_cpus, address)
-    predict(request, parse_most_bad(parts.max_bad), reporting, place, overwrite=overwrite)
-
-
-def _place(engine: Engine, replicas: int | None, replica_cpus: float | None, address: str | None) -> Place | None:
-    """Where on Ray the parts are made; None where they are made here."""
-    given = {"--replicas": replicas, "--replica-cpus": replica_cpus, "--address": address}
-    if engine is Engine.LOCAL:
-        if meaningless := [flag for flag, value in given.items() if value is not None]:
-            raise OptionError(f"{meaningless[0]} has no meaning without --engine ray", hint="say --engine ray, too")
-        return None
-    from trnrt.predict import clusters
-
-    clusters.require()
-    from trnrt.predict.on_ray import Place
-
-    return Place(replicas or 1, replica_cpus or 0.5, address)
+    predict(request, parse_most_bad(parts.max_bad), reporting, processes.place, overwrite=parts.overwrite)
 
 
 def predict(
     request: Request, most_bad: MostBad, reporting: Reporting, place: Place | None = None, *, overwrite: bool
 ) -> None:
-    """Predict what is asked for, and say what came of it."""
+    """Make the requested prediction, and report it."""
     with working("loading the runtime"):
         from trnrt.predict.job import prepare
         from trnrt.predict.output import open_output
@@ -251,8 +202,7 @@ def predict(
     with closing(opened):
         notes = [f"runs on the {opened.session.backend}: {opened.session.backend_reason}"] * (request.backend == "auto")
         notes += opened.notes
-        for text in notes:
-            note(text)
+        note(*notes)
         with counting("checking what is there", opened.job.rows) as checked:
             output = open_output(opened.job, most_bad, overwrite=overwrite, checked=checked)
         with closing(output):
@@ -261,19 +211,18 @@ def predict(
 
 
 def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) -> Outcome:
-    """Make what is missing; say what stays where it ends before that."""
+    """Make the missing parts; if it stops early, print what is kept."""
     from trnrt.predict.job import check_input
     from trnrt.predict.running import StoppedError, handle_signals, run_parts
     from trnrt.predict.summary import Outcome
 
-    told = list(output.notes)
+    more = list(output.notes)
     if output.done:
         what = "resuming" if output.missing else "nothing to do"
-        told.append(f"{what}: {len(output.done):,} of {opened.job.parts:,} parts are there")
-    for text in told:
-        note(text)
+        more.append(f"{what}: {len(output.done):,} of {opened.job.parts:,} parts are there")
+    note(*more)
     rows = sum(part.rows for part in output.done.values())
-    outcome = Outcome(parts_kept=len(output.done), rows_kept=rows, notes=[*notes, *told])
+    outcome = Outcome(parts_kept=len(output.done), rows_kept=rows, notes=[*notes, *more])
     start = time.perf_counter()
     try:
         output.check_bad()
@@ -322,7 +271,6 @@ def _report(opened: Opened, output: Output, outcome: Outcome, reporting: Reporti
 
 def _text(opened: Opened, output: Output, outcome: Outcome) -> str:
     from trnrt.predict.part import QUARANTINE
-    from trnrt.report.text import count_text, quote
 
     job, session, bad = opened.job, opened.session, output.bad
     aside = f", {bad:,} set aside, with reasons in {quote(str(output.directory / QUARANTINE))}" if bad else ""

@@ -1,24 +1,24 @@
-"""``trnrt profile``: what a model would cost on the device, without running it."""
+"""``trnrt profile``: a model's predicted latency on the device; runs nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.inspect import rows_to_plan
 from trnrt.commands.measuring import attribute_captured, measure_parts, measured_document, measured_text
-from trnrt.commands.opening import SessionOptions, open_session
+from trnrt.commands.opening import open_session
 from trnrt.commands.options import Reporting
+from trnrt.commands.records import SessionOptions, Views
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.captured import attribution_document, attribution_parts
 from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
 from trnrt.report.files import check_writable, write_or_keep
-from trnrt.report.text import count_text, quote, range_text
+from trnrt.text import count_text, quote, range_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.measured import Measured
@@ -30,22 +30,16 @@ DEFAULT_REGRESS = 2.0
 """Percent."""
 
 
-@dataclass(frozen=True)
-class ProfileRequest:
-    """What the user asks of a profile, beside the profile: files, a comparison (``max_regress`` in percent), and what
-    the device's own profiler captured (``device_profile``)."""
-
-    html: Path | None
-    trace: Path | None
-    baseline: Path | None
-    max_regress: float | None
-    reporting: Reporting
-    device_profile: Path | None = None
-
-
-def profile(model: Path, options: SessionOptions, batch: int | None, request: ProfileRequest) -> bool:
-    """Predict what the model costs, print it, and tell whether it is no slower than the baseline allows."""
-    baseline = prepare(request, "model")
+def profile(
+    model: Path,
+    options: SessionOptions,
+    batch: int | None,
+    views: Views,
+    reporting: Reporting,
+    device_profile: Path | None = None,
+) -> bool:
+    """Predict the model's latency, print it, and return whether it is within the baseline's limit."""
+    baseline = prepare(views, reporting, "model")
     session = open_session(model, options)
     rows = rows_to_plan(session, batch)
     if baseline is not None:
@@ -54,8 +48,8 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
         baseline.check_same(**same)
     with working("planning"):
         partition = session.partition(rows)
-    profiles, document, told = _profile_parts(partition)
-    captured = attribute_captured(request.device_profile, partition, profiles)
+    profiles, document, notes = _profile_parts(partition)
+    captured = attribute_captured(device_profile, partition, profiles)
     if captured is not None:
         document["device_profile"] = attribution_document(captured)
     measured = _measure_device(session, partition, options)
@@ -63,24 +57,23 @@ def profile(model: Path, options: SessionOptions, batch: int | None, request: Pr
         document["measured_us"] = measured_document(measured)
     comparisons = compare(baseline, document)
     files = Files()
-    files.write_document(request, document)
-    files.write_views(request, profiles, "part")
+    files.write_document(reporting, document)
+    files.write_views(views, profiles, "part")
     page = _overview(partition, document) + page_text(profiles, comparisons, baseline)
     if measured:
         predicted = {plan.name: found.benchmark for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
     if captured is not None:
         page += render(["", *attribution_parts(captured)])
-    say(as_text(document) if request.reporting.as_json else page)
+    say(as_text(document) if reporting.as_json else page)
     warn([predicted for _, predicted in profiles])
-    for line in told:
-        note(line)
+    note(*notes)
     files.close()
     return not any(comparison.regressed for comparison in comparisons)
 
 
 def _measure_device(session: InferenceSession, partition: Partition, options: SessionOptions) -> dict[str, Measured]:
-    """What the device itself takes; nothing where nothing is run on one."""
+    """The measured times; empty without a device."""
     if session.backend != "neuron":
         return {}
     return measure_parts(
@@ -89,9 +82,9 @@ def _measure_device(session: InferenceSession, partition: Partition, options: Se
 
 
 def _profile_parts(partition: Partition) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
-    """The profile of each part on the device with its name, the document of them all, and what to say beside it.
+    """The profile of each part on the device with its name, the document of all, and notes.
 
-    UnsupportedModelError where there is nothing on the device that could be profiled.
+    UnsupportedModelError if no part runs on the device.
     """
     from trnrt.planner.parts.partition import DevicePart, fallback_notes
     from trnrt.running.profiler import profile_plan
@@ -104,13 +97,13 @@ def _profile_parts(partition: Partition) -> tuple[list[tuple[str, Profile]], Doc
     if not partition.cpu_parts:
         (predicted,) = profiles.values()
         return [(partition.name, predicted)], profile_document(partition.name, predicted, version=__version__), []
-    told = fallback_notes(partition)
-    document = parts_profile_document(partition, profiles, told, version=__version__)
-    return list(profiles.items()), document, told
+    notes = fallback_notes(partition)
+    document = parts_profile_document(partition, profiles, notes, version=__version__)
+    return list(profiles.items()), document, notes
 
 
 def _overview(partition: Partition, document: Document) -> str:
-    """What all parts of a model cost together; nothing for a model of one part."""
+    """The cost of all parts together; "" for a model of one part."""
     from rich.text import Text
 
     from trnrt.nki.machine.timing import Range
@@ -126,45 +119,45 @@ def _overview(partition: Partition, document: Document) -> str:
     return render([Text(total, "bold"), *wide, parts_table(partition), Text()])
 
 
-def prepare(request: ProfileRequest, kind: str) -> Baseline | None:
-    """Read the baseline, before anything may overwrite it, and check that files can be written, before the work.
+def prepare(views: Views, reporting: Reporting, kind: str) -> Baseline | None:
+    """Before the work: check that the files can be written, and read the baseline, which one of them may overwrite.
 
-    ``kind``: see ``read_baseline``. Raises OptionError if something can't be.
+    ``kind``: see ``read_baseline``. Raises OptionError for a file that can't be read or written.
     """
-    if request.baseline is None and request.max_regress is not None:
-        raise OptionError("--max-regress says how much slower than --baseline is accepted", hint="add --baseline FILE")
+    if views.baseline is None and views.max_regress is not None:
+        raise OptionError("--max-regress needs --baseline", hint="add --baseline FILE")
     named: dict[Path, str] = {}
-    flags = {"--html": request.html, "--trace": request.trace, "--json-out": request.reporting.json_out}
+    flags = {"--html": views.html, "--trace": views.trace, "--json-out": reporting.json_out}
     for flag, path in flags.items():
         if path is not None:
             check_writable(path)
             other = named.setdefault(path.resolve(), flag)
             if other != flag and not path.is_char_device():
                 raise OptionError(f"{other} and {flag} name the same file, {quote(str(path))}", hint="name two files")
-    if request.baseline is None:
+    if views.baseline is None:
         return None
-    view = named.get(request.baseline.resolve())
+    view = named.get(views.baseline.resolve())
     if view in ("--html", "--trace"):
-        raise OptionError(f"--baseline and {view} name the same file, {quote(str(request.baseline))}")
-    limit = DEFAULT_REGRESS if request.max_regress is None else request.max_regress
-    return read_baseline(request.baseline, limit, kind)
+        raise OptionError(f"--baseline and {view} name the same file, {quote(str(views.baseline))}")
+    limit = DEFAULT_REGRESS if views.max_regress is None else views.max_regress
+    return read_baseline(views.baseline, limit, kind)
 
 
 def compare(baseline: Baseline | None, document: Document) -> list[Comparison]:
-    """Compare with the baseline, if there is one; ``document`` gets what came of it."""
+    """Compare with the baseline, if there is one; the result is added to ``document``."""
     if baseline is None:
         return []
     comparisons = baseline.compare(document)
-    document["comparison"] = baseline.told(comparisons)
+    document["comparison"] = baseline.comparison_document(comparisons)
     if baseline.version != __version__:
-        note(f"the baseline is of trnrt {baseline.version}, this is {__version__}: its model may be another one")
+        note(f"the baseline is from trnrt {baseline.version}, this is {__version__}: the timing model may differ")
     return comparisons
 
 
 def page_text(
     profiles: Sequence[tuple[str, Profile]], comparisons: Sequence[Comparison], baseline: Baseline | None
 ) -> str:
-    """All profiles, and then the comparison, as text."""
+    """All profiles, then the comparison, as text."""
     from trnrt.report.profiles import comparison_parts, profile_parts
 
     parts: list[Any] = []
@@ -176,47 +169,46 @@ def page_text(
 
 
 def warn(profiles: Sequence[Profile]) -> None:
-    """Notes on how far predictions are to be trusted."""
-    told = [f"{p.target}'s model was never compared with a measurement" for p in profiles if not p.compared]
-    told += [text for p in profiles for text in p.notes]
-    for text in dict.fromkeys(told):
-        note(text)
+    """Print notes on how far to trust the predictions."""
+    doubts = [f"{p.target}'s model was never compared with a measurement" for p in profiles if not p.compared]
+    doubts += [text for p in profiles for text in p.notes]
+    note(*dict.fromkeys(doubts))
 
 
 class Files:
-    """The files of a report. One that can't be written is put elsewhere, and the others are written all the same."""
+    """The files of a report. One that can't be written goes to a temporary directory; the others are written."""
 
     def __init__(self) -> None:
         self._problems: list[str] = []
 
-    def write_views(self, request: ProfileRequest, profiles: Sequence[tuple[str, Profile]], noun: str = "call") -> None:
-        """Write ``--html`` and ``--trace``; of several profiles into numbered files, which a note names."""
+    def write_views(self, views: Views, profiles: Sequence[tuple[str, Profile]], noun: str = "call") -> None:
+        """Write ``--html`` and ``--trace``; several profiles go into numbered files, and a note names them."""
         for number, (name, predicted) in enumerate(profiles, 1):
-            if request.html is not None:
+            if views.html is not None:
                 with working("writing the report"):
                     from trnrt.report.page import report_html
 
-                    self._write(numbered_path(request.html, number, profiles), report_html(predicted, name))
-            if request.trace is not None:
+                    self._write(numbered_path(views.html, number, profiles), report_html(predicted, name))
+            if views.trace is not None:
                 with working("writing the trace"):
                     from trnrt.report.trace import trace_text
 
-                    self._write(numbered_path(request.trace, number, profiles), trace_text(predicted))
+                    self._write(numbered_path(views.trace, number, profiles), trace_text(predicted))
         if len(profiles) > 1:
-            for path in filter(None, (request.html, request.trace)):
+            for path in filter(None, (views.html, views.trace)):
                 first, last = numbered_path(path, 1, profiles), numbered_path(path, len(profiles), profiles)
                 note(
                     f"{count_text(len(profiles), noun)}: wrote {quote(str(first))} to {quote(str(last))}, "
                     "in their order"
                 )
 
-    def write_document(self, request: ProfileRequest, document: Document) -> None:
+    def write_document(self, reporting: Reporting, document: Document) -> None:
         """Write ``--json-out``."""
-        if request.reporting.json_out is not None:
-            self._write(request.reporting.json_out, as_text(document))
+        if reporting.json_out is not None:
+            self._write(reporting.json_out, as_text(document))
 
     def close(self) -> None:
-        """OptionError that says of each file that could not be written where it is instead."""
+        """Raise OptionError if a file could not be written; it names the file written instead."""
         if self._problems:
             raise OptionError("\n".join(self._problems), hint="move it from there, or name another file")
 
@@ -227,5 +219,5 @@ class Files:
 
 
 def numbered_path(path: Path, number: int, profiles: Sequence[object]) -> Path:
-    """The file for one of several profiles: report.html is report-1.html for the first; of one it is as given."""
+    """The file for one of several profiles, such as report-1.html for the first; a single one keeps its name."""
     return path if len(profiles) == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")

@@ -1,78 +1,79 @@
-"""Flags that belong together, as records: a verb takes a record, and its fields become flags of the verb.
+"""Flags that belong together, as records: a verb takes a record, whose fields become its flags.
 
-Imported for ``trnrt --help``, so it imports nothing heavy.
+``trnrt --help`` imports this module: it imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, cast, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from typer.core import TyperCommand
 
 from trnrt.commands.options import (
     EFFORT,
     PANELS,
-    AtolFlag,
     Backend,
     BackendFlag,
-    BaselineFlag,
-    BundleFlag,
-    BundleStepFlag,
-    ColorFlag,
+    CallsFlag,
+    Color,
     CompiledFlag,
-    CoresFlag,
     DType,
-    DTypeFlag,
     Fallback,
-    FallbackFlag,
-    HtmlFlag,
-    LayersFlag,
-    LayoutFlag,
+    Layout,
     LncFlag,
-    MeanFlag,
-    NoFuseFlag,
-    PlanFlag,
-    RegressFlag,
-    RtolFlag,
-    ScaleFlag,
-    ShapeFlag,
-    StdFlag,
+    LogitsFlag,
+    NoCapacityFlag,
+    PlanBatchFlag,
+    SimulatedTargetFlag,
+    Stage,
     TargetFlag,
-    TraceFlag,
+    check_finite,
+    flag,
     read_numbers,
+    read_percent,
 )
 
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions
-    from trnrt.commands.opening import SessionOptions
     from trnrt.inputs.images import ImageOptions
 
 
 @dataclass(frozen=True)
 class Images:
-    """How pictures become inputs."""
+    """How images become inputs."""
 
-    layout: LayoutFlag = None
-    color: ColorFlag = None
-    scale: ScaleFlag = None
-    mean: MeanFlag = None
-    std: StdFlag = None
+    layout: Layout | None = flag("Model and inputs", "--layout", help="Images: the order of the input's dimensions.")
+    color: Color | None = flag("Model and inputs", "--color", help="Images: the input's channels, in order.")
+    scale: float | None = flag(
+        "Model and inputs",
+        "--scale",
+        metavar="F",
+        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
+        callback=check_finite,
+    )
+    mean: Sequence[float] | None = flag(
+        "Model and inputs", "--mean", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
+    )
+    std: Sequence[float] | None = flag(
+        "Model and inputs", "--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
+    )
 
     @property
     def options(self) -> ImageOptions:
-        """The flags, read."""
+        """The same, as the readers of images take it."""
         from trnrt.inputs.images import ImageOptions
 
         return ImageOptions(
             self.layout and self.layout.value,
             self.color and self.color.value,
             self.scale,
-            None if self.mean is None else read_numbers(self.mean),
-            None if self.std is None else read_numbers(self.std),
+            None if self.mean is None else tuple(self.mean),
+            None if self.std is None else tuple(self.std),
         )
 
 
@@ -82,99 +83,238 @@ class Device:
 
     backend: BackendFlag = Backend.AUTO
     lnc: LncFlag = None
-    cores: CoresFlag = 1
+    cores: int = flag(
+        "Device", "--cores", default=1, min=1, metavar="N", help="NeuronCores to load the model on: they share a batch."
+    )
     compiled: CompiledFlag = None
 
     @property
     def options(self) -> DeviceOptions:
-        """The NeuronCores that are asked for."""
+        """The NeuronCores to use."""
         from trnrt.backends import DeviceOptions
 
         return DeviceOptions(self.lnc, self.cores, self.compiled)
 
 
 @dataclass(frozen=True)
+class Showing:
+    """How ``run`` shows outputs, and where it writes them."""
+
+    output: Path | None = flag("Output", "--output", "-o", metavar="OUT.npz", help="Write all outputs.")
+    top: int | None = flag(
+        "Output",
+        "--top",
+        min=1,
+        metavar="K",
+        help="Show the best K classes of the output that has one number per class.",
+    )
+    logits: LogitsFlag = False
+    full: bool = flag("Output", "--full", default=False, help="JSON: include the data of large outputs.")
+    keep: Path | None = flag("Output", "--keep", metavar="DIR", help="Keep the kernel module and its weights in DIR.")
+
+
+@dataclass(frozen=True)
 class Comparing:
     """How outputs are compared, and whether steps are; a tolerance of None is the default of the dtype."""
 
-    rtol: RtolFlag = None
-    atol: AtolFlag = None
-    layers: LayersFlag = False
-    bundle: BundleFlag = None
-    bundle_step: BundleStepFlag = None
+    rtol: float | None = flag(
+        "Comparison",
+        "--rtol",
+        min=0.0,
+        metavar="F",
+        help="Relative tolerance: by default 1e-4 for float32, 2e-2 for 16 bits. "
+        "Without --rtol and --atol, each element has its own tolerance.",
+        callback=check_finite,
+    )
+    atol: float | None = flag(
+        "Comparison",
+        "--atol",
+        min=0.0,
+        metavar="F",
+        help="Absolute tolerance: with --rtol alone 1e-5 for float32, 1e-2 for 16 bits.",
+        callback=check_finite,
+    )
+    layers: bool = flag(
+        "Comparison",
+        "--layers",
+        default=False,
+        help="Also compare each step alone with onnxruntime; on 4 random rows, or --samples.",
+    )
+    bundle: Path | None = flag(
+        "Comparison",
+        "--bundle",
+        metavar="DIR",
+        help="With --layers: write the first failing step as a model, its inputs and a pytest file.",
+    )
+    bundle_step: str | None = flag(
+        "Comparison", "--bundle-step", metavar="NAME", help="With --bundle: write this step or node instead."
+    )
+
+
+@dataclass(frozen=True)
+class Viewing:
+    """What ``inspect`` shows."""
+
+    stage: Stage = flag("Output", "--stage", default=Stage.PLANNED, help="The stage to show.")
+    batch: PlanBatchFlag = None
+    why: str | None = flag(
+        "Output",
+        "--why",
+        metavar="STEP",
+        help="Show the alternatives for this step or node, each with the model's predicted time.",
+    )
+    save_plan: Path | None = flag(
+        "Output", "--save-plan", metavar="FILE", help="Also write the plan as JSON, to edit and use with --plan."
+    )
+    tiles: bool = flag(
+        "Output",
+        "--tiles/--no-tiles",
+        default=True,
+        help="Trace the kernels to show each step's tiles and memory; slower.",
+    )
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """The kernel calls of a script to trace, and the simulated hardware."""
+
+    calls: CallsFlag = None
+    target: SimulatedTargetFlag = None
+    no_capacity: NoCapacityFlag = False
 
 
 @dataclass(frozen=True)
 class Views:
-    """What a profile is written to, and compared with."""
+    """The files that a profile is written to, and the one it is compared with."""
 
-    html: HtmlFlag = None
-    trace: TraceFlag = None
-    baseline: BaselineFlag = None
-    max_regress: RegressFlag = None
+    html: Path | None = flag(
+        "Output", "--html", metavar="FILE", help="Write a report for a browser; it needs no network."
+    )
+    trace: Path | None = flag("Output", "--trace", metavar="FILE", help="Write a trace for Perfetto.")
+    baseline: Path | None = flag(
+        "Comparison",
+        "--baseline",
+        metavar="FILE",
+        help="Compare with an earlier --json-out file; exit 1 if slower by more than --max-regress.",
+    )
+    max_regress: float | None = flag(
+        "Comparison",
+        "--max-regress",
+        metavar="PERCENT",
+        help="With --baseline: the slowdown to accept, as 2% or 2. By default 2%.",
+        parser=read_percent,
+    )
+
+
+@dataclass(frozen=True)
+class CapacityDemand:
+    """The demand, and what to assume; None is a default of ``trnrt.capacity.assumptions``."""
+
+    rps: float = flag(
+        "Demand", "--rps", default=..., min=1e-3, metavar="R", help="Requests per second.", callback=check_finite
+    )
+    p99: str = flag(
+        "Demand",
+        "--p99",
+        default=...,
+        metavar="20ms",
+        help="The latency that 99 % of the requests must meet: 20ms, 0.02s.",
+    )
+    rows: int = flag("Demand", "--rows", default=1, min=1, max=1024, metavar="N", help="Rows per request.")
+    max_batch: int | None = flag(
+        "Demand", "--max-batch", min=1, max=1024, metavar="N", help="The most rows of a batch. By default 32."
+    )
+    burst: float = flag(
+        "Demand",
+        "--burst",
+        default=1.0,
+        min=0,
+        max=10,
+        metavar="F",
+        help="Standard deviation of the gaps between requests over their mean; 1 is Poisson.",
+        callback=check_finite,
+    )
+    host_us: float | None = flag(
+        "Demand",
+        "--host-us",
+        min=0,
+        metavar="US",
+        help="The host's CPU time per request, microseconds. By default as measured on another machine.",
+        callback=check_finite,
+    )
+    utilisation: float | None = flag(
+        "Demand",
+        "--utilisation",
+        min=0.01,
+        max=0.95,
+        metavar="F",
+        help="The largest load of a core. By default 0.7.",
+        callback=check_finite,
+    )
+    instance: str | None = flag(
+        "Demand", "--instance", metavar="TYPE", help="Plan with this instance type only, such as trn2.48xlarge."
+    )
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a user asks of the planner."""
+    """Choices that override the planner's."""
 
-    no_fuse: NoFuseFlag = None
-    plan: PlanFlag = None
+    no_fuse: list[str] | None = flag(
+        "Planning", "--no-fuse", metavar="NODE", help="Don't fuse this node into the step before it; repeatable."
+    )
+    plan: Path | None = flag(
+        "Planning", "--plan", metavar="FILE", help="Use this plan (see `trnrt inspect --save-plan`)."
+    )
 
 
 @dataclass(frozen=True)
 class Planning:
     """What a model is planned for."""
 
-    dtype: DTypeFlag = DType.FLOAT32
+    dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
     target: TargetFlag = None
-    fallback: FallbackFlag = Fallback.NONE
-    shape: ShapeFlag = None
+    fallback: Fallback = flag(
+        "Planning",
+        "--fallback",
+        default=Fallback.NONE,
+        help="What runs unsupported nodes, on the CPU; none refuses such a model.",
+    )
+    shape: list[str] | None = flag(
+        "Model and inputs",
+        "--shape",
+        metavar="[NAME=]3x224x224",
+        help="The sizes that an input leaves open, with or without the batch; repeatable.",
+    )
 
     @property
     def fallback_name(self) -> str | None:
-        """What runs on the CPU; None where nothing may."""
+        """The runtime for unsupported nodes; None refuses them."""
         return None if self.fallback is Fallback.NONE else self.fallback.value
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The sizes that are given, by input."""
+        """The given sizes, by input."""
         from trnrt.planner.sizes import parse_shape
 
         return dict(parse_shape(text) for text in self.shape or [])
 
-    def session(
-        self,
-        backend: Backend = Backend.AUTO,
-        overrides: Overrides | None = None,
-        *,
-        effort: int | None = EFFORT,
-        buckets: str | None = None,
-        cached: bool = True,
-        device: DeviceOptions | None = None,
-    ) -> SessionOptions:
-        """How the model is opened."""
-        from trnrt.commands.opening import SessionOptions
-        from trnrt.running.buckets import parse_buckets
 
-        overrides = overrides or Overrides()
-        return SessionOptions(
-            self.target,
-            self.dtype.value,
-            backend.value,
-            self.fallback_name,
-            self.shapes,
-            None if buckets is None else parse_buckets(buckets),
-            cached,
-            overrides.no_fuse or (),
-            overrides.plan,
-            effort,
-            device,
-        )
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a verb opens its model; the planner's ``effort`` is 0 or 1, and None leaves it to the session."""
+
+    planning: Planning
+    overrides: Overrides = field(default_factory=Overrides)
+    backend: Backend = Backend.AUTO
+    effort: int | None = EFFORT
+    buckets: Sequence[int] | None = None
+    cache: bool = True
+    device: DeviceOptions | None = None
 
 
 def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with the fields of its records as parameters, which is what typer makes flags of."""
+    """The verb with its records' fields as parameters: typer turns these into flags."""
     records: dict[str, Any] = {}
     parameters: list[Parameter] = []
     for parameter in inspect.signature(verb, eval_str=True).parameters.values():
@@ -186,7 +326,7 @@ def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
 
     def call(**given: Any) -> None:
         for name, record in records.items():
-            given[name] = record(**{field.name: given.pop(field.name) for field in fields(record)})
+            given[name] = record(**{one.name: given.pop(one.name) for one in fields(record)})
         verb(**given)
 
     call.__name__, call.__doc__, call.__module__ = verb.__name__, verb.__doc__, verb.__module__
@@ -197,25 +337,23 @@ def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters(record: type[Any]) -> list[Parameter]:
     hints = get_type_hints(record, include_extras=True)
-    return [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(record)
-    ]
+    found = []
+    for one in fields(record):
+        hint, option = hints[one.name], one.metadata.get("option")
+        default = Parameter.empty if one.default is MISSING else one.default
+        annotation = hint if option is None else cast("Any", Annotated)[hint, option]
+        found.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    return found
 
 
 _ORDER = ("Arguments", *PANELS, "Options")
 
 
 class Verb(TyperCommand):
-    """A verb whose ``--help`` shows its flags in groups: typer does that for its rich help only."""
+    """A verb whose ``--help`` groups its flags; typer itself groups them in rich help only."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments first, then each group in the order in which its first flag was declared."""
+        """Write the arguments, then the groups in the order of ``PANELS``."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             shown = parameter.get_help_record(ctx)

@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.opening import (
     Feeding,
-    SessionOptions,
     batch_text,
     check_rows,
     feed,
     note_backend,
     open_session,
     prediction_text,
+    run_notes,
     writing_errors,
 )
 from trnrt.commands.options import Reporting
-from trnrt.report.console import note, render, say, working
-from trnrt.report.documents import as_text, run_document
-from trnrt.report.files import write_arrays, write_text
-from trnrt.report.text import quote
+from trnrt.commands.records import SessionOptions, Showing
+from trnrt.commands.results import deliver
+from trnrt.report.console import note, render, working
+from trnrt.report.documents import run_document
+from trnrt.report.files import write_arrays
 from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels
+from trnrt.text import quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,21 +35,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """What the user asks of a run; ``top`` of None is no --top."""
-
-    feeding: Feeding
-    top: int | None
-    logits: bool
-    full: bool
-    output: Path | None
-    keep: Path | None
-    reporting: Reporting
-
-
-@dataclass(frozen=True)
 class _Result:
-    """What a run gave: outputs by name, and the milliseconds it took, compiling included."""
+    """A run's outputs by name, and the milliseconds it took, compiling included."""
 
     outputs: Mapping[str, npt.NDArray[Any]]
     top: Top | None
@@ -56,47 +45,44 @@ class _Result:
     notes: list[str]
 
 
-def run(model: Path, options: SessionOptions, request: RunRequest) -> None:
-    """Run the model once, print what it gives, and write the files that were asked for."""
+def run(model: Path, options: SessionOptions, feeding: Feeding, showing: Showing, reporting: Reporting) -> None:
+    """Run the model once, print its outputs, and write the requested files."""
     session = open_session(model, options)
     before = note_backend(session, options)
-    check_rows(session, request.feeding.rows, "--batch")
-    # Before the run, which may take long: whether the model has such an output is known already.
-    classifier = request.top and choose_output(session.model.outputs, session.metadata, request.logits)
-    result = _run(session, request, classifier or None, before)
+    check_rows(session, feeding.rows, "--batch")
+    # Before the run, which may take long: a model without such an output is refused at once.
+    classifier = showing.top and choose_output(session.model.outputs, session.metadata, showing.logits)
+    result = _run(session, feeding, showing, classifier or None, before)
     document = run_document(
-        session, result.outputs, result.top, wall_ms=result.wall_ms, full=request.full, notes=result.notes
+        session, result.outputs, result.top, wall_ms=result.wall_ms, full=showing.full, notes=result.notes
     )
-    say(as_text(document) if request.reporting.as_json else _text(session, result))
-    if request.reporting.json_out is not None:
-        write_text(request.reporting.json_out, as_text(document))
-    if request.output is not None:
-        for told in write_arrays(request.output, result.outputs):
-            note(told)
-    if request.keep is not None:
-        with writing_errors(request.keep):
-            files = session.save(request.keep, partition=session.last_run.partition)
+    deliver(reporting, document, _text(session, result))
+    if showing.output is not None:
+        note(*write_arrays(showing.output, result.outputs))
+    if showing.keep is not None:
+        with writing_errors(showing.keep):
+            files = session.save(showing.keep, partition=session.last_run.partition)
         note(f"kept {', '.join(quote(str(file)) for file in files)}")
 
 
-def _run(session: InferenceSession, request: RunRequest, classifier: str | None, before: list[str]) -> _Result:
+def _run(
+    session: InferenceSession, feeding: Feeding, showing: Showing, classifier: str | None, before: list[str]
+) -> _Result:
     from trnrt.running.rows import as_matrix, count_rows
 
-    inputs = feed(session, request.feeding)
-    for told in inputs.notes:
-        note(told)
+    inputs = feed(session, feeding)
+    note(*inputs.notes)
     names = [output.name for output in session.model.outputs]
     start = time.perf_counter()
     with working(f"compiling and running on the {session.backend}"):
         outputs = dict(zip(names, map(as_matrix, session.run(None, inputs.feeds)), strict=True))
     wall_ms = (time.perf_counter() - start) * 1000
-    notes = [*(f"compiled anew: {why}" for why in session.last_run.cache_notes), *session.last_run.notes]
-    for told in notes:
-        note(told)
+    notes = run_notes(session)
+    note(*notes)
     top = None
-    if classifier is not None and request.top is not None:
+    if classifier is not None and showing.top is not None:
         labels = labels_of(session.metadata) or looked_up_labels(session.model)
-        top = best_classes(classifier, outputs[classifier], request.top, labels=labels, softmax=request.logits)
+        top = best_classes(classifier, outputs[classifier], showing.top, labels=labels, softmax=showing.logits)
     return _Result(outputs, top, count_rows(session.model, inputs.feeds), wall_ms, [*before, *inputs.notes, *notes])
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,15 +18,16 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import TARGETS, Backend, DType, Engine, Fallback
+from trnrt.commands.options import TARGETS, Backend, DType, Engine, Fallback, flag
+from trnrt.commands.records import takes_records
 from trnrt.errors import BackendError
 
 NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
-"""What the server is made of, beside trnrt itself."""
+"""The server's packages."""
 
 
 class LogLevel(StrEnum):
-    """What is logged at least."""
+    """The least level to log."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -33,207 +35,195 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-_PANELS = {
-    "Planning": ("--target", "--dtype", "--fallback", "--shape"),
-    "Device": ("--backend", "--lnc", "--cores", "--compiled"),
-    "Batches and limits": (
+@dataclass(frozen=True)
+class Serving:
+    """The server's settings. None is not given: the environment or the file may have it."""
+
+    models: Annotated[list[Path] | None, typer.Argument(metavar="MODELS", help="The models, .onnx files.")] = None
+    config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
+    model_dir: Path | None = flag(
+        "Options", "--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder."
+    )
+    host: str | None = flag(
+        "Options", "--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."
+    )
+    port: int | None = flag(
+        "Options", "--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."
+    )
+    workers: int | None = flag(
+        "Workers", "--workers", metavar="N", show_default="1", help="Processes that share the port."
+    )
+    engine: Engine | None = flag(
+        "Workers",
+        "--engine",
+        show_default="local",
+        help="What runs the models: workers of this command, or replicas of Ray Serve.",
+    )
+    replicas: int | None = flag(
+        "Workers", "--replicas", metavar="N", show_default="1", help="With --engine ray: replicas of each model."
+    )
+    replica_cpus: float | None = flag(
+        "Workers",
+        "--replica-cpus",
+        metavar="N",
+        show_default="0.5",
+        help="With --engine ray: CPUs to reserve for a replica.",
+    )
+    address: str | None = flag(
+        "Workers",
+        "--address",
+        metavar="ADDRESS",
+        help="With --engine ray: a running cluster, as auto or HOST:PORT. By default one is started here.",
+    )
+    batching: bool | None = flag(
+        "Batches and limits",
         "--batching/--no-batching",
-        "--max-batch",
+        show_default="batching",
+        help="Merge requests of one model into batches.",
+    )
+    max_batch: int | None = flag(
+        "Batches and limits", "--max-batch", metavar="ROWS", show_default="32", help="The most rows of a merged batch."
+    )
+    max_delay_ms: float | None = flag(
+        "Batches and limits",
         "--max-delay-ms",
+        metavar="MS",
+        show_default="2.0",
+        help="How long a request waits for others that are arriving, milliseconds.",
+    )
+    max_queue: int | None = flag(
+        "Batches and limits",
         "--max-queue",
+        metavar="N",
+        show_default="256",
+        help="Requests that may wait for one model; more are refused with 429.",
+    )
+    max_concurrency: int | None = flag(
+        "Batches and limits",
         "--max-concurrency",
+        metavar="N",
+        show_default="512",
+        help="Requests that a worker answers at once; more are refused with 503.",
+    )
+    max_body_mib: int | None = flag(
+        "Batches and limits",
         "--max-body-mib",
+        metavar="MIB",
+        show_default="64",
+        help="The largest body of a request, MiB.",
+    )
+    max_tensor_elements: int | None = flag(
+        "Batches and limits",
         "--max-tensor-elements",
+        metavar="N",
+        show_default="16777216",
+        help="The most elements of one input tensor.",
+    )
+    request_timeout: float | None = flag(
+        "Batches and limits",
         "--request-timeout",
+        metavar="SECONDS",
+        show_default="30.0",
+        help="How long a request may take, seconds; then its work is dropped (504).",
+    )
+    drain_timeout: float | None = flag(
+        "Batches and limits",
         "--drain-timeout",
-    ),
-    "Workers": ("--workers", "--engine", "--replicas", "--replica-cpus", "--address"),
-}
-
-
-def _flag(name: str, told: str, metavar: str | None = None, default: str | None = None) -> Any:
-    """A flag that was not given is None: the environment or the file may have it."""
-    panel = next((panel for panel, flags in _PANELS.items() if name in flags), None)
-    return typer.Option(name, help=told, metavar=metavar, show_default=default or False, rich_help_panel=panel)
-
-
-Models = Annotated[
-    list[Path] | None, typer.Argument(metavar="MODELS", help="The models, .onnx files.", show_default=False)
-]
-ConfigFlag = Annotated[Path | None, _flag("--config", "A TOML file of these settings.", "FILE")]
-ModelDirFlag = Annotated[Path | None, _flag("--model-dir", "Serve every .onnx file of this folder, too.", "DIR")]
-HostFlag = Annotated[str | None, _flag("--host", "The address to listen on.", "ADDRESS", "127.0.0.1")]
-PortFlag = Annotated[int | None, _flag("--port", "The port to listen on; 0 takes a free one.", "N", "8000")]
-WorkersFlag = Annotated[int | None, _flag("--workers", "Processes that share the port.", "N", "1")]
-EngineFlag = Annotated[
-    Engine | None,
-    _flag("--engine", "What runs the models: workers of this command, or replicas of Ray Serve.", None, "local"),
-]
-ReplicasFlag = Annotated[int | None, _flag("--replicas", "With --engine ray: replicas of each model.", "N", "1")]
-ReplicaCpusFlag = Annotated[
-    float | None, _flag("--replica-cpus", "With --engine ray: CPUs that are set aside for a replica.", "N", "0.5")
-]
-AddressFlag = Annotated[
-    str | None,
-    _flag(
-        "--address", "With --engine ray: a cluster that runs, as auto or HOST:PORT; none starts one here.", "ADDRESS"
-    ),
-]
-BatchingFlag = Annotated[
-    bool | None, _flag("--batching/--no-batching", "Merge requests of one model into batches.", None, "batching")
-]
-MaxBatchFlag = Annotated[int | None, _flag("--max-batch", "Rows that are merged into one batch at most.", "ROWS", "32")]
-MaxDelayFlag = Annotated[
-    float | None,
-    _flag("--max-delay-ms", "How long a request waits for others that are on their way, milliseconds.", "MS", "2.0"),
-]
-MaxQueueFlag = Annotated[
-    int | None, _flag("--max-queue", "Requests that wait for one model; more are refused with 429.", "N", "256")
-]
-MaxConcurrencyFlag = Annotated[
-    int | None,
-    _flag("--max-concurrency", "Requests that a worker answers at once; more are refused with 503.", "N", "512"),
-]
-MaxBodyFlag = Annotated[int | None, _flag("--max-body-mib", "The largest body of a request, MiB.", "MIB", "64")]
-MaxElementsFlag = Annotated[
-    int | None, _flag("--max-tensor-elements", "The most elements of one input tensor.", "N", "16777216")
-]
-RequestTimeoutFlag = Annotated[
-    float | None,
-    _flag(
-        "--request-timeout",
-        "How long a request may take, seconds; then its work is dropped (504).",
-        "SECONDS",
-        "30.0",
-    ),
-]
-DrainTimeoutFlag = Annotated[
-    float | None,
-    _flag(
-        "--drain-timeout",
-        "How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
-        "SECONDS",
-        "30.0",
-    ),
-]
-InsecureFlag = Annotated[
-    bool | None,
-    _flag("--insecure/--no-insecure", "Listen on other addresses than this machine's own without keys."),
-]
-AdminFlag = Annotated[bool | None, _flag("--admin/--no-admin", "Allow loading and unloading models over HTTP.")]
-ShadowFlag = Annotated[
-    float | None,
-    _flag(
+        metavar="SECONDS",
+        show_default="30.0",
+        help="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
+    )
+    insecure: bool | None = flag(
+        "Options", "--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."
+    )
+    admin: bool | None = flag("Options", "--admin/--no-admin", help="Allow loading and unloading models over HTTP.")
+    shadow: float | None = flag(
+        "Options",
         "--shadow",
-        "Share of requests that onnxruntime runs again in the background, for /metrics.",
-        "SHARE",
-        "0.0",
-    ),
-]
-TargetFlag = Annotated[
-    str | None, _flag("--target", "The hardware, or a target's file: the device that is present, else trn2.", TARGETS)
-]
-DTypeFlag = Annotated[DType | None, _flag("--dtype", "What weights and activations are computed in.", None, "float32")]
-BackendFlag = Annotated[
-    Backend | None, _flag("--backend", "What runs the models; auto takes a device if present.", None, "auto")
-]
-LncFlag = Annotated[
-    int | None,
-    _flag(
+        metavar="SHARE",
+        show_default="0.0",
+        help="Share of requests that onnxruntime runs again in the background, for /metrics.",
+    )
+    target: str | None = flag(
+        "Planning",
+        "--target",
+        metavar=TARGETS,
+        help="The hardware, or a target's file. By default this machine's device, else trn2.",
+    )
+    dtype: DType | None = flag(
+        "Planning", "--dtype", show_default="float32", help="The dtype of weights and activations."
+    )
+    backend: Backend | None = flag(
+        "Device", "--backend", show_default="auto", help="What runs the models; auto uses a device if there is one."
+    )
+    lnc: int | None = flag(
+        "Device",
         "--lnc",
-        "Physical NeuronCores in a logical one: what NEURON_LOGICAL_NC_CONFIG says, else 1. With 2, both do the same "
-        "work.",
-        "[1|2]",
-    ),
-]
-CoresFlag = Annotated[
-    int | None,
-    _flag("--cores", "NeuronCores to load each model on, for batches in slices; a worker's own.", "N", "1"),
-]
-CompiledFlag = Annotated[
-    Path | None,
-    _flag("--compiled", "NeuronCore: run what trnrt compile --backend neuron wrote here, and compile nothing.", "DIR"),
-]
-FallbackFlag = Annotated[
-    Fallback | None,
-    _flag(
-        "--fallback", "What runs on the CPU the nodes that the device can't; none refuses such a model.", None, "none"
-    ),
-]
-ShapeFlag = Annotated[
-    list[str] | None,
-    _flag(
+        metavar="[1|2]",
+        help="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
+        "NEURON_LOGICAL_NC_CONFIG, else 1.",
+    )
+    cores: int | None = flag(
+        "Device",
+        "--cores",
+        metavar="N",
+        show_default="1",
+        help="NeuronCores of each worker to load a model on: they share a batch.",
+    )
+    compiled: Path | None = flag(
+        "Device",
+        "--compiled",
+        metavar="DIR",
+        help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
+    )
+    fallback: Fallback | None = flag(
+        "Planning",
+        "--fallback",
+        show_default="none",
+        help="What runs unsupported nodes, on the CPU; none refuses such a model.",
+    )
+    shape: list[str] | None = flag(
+        "Planning",
         "--shape",
-        "Sizes of an input that the file leaves open, as image=3x224x224, in every model that has it.",
-        "[NAME=]SIZES",
-    ),
-]
-LogLevelFlag = Annotated[LogLevel | None, _flag("--log-level", "What is logged, to stderr.", None, "info")]
+        metavar="[NAME=]SIZES",
+        help="The sizes that an input leaves open, as image=3x224x224, in every model that has it.",
+    )
+    log_level: LogLevel | None = flag(
+        "Options", "--log-level", show_default="info", help="The least level to log, to stderr."
+    )
 
 
-def serve_command(
-    context: typer.Context,
-    models: Models = None,
-    config: ConfigFlag = None,
-    model_dir: ModelDirFlag = None,
-    host: HostFlag = None,
-    port: PortFlag = None,
-    workers: WorkersFlag = None,
-    engine: EngineFlag = None,
-    replicas: ReplicasFlag = None,
-    replica_cpus: ReplicaCpusFlag = None,
-    address: AddressFlag = None,
-    batching: BatchingFlag = None,
-    max_batch: MaxBatchFlag = None,
-    max_delay_ms: MaxDelayFlag = None,
-    max_queue: MaxQueueFlag = None,
-    max_concurrency: MaxConcurrencyFlag = None,
-    max_body_mib: MaxBodyFlag = None,
-    max_tensor_elements: MaxElementsFlag = None,
-    request_timeout: RequestTimeoutFlag = None,
-    drain_timeout: DrainTimeoutFlag = None,
-    insecure: InsecureFlag = None,
-    admin: AdminFlag = None,
-    shadow: ShadowFlag = None,
-    target: TargetFlag = None,
-    dtype: DTypeFlag = None,
-    backend: BackendFlag = None,
-    lnc: LncFlag = None,
-    cores: CoresFlag = None,
-    compiled: CompiledFlag = None,
-    fallback: FallbackFlag = None,
-    shape: ShapeFlag = None,
-    log_level: LogLevelFlag = None,
-) -> None:
+@takes_records
+def serve_command(serving: Serving) -> None:
     """Serve models over HTTP: the Open Inference Protocol, a simple /predict, metrics, and a page to try them.
 
-    Every setting can also be an environment variable (TRNRT_MAX_BATCH) or a line of the file that --config names
-    (max_batch = 32). API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered everything.
+    Every setting can also be an environment variable (TRNRT_MAX_BATCH) or a line of the --config file (max_batch = 32).
+    API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered every request.
     """
-    given = {name: value for name, value in context.params.items() if value not in (None, [], ())}
+    given = {name: value for name, value in vars(serving).items() if value not in (None, [])}
     raise typer.Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
 
 
 def _exit_early(_number: int, _frame: object) -> None:
-    """A signal that comes before there is a worker to answer it: nothing was accepted, and no process started yet.
+    """Exit on a signal that comes before the first worker: no request was accepted, and no process started yet.
 
-    It does not raise: that may happen wherever Python is, and in a finalizer, or where everything is caught, it would
-    be dropped, and the server would start as if nobody had told it.
+    It does not raise: an exception in a finalizer, or where everything is caught, is lost, and the server would start
+    all the same.
     """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, RuntimeError, ValueError):  # nobody reads it, or it is written to right now
+        with suppress(OSError, RuntimeError, ValueError):  # its reader is gone, or a write is under way
             stream.flush()
     os._exit(0)
 
 
 def serve(flags: dict[str, Any]) -> int:
-    """Serve with the settings that these flags say; the exit code."""
-    # The first process of a container gets no signal that it has no handler for, and the imports below take a while.
+    """Serve with the settings of these flags; return the exit code."""
+    # A container's first process gets no signal without a handler, and the imports below take a while.
     signal.signal(signal.SIGTERM, _exit_early)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        told = f"the server's packages are not installed ({', '.join(missing)})"
-        raise BackendError(told, hint="pip install 'trnrt[serve]'")
+        problem = f"the server's packages are not installed ({', '.join(missing)})"
+        raise BackendError(problem, hint="pip install 'trnrt[serve]'")
     from trnrt.serve.settings import read_settings
 
     settings = read_settings(flags)

@@ -1,4 +1,4 @@
-"""``trnrt validate``: trnrt's numbers against onnxruntime's."""
+"""``trnrt validate``: compares trnrt's numbers with onnxruntime's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.measuring import compare_simulator
 from trnrt.commands.opening import (
     Feeding,
-    SessionOptions,
     batch_text,
     check_rows,
     feed,
@@ -19,17 +18,18 @@ from trnrt.commands.opening import (
     note_backend,
     open_session,
     prediction_text,
+    run_notes,
     writing_errors,
 )
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Comparing
+from trnrt.commands.records import Comparing, SessionOptions
+from trnrt.commands.results import deliver
 from trnrt.errors import OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import Inputs, read_labelled
-from trnrt.report.console import note, render, say, working
-from trnrt.report.documents import as_text, validate_document
-from trnrt.report.files import write_text
-from trnrt.report.text import count_text, error_text, escape_text, list_text, name_text, quote
+from trnrt.report.console import note, render, working
+from trnrt.report.documents import validate_document
+from trnrt.text import count_text, error_text, escape_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLES = 64
 LAYERS_SAMPLES = 4
-"""Random rows with --layers: each step is run twice, and what it holds is held in float32 as well."""
+"""Random rows with --layers: each step runs twice, and its tensors are kept in float32 as well."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says about inputs: files, or a file with labels, or nothing: random rows."""
+    """The inputs that the user gives: files, or a file with labels; else rows are drawn."""
 
     files: list[str]
     data: Path | None
@@ -54,66 +54,49 @@ class Given:
     seed: int
 
 
-@dataclass(frozen=True)
-class ValidateRequest:
-    """What the user asks of a validation."""
-
-    given: Given
-    comparing: Comparing
-    reporting: Reporting
-
-
-def validate(model: Path, options: SessionOptions, request: ValidateRequest) -> bool:
-    """Compare, print how far apart the two are, and tell whether that is within the tolerances."""
-    _check(request)
+def validate(model: Path, options: SessionOptions, given: Given, comparing: Comparing, reporting: Reporting) -> bool:
+    """Compare, print the errors, and return whether they are within the tolerances."""
+    _check(given, comparing)
     session = open_session(model, options)
     before = note_backend(session, options)
-    inputs, labels = _inputs(session, request)
-    for told in inputs.notes:
-        note(told)
+    inputs, labels = _inputs(session, given, LAYERS_SAMPLES if comparing.layers else DEFAULT_SAMPLES)
+    note(*inputs.notes)
     # Before the whole run, which keeps all tensors.
-    layers = _layers(session, inputs, request) if request.comparing.layers else None
+    layers = _layers(session, inputs, comparing) if comparing.layers else None
     with working(f"running on the {session.backend} and with onnxruntime"):
         from trnrt.validate import validate as compare
 
-        report = compare(session, inputs.feeds, rtol=request.comparing.rtol, atol=request.comparing.atol, labels=labels)
+        report = compare(session, inputs.feeds, rtol=comparing.rtol, atol=comparing.atol, labels=labels)
     layers = layers or report.steps
     simulated = compare_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
-    anew = [f"compiled anew: {why}" for why in session.last_run.cache_notes]
-    notes = [*anew, *session.last_run.notes, *report.notes, *(layers.notes if layers is not None else ())]
-    for told in notes:
-        note(told)
+    notes = [*run_notes(session), *report.notes, *(layers.notes if layers is not None else ())]
+    note(*notes)
     document = validate_document(session, report, [*before, *inputs.notes, *notes], layers)
     if simulated is not None:
         document["simulator_max_abs"] = simulated
-    say(as_text(document) if request.reporting.as_json else _text(session, report, layers))
-    if request.reporting.json_out is not None:
-        write_text(request.reporting.json_out, as_text(document))
+    deliver(reporting, document, _text(session, report, layers))
     return report.passed and (layers is None or layers.passed)
 
 
-def _check(request: ValidateRequest) -> None:
-    """OptionError for flags that mean nothing together."""
-    given, comparing = request.given, request.comparing
+def _check(given: Given, comparing: Comparing) -> None:
+    """OptionError for flags that contradict each other."""
     if given.data is not None and given.files:
-        raise OptionError("--data and --input both say what the inputs are", hint="--data has the labels, too")
+        raise OptionError("--data and --input both give the inputs", hint="leave one of them out")
     if given.data is not None and given.images != ImageOptions():
-        raise OptionError("--layout, --color, --scale, --mean and --std are for images; --data holds arrays")
+        raise OptionError("--layout, --color, --scale, --mean and --std need an image; --data holds arrays")
     if comparing.bundle is not None and not comparing.layers:
-        raise OptionError("--bundle is written by --layers", hint="add --layers")
+        raise OptionError("--bundle needs --layers", hint="add --layers")
     if comparing.bundle_step is not None and comparing.bundle is None:
-        raise OptionError("--bundle-step says what is in a bundle, and not where", hint="add --bundle DIR")
+        raise OptionError("--bundle-step needs --bundle", hint="add --bundle DIR")
 
 
-def _inputs(session: InferenceSession, request: ValidateRequest) -> tuple[Inputs, npt.NDArray[Any] | None]:
-    """The rows to compare, and their labels if there are any."""
-    given = request.given
+def _inputs(session: InferenceSession, given: Given, drawn: int) -> tuple[Inputs, npt.NDArray[Any] | None]:
+    """The rows to compare, by default ``drawn`` random ones, and their labels if there are any."""
     check_rows(session, given.samples, "--samples")
     labels = None
     if given.data is not None:
         inputs, labels = read_labelled(given.data, session.model.inputs)
     else:
-        drawn = LAYERS_SAMPLES if request.comparing.layers else DEFAULT_SAMPLES
         rows = given.samples or fixed_batch(session) or drawn
         inputs = feed(session, Feeding(given.files, given.images, rows, given.seed))
     if (given.files or given.data is not None) and given.samples is not None:
@@ -122,12 +105,12 @@ def _inputs(session: InferenceSession, request: ValidateRequest) -> tuple[Inputs
     return inputs, labels
 
 
-def _layers(session: InferenceSession, inputs: Inputs, request: ValidateRequest) -> LayersReport:
+def _layers(session: InferenceSession, inputs: Inputs, comparing: Comparing) -> LayersReport:
     from trnrt.validate import BundleRequest, validate_layers
 
-    directory = request.comparing.bundle
-    bundle = None if directory is None else BundleRequest(directory, request.comparing.bundle_step)
-    # A directory that can't be written is known before an hour's work.
+    directory = comparing.bundle
+    bundle = None if directory is None else BundleRequest(directory, comparing.bundle_step)
+    # A directory that can't be written is refused before an hour's work.
     with writing_errors(directory or Path()):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
@@ -137,7 +120,7 @@ def _layers(session: InferenceSession, inputs: Inputs, request: ValidateRequest)
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
-    """A bar on a terminal; nothing elsewhere."""
+    """A progress bar on a terminal; None elsewhere."""
     import sys
 
     if not sys.stderr.isatty():
@@ -180,13 +163,15 @@ def _layers_text(layers: LayersReport) -> list[RenderableType]:
     first = layers.first_failure
     compared = [layer for layer in layers.layers if layer.isolated is not None]
     if first is None:
-        told = f"{count_text(len(compared), 'step')} compared one by one: all within what rounding explains"
+        summary = f"{count_text(len(compared), 'step')} compared one by one: all within what rounding explains"
     else:
         failed = sum(not layer.passed for layer in compared)
         nodes = list_text([quote(name) for name in first.nodes])
-        told = f"{failed} of {count_text(len(compared), 'step')} beyond what rounding explains, the first one: {nodes}"
+        summary = (
+            f"{failed} of {count_text(len(compared), 'step')} beyond what rounding explains, the first one: {nodes}"
+        )
     bundle = [Text(f"bundle: pytest {name_text(str(path))}") for path in layers.bundle if path.suffix == ".py"]
-    return [Text(told), layers_table(layers), *bundle]
+    return [Text(summary), layers_table(layers), *bundle]
 
 
 def _findings(session: InferenceSession, report: ValidationReport, layers: LayersReport | None) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
 from trnrt.importer.folding.constants import Folder
 from trnrt.importer.folding.inference import why_unknown
-from trnrt.importer.naming import list_text, name_nodes, one_line, quote, root_cause
+from trnrt.importer.naming import name_nodes, root_cause
 from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
@@ -21,6 +21,7 @@ from trnrt.importer.rewriting.older import renew_opset_6
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import find_too_large
 from trnrt.importer.values import static_shape
+from trnrt.text import list_text, one_line, quote, shape_text
 
 Shape = tuple[int, ...]
 
@@ -123,14 +124,14 @@ def _check_given(
             blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
-            raise InputError(f"input {quote(name)}: no shape is given", hint=f"Expected {_shape_text(info)}.")
+            raise InputError(f"input {quote(name)} has no shape", hint=f"expected {shape_text(info.shape)}")
         smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
         bound[name] = _bind_shape(info, shapes[name], symbols, *smallest)
     return _Given(bound, symbols, check_values(imported, bound, values))
 
 
 def _bind_shape(info: TensorInfo, shape: Shape, symbols: dict[str, int], fewest_rows: int, smallest: int) -> Shape:
-    start = f"input {quote(info.name)}: expected shape {_shape_text(info)}, got {tuple(shape)}"
+    start = f"input {quote(info.name)}: expected shape {shape_text(info.shape)}, got {shape_text(shape)}"
     try:
         dims = tuple(operator.index(dim) for dim in shape)
     except TypeError:
@@ -148,11 +149,6 @@ def _bind_shape(info: TensorInfo, shape: Shape, symbols: dict[str, int], fewest_
                 f" as {quote(expected)} is already {symbols[expected]} elsewhere"
             )
     return dims
-
-
-def _shape_text(info: TensorInfo) -> str:
-    dims = ["?" if dim is None else str(dim) if isinstance(dim, int) else one_line(dim) for dim in info.shape]
-    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
 
 def _check_outputs(imported: ReadModel, model: ir.Model) -> None:

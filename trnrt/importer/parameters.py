@@ -13,9 +13,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.importer.naming import quote
 from trnrt.importer.records import ReadModel
 from trnrt.operators.record import COUNTS, Index, record_of
+from trnrt.text import quote
 
 _MOST_NUMBERS = 4096
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from trnrt.errors import Blocker
-from trnrt.importer.naming import one_line
 from trnrt.importer.reading.limits import (
     LARGEST_TENSOR,
     LARGEST_WINDOW,
@@ -18,6 +17,7 @@ from trnrt.importer.reading.limits import (
     in_words,
 )
 from trnrt.importer.values import named_outputs, static_shape
+from trnrt.text import one_line
 
 _SMALLER = "run it with a smaller batch or smaller inputs"
 

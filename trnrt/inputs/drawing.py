@@ -1,4 +1,4 @@
-"""Arrays for a model's inputs: what fits one, and values drawn where there are none."""
+"""Arrays for a model's inputs: checks, and random values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel, TensorInfo
 from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.text import quote, shape_text
 
 Array = NDArray[Any]
 INTEGERS_BELOW = 10
-"""What integers are drawn below."""
+"""Random integers are below this."""
 
 
 def as_numpy(dtype: str) -> np.dtype[Any]:
@@ -25,39 +26,32 @@ def as_numpy(dtype: str) -> np.dtype[Any]:
 
 
 def as_array(given: Array | Sequence[object], info: TensorInfo) -> Array:
-    """What is given for an input; a list has no dtype of its own, and gets the input's, as in onnxruntime."""
+    """A value for an input as an array; a list gets the input's dtype, as in onnxruntime."""
     try:
         return np.asarray(given, as_numpy(info.dtype)) if isinstance(given, (list, tuple)) else np.asarray(given)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"input {info.name!r} is no array of {info.dtype}: {error}") from None
+        raise InputError(f"input {quote(info.name)} is no array of {info.dtype}: {error}") from None
 
 
 def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_be_empty: bool = False) -> None:
-    """Dtype, rank and fixed dimensions; a batch takes any number of rows, 0 too (a fixed one is run in slices)."""
+    """InputError unless dtype, rank and fixed dimensions fit. Any number of rows fits, even 0 (they run in slices)."""
     expected = as_numpy(info.dtype)
     if array.dtype != expected and not (info.dtype == "str" and array.dtype.kind in "OUS"):
         raise InputError(
-            f"input {info.name!r} is {array.dtype}; the model wants {info.dtype}",
+            f"input {quote(info.name)} is {array.dtype}; the model wants {info.dtype}",
             hint=f'convert it: array.astype("{info.dtype}")',
         )
+    shape, wanted = f"input {quote(info.name)} has shape {shape_text(array.shape)}", shape_text(info.shape)
     if array.ndim != len(info.shape):
-        wanted = f"the model wants {shape_text(info.shape)}"
         raise InputError(
-            f"input {info.name!r} has shape {array.shape}, of rank {array.ndim}; {wanted}",
+            f"{shape}, of rank {array.ndim}; the model wants {wanted}",
             hint="one row needs its batch dimension, too: array[None]" if array.ndim == len(info.shape) - 1 else None,
         )
     for d, (size, declared) in enumerate(zip(array.shape, info.shape, strict=True)):
         if size == 0 and not may_be_empty and not (d == 0 and batch is not None):
-            raise InputError(
-                f"input {info.name!r} has shape {array.shape}: dimension {d} is 0, there is nothing to run"
-            )
+            raise InputError(f"{shape}: dimension {d} is 0, there is nothing to run")
         if isinstance(declared, int) and size != declared and not (d == 0 and isinstance(batch, int)):
-            raise InputError(f"input {info.name!r} has shape {array.shape}; the model wants {shape_text(info.shape)}")
-
-
-def shape_text(shape: tuple[int | str | None, ...]) -> str:
-    """A declared shape, with "?" for what is open."""
-    return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
+            raise InputError(f"{shape}; the model wants {wanted}")
 
 
 def draw(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], batch: int | None, seed: int) -> dict[str, Array]:
@@ -71,10 +65,13 @@ def draw(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], batch: int
     for info in model.inputs:
         shape = shapes[info.name] if fixed is None else (batch or fixed, *shapes[info.name][1:])
         if info.dtype == "str":
-            raise InputError(f"input {info.name!r} holds strings; no random value can be drawn for it")
+            raise InputError(
+                f"input {quote(info.name)} holds strings, for which no random values can be drawn",
+                hint="give it with --input",
+            )
         if info.name in model.parameters:
             raise InputError(
-                f"input {info.name!r} says what an operator does (a shape, axes, a count): no random value will do",
+                f"input {quote(info.name)} holds an operator's shape, axes or count: no random value will do",
                 hint="give it with --input, or export the model with it as a constant",
             )
         kind = as_numpy(info.dtype)

@@ -1,8 +1,7 @@
 """PNG and JPEG files as a model's input.
 
-How a picture becomes an array is never guessed in silence. Each setting is said by the user, or comes
-from the model's metadata, or follows from the input's shape; ``recipe`` settles them, ``read_images``
-applies them, and what it did is told in one line:
+How an image becomes an array is never guessed silently. Each setting comes from the user, from the model's metadata
+or from the input's shape. ``recipe`` settles them, ``read_images`` applies them and describes the result in one line:
 
     value = (pixel * scale - mean) / std          pixels are 0 to 255
 
@@ -13,7 +12,7 @@ own experimental keys ``Image.BitmapPixelFormat`` and ``Image.NominalPixelRange`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from io import BytesIO
@@ -22,7 +21,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InputError
-from trnrt.report.text import count_text, escape_text, list_text, quote, shape_text, size_text
+from trnrt.text import count_text, list_text, quote, reason_text, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +37,7 @@ LAYOUTS = {"NCHW": 1, "NHWC": 3}
 """The dimension that holds the channels in each layout."""
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "uint8")
-"""Number formats of inputs that a picture can become."""
+"""Dtypes that an input for images may have."""
 
 _COLOR_OF_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -52,10 +51,10 @@ _PIXEL_RANGES = {  # scale and mean that give the range
 }
 
 LARGE = 1 << 24
-"""Pixels of a picture from which on one is decoded at a time: each takes some eight bytes in memory."""
+"""From this many pixels on, images are decoded one at a time: a pixel takes some eight bytes of memory."""
 _DECODING_LARGE = Lock()
 
-# How a picture is turned that a camera stored so: the tag Orientation of the EXIF specification.
+# EXIF's tag Orientation -> the transposition that turns such an image upright.
 _TURNS = {
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
@@ -72,7 +71,7 @@ _WORDS = {"layout": {word: word for word in LAYOUTS}, "color": {word: word for w
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Settings that somebody says; None is not said."""
+    """The settings of one source; None is not set."""
 
     layout: str | None = None
     color: str | None = None
@@ -83,10 +82,10 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How pictures become the input ``name``.
+    """How images become the input ``name``.
 
-    ``height`` and ``width`` are None where the model takes any. ``mean`` and ``std`` have one number, or
-    one a channel, in the colour's order. ``sources`` tells for each setting who said it.
+    ``height`` and ``width`` are None where the model takes any. ``mean`` and ``std`` have one number, or one per
+    channel, in the colour's order. ``sources`` has the origin of each setting.
     """
 
     name: str
@@ -102,7 +101,7 @@ class Recipe:
 
 
 class NamedPicture(BytesIO):
-    """A picture's file in memory; messages call it by ``name``."""
+    """An image file in memory; messages use its ``name``."""
 
     def __init__(self, name: str, content: bytes) -> None:
         super().__init__(content)
@@ -112,7 +111,7 @@ class NamedPicture(BytesIO):
         return self.name
 
     def check_pixels(self, most: int) -> None:
-        """InputError for a picture of more than ``most`` pixels, as its header has them; it is not decoded."""
+        """InputError for an image of more than ``most`` pixels by its header; it is not decoded."""
         from PIL import Image
 
         with silence_pillow(), _reading_errors(self), Image.open(self, formats=("PNG", "JPEG")) as file:
@@ -122,11 +121,11 @@ class NamedPicture(BytesIO):
 
 
 def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) -> Recipe:
-    """Settle how pictures become the input ``wanted``: of rank 4, with 1, 3 or 4 channels.
+    """Settle how images become the input ``wanted``: of rank 4, with 1, 3 or 4 channels.
 
     Raises:
-        InputError: if the input takes no pictures, if a setting contradicts it, or if nobody says a
-            setting that can't be told from the shape.
+        InputError: if the input takes no images, a setting contradicts it, or a setting is missing that the shape does
+            not determine.
     """
     _check_takes_pictures(wanted)
     stored = _metadata_options(metadata, said)
@@ -144,12 +143,12 @@ def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) 
 
 
 def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: int) -> tuple[npt.NDArray[Any], str]:
-    """The pictures as one batch in the recipe's layout and dtype, and one line that tells what was done.
+    """The images as one batch in the recipe's layout and dtype, and a line that describes it.
 
-    Pictures of another size are resized (bilinear, antialiased). Making the batch takes up to ``largest`` bytes.
+    Images of another size are resized (bilinear, antialiased). Making the batch takes up to ``largest`` bytes.
 
     Raises:
-        InputError: for a file that is no PNG or JPEG, is damaged, or is too large.
+        InputError: for a file that is no PNG or JPEG, damaged, or too large.
     """
     import numpy as np
 
@@ -162,7 +161,7 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
             raise InputError(
                 f"{quote(str(path))} has {_size_text(pixels)} pixels, and {quote(str(paths[0]))} "
                 f"{_size_text(pictures[0])}: the images of a batch need one size, and the model doesn't fix it",
-                hint="give one image a run, or resize them first",
+                hint="give one image per run, or resize them first",
             )
         pictures.append(pixels)
     batch = _values(np.stack(pictures), how)
@@ -170,9 +169,9 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
 
 
 def read_image(path: Path | NamedPicture, how: Recipe, *, largest: int) -> npt.NDArray[Any]:
-    """One picture as ``read_images`` makes it, without the batch. For threads, within ``silence_pillow``.
+    """One image as ``read_images`` makes it, without the batch. For threads, within ``silence_pillow``.
 
-    InputError as there. Of pictures of ``LARGE`` pixels one is in memory at a time, however many threads there are.
+    InputError as there. Threads decode images of ``LARGE`` pixels one at a time.
     """
     row: npt.NDArray[Any] = _values(_read_pixels(path, how, {}, largest)[None], how)[0]
     return row
@@ -180,7 +179,7 @@ def read_image(path: Path | NamedPicture, how: Recipe, *, largest: int) -> npt.N
 
 @contextmanager
 def silence_pillow() -> Iterator[None]:
-    """Without Pillow's warnings. All threads share their filters: enter this around threads, not in each of them."""
+    """Silence Pillow's warnings. Threads share the filters: enter this around threads, not in each."""
     import warnings
 
     with warnings.catch_warnings():
@@ -189,7 +188,7 @@ def silence_pillow() -> Iterator[None]:
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
-    """Finite numbers with commas between them; ValueError if they aren't that."""
+    """Finite numbers separated by commas; ValueError for anything else."""
     numbers = tuple(float(part) for part in text.split(","))
     if not all(math.isfinite(number) for number in numbers):
         raise ValueError("not finite")
@@ -199,10 +198,10 @@ def parse_numbers(text: str) -> tuple[float, ...]:
 def _check_takes_pictures(wanted: TensorInfo) -> None:
     way_out = "give its values as NAME=FILE.npy"
     if len(wanted.shape) != 4 or 0 in wanted.shape:
-        raise InputError(f"{_input_text(wanted)} is no picture: it isn't of rank 4", hint=way_out)
+        raise InputError(f"{_input_text(wanted)} takes no image: it isn't of rank 4", hint=way_out)
     if wanted.dtype not in DTYPES:
         raise InputError(
-            f"{_input_text(wanted)} is no picture: it isn't {', '.join(DTYPES[:-1])} or uint8", hint=way_out
+            f"{_input_text(wanted)} takes no image: it isn't {', '.join(DTYPES[:-1])} or uint8", hint=way_out
         )
 
 
@@ -220,26 +219,26 @@ def _layout_of(wanted: TensorInfo) -> str:
     if len(fitting) == 1:
         return fitting[0]
     reason = "could be either layout" if fitting else "doesn't say where its channels (1, 3 or 4) are"
-    raise InputError(f"{_input_text(wanted)} {reason}", hint=f"say --layout {' or '.join(LAYOUTS)}")
+    raise InputError(f"{_input_text(wanted)} {reason}", hint=f"give --layout {' or '.join(LAYOUTS)}")
 
 
 def _color_of(wanted: TensorInfo, channels: int | str | None, layout: str) -> str:
     if isinstance(channels, int) and channels in _COLOR_OF_CHANNELS:
         return _COLOR_OF_CHANNELS[channels]
     if isinstance(channels, int):
-        raise InputError(f"{_input_text(wanted)} has {channels} channels in layout {layout}; a picture has 1, 3 or 4")
-    raise InputError(f"{_input_text(wanted)} leaves its channels open", hint=f"say --color {', '.join(CHANNELS)}")
+        raise InputError(f"{_input_text(wanted)} has {channels} channels in layout {layout}; an image has 1, 3 or 4")
+    raise InputError(f"{_input_text(wanted)} leaves its channels open", hint=f"give --color: {', '.join(CHANNELS)}")
 
 
 def _numbers(
     wanted: TensorInfo, said: ImageOptions, stored: ImageOptions, channels: int
 ) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """Scale, mean and std: as said, or stored in the model; raw pixels for uint8."""
+    """Scale, mean and std from the user, else from the model; raw pixels for uint8."""
     scale = stored.scale if said.scale is None else said.scale
     mean = said.mean or stored.mean or (0.0,)
     std = said.std or stored.std or (1.0,)
     if wanted.dtype == "uint8":
-        if (scale not in (None, 1), any(mean), set(std) != {1}) != (False, False, False):
+        if scale not in (None, 1) or any(mean) or set(std) != {1}:
             raise InputError(
                 f"{_input_text(wanted)} takes pixels as they are; scale, mean and std don't apply to uint8"
             )
@@ -247,18 +246,18 @@ def _numbers(
     if scale is None:
         raise InputError(
             f"neither the model's metadata nor an option says how pixels (0 to 255) become {_input_text(wanted)}",
-            hint="say --scale, e.g. --scale 0.00392156862745098 for values of 0 to 1, or --scale 1 for 0 to 255",
+            hint="give --scale: 0.00392156862745098 for values of 0 to 1, 1 for 0 to 255",
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):
             raise InputError(f"{name} has {count_text(len(numbers), 'number')} for {count_text(channels, 'channel')}")
     if 0 in std:
-        raise InputError("std is 0, and values are divided by it")
+        raise InputError("std is 0, and values are divided by it", hint="give --std")
     return scale, mean, std
 
 
 def _metadata_options(metadata: Mapping[str, str], said: ImageOptions) -> ImageOptions:
-    """What the model's metadata says about the settings that the user leaves open."""
+    """The metadata's settings, where the user sets none."""
     onnx = {key.lower(): value for key, value in metadata.items() if key.lower().startswith("image.")}
     found: dict[str, Any] = {}
     for name in (field.name for field in fields(ImageOptions) if getattr(said, field.name) is None):
@@ -284,17 +283,15 @@ def _parse_setting(name: str, text: str) -> Any:
         if name in _WORDS:
             return _WORDS[name][text.strip().upper()]
         numbers = parse_numbers(text.strip().removeprefix("[").removesuffix("]"))
-        return _only_number(numbers) if name == "scale" else numbers
+        if name != "scale":
+            return numbers
+        (scale,) = numbers
+        return scale
     except (ValueError, KeyError):
         raise InputError(
             f"the model's metadata has image.{name} {quote(text)}, which trnrt doesn't understand",
-            hint=f"--{name} says it instead",
+            hint=f"give --{name} instead",
         ) from None
-
-
-def _only_number(numbers: tuple[float, ...]) -> float:
-    (number,) = numbers
-    return number
 
 
 def _metadata_value(key: str, onnx: Mapping[str, str], table: Mapping[str, Any], option: str) -> Any:
@@ -302,13 +299,13 @@ def _metadata_value(key: str, onnx: Mapping[str, str], table: Mapping[str, Any],
     if value.lower() not in table:
         raise InputError(
             f"the model's metadata has {key} {quote(value)}, which trnrt doesn't know",
-            hint=f"{option} says it instead",
+            hint=f"give {option} instead",
         )
     return table[value.lower()]
 
 
 def _sources(said: ImageOptions, stored: ImageOptions) -> dict[str, str]:
-    """Who says each setting."""
+    """The origin of each setting."""
     sources = {"layout": "from the shape", "color": "from the channels"}
     for name in (field.name for field in fields(ImageOptions)):
         if getattr(said, name) is not None:
@@ -319,13 +316,13 @@ def _sources(said: ImageOptions, stored: ImageOptions) -> dict[str, str]:
 
 
 def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None], largest: int) -> npt.NDArray[np.uint8]:
-    """The picture's pixels, (height, width, channels) in the recipe's colour and size; adds to ``steps``."""
+    """The image's pixels, (height, width, channels) in the recipe's colour and size; adds to ``steps``."""
     import numpy as np
     from PIL import Image
 
     with _reading_errors(path), Image.open(path, formats=("PNG", "JPEG")) as file:
         count = file.width * file.height
-        if Image.MAX_IMAGE_PIXELS is not None and count > Image.MAX_IMAGE_PIXELS:  # of which Pillow only warns
+        if Image.MAX_IMAGE_PIXELS is not None and count > Image.MAX_IMAGE_PIXELS:  # Pillow only warns
             raise Image.DecompressionBombError
         width, height = how.width or file.width, how.height or file.height
         if width * height * CHANNELS[how.color] * np.dtype(np.float64).itemsize > largest:
@@ -343,7 +340,7 @@ def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None],
 
 @contextmanager
 def _reading_errors(path: Path | NamedPicture) -> Iterator[None]:
-    """Turn what Pillow raises for a bad file into InputError."""
+    """Turn Pillow's errors for a bad file into InputError."""
     import struct
     import zlib
 
@@ -353,18 +350,17 @@ def _reading_errors(path: Path | NamedPicture) -> Iterator[None]:
         yield
     except Image.DecompressionBombError as error:
         raise InputError(
-            f"{quote(str(path))} has more pixels than trnrt reads ({Image.MAX_IMAGE_PIXELS:,})",
+            f"{quote(str(path))} has too many pixels; the limit is {Image.MAX_IMAGE_PIXELS:,}",
             hint="resize it first",
         ) from error
     except UnidentifiedImageError as error:
         raise InputError(f"{quote(str(path))} is no PNG or JPEG image") from error
     except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"can't read the image {quote(str(path))}: {escape_text(reason)}") from error
+        raise InputError(f"can't read the image {quote(str(path))}: {reason_text(error)}") from error
 
 
 def _turn_upright(picture: Image, steps: dict[str, None]) -> Image:
-    """The picture as a viewer shows it: cameras store how it must be turned."""
+    """The image as a viewer shows it: cameras store its orientation in EXIF data."""
     from PIL import Image
     from PIL.ExifTags import Base
 
@@ -394,7 +390,7 @@ def _convert_color(picture: Image, color: str, steps: dict[str, None]) -> Image:
 
 
 def _reduce_depth(picture: Image) -> Image:
-    """A picture of 16-bit greys in 8 bits; Pillow's own conversion would cut the values off at 255."""
+    """An image of 16-bit greys in 8 bits; Pillow's own conversion clips values at 255."""
     import numpy as np
     from PIL import Image
 
@@ -406,21 +402,16 @@ def _values(pixels: npt.NDArray[np.uint8], how: Recipe) -> npt.NDArray[Any]:
     """Pixels (images, height, width, channels) as the model's input."""
     import numpy as np
 
+    from trnrt.inputs.drawing import as_numpy
+
     axis = LAYOUTS[how.layout]
     if how.dtype == "uint8":
         return np.ascontiguousarray(np.moveaxis(pixels, 3, axis))
-    # What becomes of each of the 256 values a pixel can have, looked up: a quarter of the time of computing it.
+    # A pixel has 256 values: looking them up takes a quarter of the time of computing them.
     values = (np.arange(256)[:, None] * how.scale - np.array(how.mean)) / np.array(how.std)
-    table = np.broadcast_to(values, (256, pixels.shape[3])).astype(_dtype(how.dtype))
+    table = np.broadcast_to(values, (256, pixels.shape[3])).astype(as_numpy(how.dtype))
     channels = [table[:, channel].take(pixels[..., channel], mode="clip") for channel in range(pixels.shape[3])]
     return np.stack(channels, axis=axis)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    import ml_dtypes
-    import numpy as np
-
-    return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)
 
 
 def _size_text(pixels: npt.NDArray[np.uint8]) -> str:
@@ -430,13 +421,13 @@ def _size_text(pixels: npt.NDArray[np.uint8]) -> str:
 def _pictures_text(
     paths: Sequence[Path | NamedPicture], batch: npt.NDArray[Any], how: Recipe, steps: Mapping[str, None]
 ) -> str:
-    """One line that tells everything that was done to the pictures, and who said so."""
+    """One line on everything done to the images."""
     files = quote(paths[0].name) if len(paths) == 1 else f"{len(paths)} images"
-    return recipe_text(files, how, batch.shape, list(steps))
+    return recipe_text(files, how, batch.shape, steps)
 
 
-def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], steps: Sequence[str] = ()) -> str:
-    """One line that tells what a recipe does to ``files``, and who said so; ``steps`` were needed for some of them."""
+def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], steps: Iterable[str] = ()) -> str:
+    """One line on what a recipe does to ``files``, with the origin of each setting; some files needed ``steps``."""
     if how.dtype == "uint8":
         formula = "pixels as they are"
     else:
@@ -445,12 +436,9 @@ def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], step
     for name, source in how.sources.items():
         by.setdefault(source, []).append(name)
     origins = "; ".join(f"{', '.join(names)}: {source}" for source, names in by.items())
-    parts = [*_steps_text(steps), f"colour {how.color}", f"layout {how.layout}", formula]
+    done = list_text(steps, 4)
+    parts = [*([done] if done else []), f"colour {how.color}", f"layout {how.layout}", formula]
     return f"{files} as {quote(how.name)} {how.dtype} {shape_text(shape)}: {', '.join(parts)} ({origins})"
-
-
-def _steps_text(steps: Sequence[str]) -> list[str]:
-    return [list_text(steps, 4)] if steps else []
 
 
 def _numbers_text(numbers: Sequence[float]) -> str:

@@ -1,11 +1,11 @@
-"""What ``--input`` names: arrays in .npz and .npy files, and images, matched to a model's inputs.
+"""The files of ``--input``: arrays in .npz and .npy files, and images, matched to a model's inputs.
 
-    FILE.npz          the arrays that are named like inputs; others are left alone
-    NAME=FILE.npy     one array; NAME= may be left out for a model of one input
-    NAME=FILE.png     a picture (also .jpg); several for one input become a batch
+    FILE.npz          the arrays named like inputs; others are ignored
+    NAME=FILE.npy     one array; a model with one input needs no NAME=
+    NAME=FILE.png     an image (also .jpg); several for one input become a batch
 
-A file is untrusted: its kind is told by its content, pickles are refused, and what it claims to hold is
-checked against ``LARGEST_INPUT`` before any of it is read.
+Files are untrusted: their content decides their kind, pickles are refused, and sizes in headers are checked against
+``LARGEST_INPUT`` before arrays are read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from trnrt.errors import InputError
 from trnrt.inputs.images import ImageOptions, read_images, recipe
-from trnrt.report.text import escape_text, list_text, name_text, quote, shape_text, size_text
+from trnrt.text import escape_text, list_text, name_text, quote, reason_text, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,17 +33,22 @@ if TYPE_CHECKING:
     from trnrt.importer import TensorInfo
 
 LARGEST_INPUT = 4 * 2**30
-"""Bytes that the arrays read for one run may have together."""
+"""The most bytes of all arrays read for one run."""
 
-# By their first bytes: a name's ending can lie.
-_KINDS = ((b"\x93NUMPY", "npy"), (b"PK\x03\x04", "npz"), (b"PK\x05\x06", "npz"))
-_IMAGES = ((b"\x89PNG\r\n\x1a\n", "image"), (b"\xff\xd8\xff", "image"))
+# By first bytes: a suffix can lie.
+_KINDS = (
+    (b"\x93NUMPY", "npy"),
+    (b"PK\x03\x04", "npz"),
+    (b"PK\x05\x06", "npz"),
+    (b"\x89PNG\r\n\x1a\n", "image"),
+    (b"\xff\xd8\xff", "image"),
+)
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
 
 
 @dataclass
 class Inputs:
-    """The arrays to feed, by input name, and what a user should know about them."""
+    """The arrays to feed, by input name, and notes on them."""
 
     feeds: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -51,7 +56,7 @@ class Inputs:
 
 @dataclass
 class _Reading:
-    """What was read so far: where each input comes from, pictures that wait, arrays that no input is named like."""
+    """The state of reading: each input's source, images to read together, and arrays that match no input."""
 
     wanted: Mapping[str, TensorInfo]
     inputs: Inputs = field(default_factory=Inputs)
@@ -61,18 +66,18 @@ class _Reading:
     size: int = 0
 
     def claim(self, name: str, path: Path) -> None:
-        """Say that the input ``name`` comes from ``path``; it can't come from two."""
+        """Record that the input ``name`` comes from ``path``; InputError if it has come from another."""
         if name in self.sources:
             raise InputError(f"input {quote(name)} is given twice: by {_file(self.sources[name])} and by {_file(path)}")
         self.sources[name] = path
 
     def reserve(self, size: int, path: Path) -> None:
-        """Count bytes that are about to be read."""
+        """Count the bytes to be read next; InputError beyond ``LARGEST_INPUT``."""
         self.size += size
         if self.size > LARGEST_INPUT:
             raise InputError(
                 f"with {_file(path)}, the inputs need {size_text(self.size)}; the limit is {size_text(LARGEST_INPUT)}",
-                hint="give fewer rows a run",
+                hint="give fewer rows per run",
             )
 
 
@@ -83,12 +88,12 @@ def read_inputs(
     metadata: Mapping[str, str],
     images: ImageOptions,
 ) -> Inputs:
-    """Read the files that ``arguments`` name, for a model with the inputs ``wanted``.
+    """Read the files in ``arguments`` for a model with the inputs ``wanted``.
 
-    Arrays are passed on as they are; whether their shape and dtype fit is for the session to say.
+    Arrays are passed on as they are; the session checks shapes and dtypes.
 
     Raises:
-        InputError: for a file that can't be read, a name that is no input, or an input that is missing.
+        InputError: for an unreadable file, an unknown name, or a missing input.
     """
     reading = _Reading({tensor.name: tensor for tensor in wanted})
     for argument in arguments:
@@ -96,16 +101,16 @@ def read_inputs(
         _READERS[kind_of(path)](reading, name, path)
     for name, paths in reading.pictures.items():
         how = recipe(reading.wanted[name], metadata, images)
-        reading.inputs.feeds[name], told = read_images(paths, how, largest=LARGEST_INPUT)
-        reading.inputs.notes.append(told)
+        reading.inputs.feeds[name], described = read_images(paths, how, largest=LARGEST_INPUT)
+        reading.inputs.notes.append(described)
     _check_complete(reading)
     return reading.inputs
 
 
 LABEL_NAMES = ("label", "labels", "y", "target", "targets")
-"""What the labels are called in a file of ``--data``; case does not matter."""
+"""Names of the labels in a ``--data`` file, in upper or lower case."""
 DATA_NAMES = ("x", "data", "image", "images", "input", "inputs", "features", "pixels")
-"""What the only input may be called there, besides its own name."""
+"""Other names that a model's only input may have there."""
 
 
 def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt.NDArray[Any]]:
@@ -114,7 +119,7 @@ def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt
     Inputs are found by name; a model's only input also under one of ``DATA_NAMES``, if it is the only one there.
 
     Raises:
-        InputError: for a file that can't be read, without labels, or without an input.
+        InputError: for a file that is unreadable, or lacks labels or an input.
     """
     reading = _Reading({tensor.name: tensor for tensor in wanted})
     if kind_of(path) != "npz":
@@ -141,9 +146,9 @@ def _match_arrays(keys: Sequence[str], wanted: Mapping[str, TensorInfo], path: P
     inputs = {key: key for key in keys if key in wanted}
     labels = [key for key in keys if key not in inputs and key.lower() in LABEL_NAMES]
     if len(labels) != 1:
-        found = list_text([quote(key) for key in labels or keys]) or "nothing"
+        found = list_text(map(quote, labels or keys)) or "nothing"
         raise InputError(
-            f"{_file(path)} holds {found}: which are the labels is not clear",
+            f"{_file(path)} holds {found}: it is not clear which are the labels",
             hint=f"call them {' or '.join(LABEL_NAMES)}; to compare without labels, use --input",
         )
     others = [key for key in keys if key not in inputs and key.lower() in DATA_NAMES]
@@ -153,12 +158,14 @@ def _match_arrays(keys: Sequence[str], wanted: Mapping[str, TensorInfo], path: P
 
 
 def _label_column(labels: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
-    """Labels as (N,); whole numbers that are held as floats become integers."""
+    """Labels as (N,); whole numbers stored as floats become integers."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
-        told = f"{labels.dtype} {shape_text(labels.shape)}"
-        raise InputError(f"the labels in {_file(path)} are {told}; one number or text a row is expected")
+        raise InputError(
+            f"the labels in {_file(path)} are {labels.dtype} {shape_text(labels.shape)}; "
+            "expected one number or text per row"
+        )
     if labels.dtype.kind == "S":
         decoded: npt.NDArray[Any] = np.char.decode(labels, "utf-8", "replace")
         return decoded
@@ -171,7 +178,7 @@ def _label_column(labels: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
 
 
 def split_argument(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str | None, Path]:
-    """``NAME=FILE`` or ``FILE``. Both may hold a "="; a prefix that is an input's name is one."""
+    """Split ``NAME=FILE``; either may hold a "=", so NAME must be an input. None for a FILE alone."""
     for name in sorted(wanted, key=len, reverse=True):
         if argument.startswith(f"{name}="):
             return name, local_path(argument[len(name) + 1 :])
@@ -183,31 +190,24 @@ def split_argument(argument: str, wanted: Mapping[str, TensorInfo]) -> tuple[str
 
 
 def local_path(text: str) -> Path:
-    """A path of this machine; InputError for an address such as s3://BUCKET/FILE."""
+    """A local path; InputError for an address such as s3://BUCKET/FILE."""
     path = Path(text)
     if "://" in text and not path.exists():
         raise InputError(
-            f"{quote(text)} is an address, and trnrt reads and writes files of this machine",
+            f"{quote(text)} is an address; trnrt reads and writes local files only",
             hint="copy it, as with aws s3 cp --recursive, or mount it",
         )
     return path
 
 
-def _check_file(path: Path) -> Path:
-    try:
-        if path.is_file():
-            return path
-        reason = "it is no regular file" if path.exists() else "there is no such file"
-    except (OSError, ValueError) as error:
-        reason = str(error)
-    raise InputError(f"can't read {_file(path)}: {escape_text(reason)}")
-
-
 def kind_of(path: Path) -> str:
-    """What a file is, by its first bytes: "npy", "npz" or "image"; InputError for anything else."""
-    with reading_file(_check_file(path)), path.open("rb") as file:
-        start = file.read(8)
-    for magic, kind in _KINDS + _IMAGES:
+    """A file's kind by its first bytes: "npy", "npz" or "image"; InputError for anything else."""
+    with reading_file(path):
+        if path.exists() and not path.is_file():  # a directory, or a pipe that nothing may ever write to
+            raise ValueError("it is no regular file")
+        with path.open("rb") as file:
+            start = file.read(8)
+    for magic, kind in _KINDS:
         if start.startswith(magic):
             return kind
     if path.suffix.lower() in _IMAGE_ENDINGS:
@@ -257,7 +257,7 @@ _READERS: dict[str, Callable[[_Reading, str | None, Path], None]] = {
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What an .npy file says that it holds; ``fortran``: the first dimension varies fastest."""
+    """An .npy file's header; ``fortran``: the first dimension varies fastest."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -270,16 +270,18 @@ class NpyHeader:
 
 
 def npy_header(file: IO[bytes], path: Path, available: int) -> NpyHeader:
-    """The header of an open .npy file of ``available`` bytes, checked; the array's bytes come next in the file.
+    """Read and check the header of an open .npy file of ``available`` bytes; the array's bytes come next.
 
-    InputError for an array that is no tensor, or of which a part is missing.
+    InputError for an array that is truncated, or no tensor.
     """
     header = _read_header(file)
+    if min(header.shape, default=0) < 0:  # numpy before 2.3 reads that
+        raise InputError(f"can't read {_file(path)}: its header has the shape {shape_text(header.shape)}", hint=_SAVE)
     if header.dtype.hasobject:
         raise InputError(f"{_file(path)} holds an array of Python objects, which only pickle can read", hint=_SAVE)
     if header.dtype.kind not in "biufcSU" or header.dtype.itemsize == 0:
-        told = f"an array of {escape_text(str(header.dtype))}, which is no tensor"
-        raise InputError(f"{_file(path)} holds {told}", hint=_SAVE)
+        kind = escape_text(str(header.dtype))
+        raise InputError(f"{_file(path)} holds an array of {kind}, which is no tensor", hint=_SAVE)
     if header.size > available:
         raise InputError(f"{_file(path)} is truncated: it says {size_text(header.size)} and has {size_text(available)}")
     return header
@@ -300,7 +302,7 @@ def _read_header(file: IO[bytes]) -> NpyHeader:
         return NpyHeader(*np.lib.format.read_array_header_1_0(file))
     if version == (2, 0):
         return NpyHeader(*np.lib.format.read_array_header_2_0(file))
-    # 3.0 is for fields with names that are not ASCII
+    # Version 3.0 is for fields whose names are not ASCII.
     raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain arrays")
 
 
@@ -314,42 +316,41 @@ _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
-    RuntimeError,  # an encrypted archive, a compression that is not known, a header of brackets
+    RuntimeError,  # an encrypted archive, an unknown compression, a header of brackets
     MemoryError,  # a header of more brackets
 )
-"""What numpy and zipfile raise for files that are not as they should be."""
+"""The errors of numpy and zipfile for bad files."""
 
 
 @contextmanager
 def reading_file(path: Path) -> Iterator[None]:
-    """Turn what numpy and zipfile raise for a bad file into InputError."""
+    """Turn the errors of numpy and zipfile for a bad file into InputError."""
     try:
         yield
     except _DAMAGE as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"can't read {_file(path)}: {escape_text(reason)}") from error
+        raise InputError(f"can't read {_file(path)}: {reason_text(error)}") from error
 
 
 def _only_input(reading: _Reading, path: Path) -> str:
     if len(reading.wanted) == 1:
         return next(iter(reading.wanted))
     raise InputError(
-        f"the model has {len(reading.wanted)} inputs, and {_file(path)} doesn't say which it is for",
-        hint=f"say NAME={name_text(str(path))}; the inputs are {_inputs(reading.wanted)}",
+        f"the model has {len(reading.wanted)} inputs, and {_file(path)} names none",
+        hint=f"give NAME={name_text(str(path))}; the inputs are {_inputs(reading.wanted)}",
     )
 
 
 def _check_complete(reading: _Reading) -> None:
     missing = [tensor for name, tensor in reading.wanted.items() if name not in reading.inputs.feeds]
-    spare = list_text([quote(name) for name in reading.spare])
+    spare = list_text(map(quote, reading.spare))
     if missing:
-        found = f"; the files hold {spare}, which no input is called" if spare else ""
+        found = f"; the files also hold {spare}" if spare else ""
         raise InputError(
             f"no array for input {_inputs({tensor.name: tensor for tensor in missing})}{found}",
-            hint=f"arrays of an .npz are matched by name; or say --input {name_text(missing[0].name)}=FILE.npy",
+            hint=f"name an array of an .npz so, or give --input {name_text(missing[0].name)}=FILE.npy",
         )
     if spare:
-        reading.inputs.notes.append(f"not named like an input, and left alone: {spare}")
+        reading.inputs.notes.append(f"ignored: the model has no input {spare}")
 
 
 def _inputs(wanted: Mapping[str, TensorInfo]) -> str:

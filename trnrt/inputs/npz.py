@@ -1,4 +1,4 @@
-"""Arrays as an .npz file, whatever they are called."""
+"""Arrays of any names as an .npz file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 
 def pack_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write what ``np.load`` reads, without pickles: ValueError for an array of objects.
+    """Write an .npz file for ``np.load``, without pickles: ValueError for an array of objects.
 
-    Not ``np.savez``: an array may be called as one of its parameters is ("file", and "allow_pickle", which before NumPy
-    2.2 was an array).
+    Not ``np.savez``: its parameters ("file", and "allow_pickle" since NumPy 2.2) can't be names of arrays.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():

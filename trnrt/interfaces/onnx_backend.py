@@ -25,24 +25,24 @@ from trnrt.session import InferenceSession
 Array = NDArray[Any]
 
 DEVICES = ("CPU",)
-"""Devices by onnx's names. Inputs and outputs are arrays of the host; what computes is the session's own backend."""
+"""Devices by onnx's names: arrays are the host's, whatever backend the session computes on."""
 
 _OPTIONS = ("target", "dtype", "backend", "fallback", "cache_dir")
 
 
 class TrnrtRep(BackendRep):  # type: ignore[misc]
-    """A prepared model: ``run`` it as often as needed. ``session`` is what it runs on."""
+    """A prepared model, to ``run`` as often as needed; ``session`` runs it."""
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
         self._outputs = [info.name for info in session.get_outputs()]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs, which can be read by name, too, for ``inputs``: a mapping by name, an array for each input of
-        the model in order, or one array for a model of one input.
+        """The outputs, also readable by name, for ``inputs``: a mapping by name, the model's inputs in order, or the
+        array of its only input.
 
         Raises:
-            InputError: if the inputs are not what the model wants.
+            InputError: if the inputs don't fit the model.
             UnsupportedModelError: if the model has no kernels for them.
         """
         outputs = self.session.run(None, self._feeds(inputs), **kwargs)
@@ -67,10 +67,9 @@ class TrnrtBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def is_compatible(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether the model can be read and, where its inputs have fixed shapes, planned: nothing is run.
+        """Return whether the model can be read and, if its inputs have fixed shapes, planned; runs nothing.
 
-        Of a model whose inputs have open shapes, or decide on shapes by their values, this says what can be said
-        without them: True.
+        True for a readable model whose shapes are open, or depend on values.
         """
         try:
             _session(model, device, kwargs).partition(1)
@@ -82,11 +81,11 @@ class TrnrtBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> TrnrtRep:
-        """A model that is ready to run. What a shape needs is compiled when it is first run, and kept.
+        """A model that is ready to run. Each shape is compiled on its first run.
 
         Raises:
             ModelFileError: if the model is broken.
-            OptionError: for a device or an option that there is not.
+            OptionError: for an unknown device or option.
         """
         return TrnrtRep(_session(model, device, kwargs))
 
@@ -106,8 +105,8 @@ class TrnrtBackend(Backend):  # type: ignore[misc]
     ) -> tuple[Any, ...]:
         """The outputs of one node for ``inputs``, an array for each input that the node names.
 
-        ``opset_version`` says which version of ONNX's operators is meant; by default, the newest that onnx knows.
-        ``outputs_info``, dtypes and shapes of the outputs, is taken where onnx's inference can't tell the dtypes.
+        ``opset_version``: the version of ONNX's operators; by default the newest that onnx knows. ``outputs_info``: the
+        outputs' dtypes and shapes, used if onnx can't infer dtypes.
         """
         version = int(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
         model = _model_of(node, [np.asarray(array) for array in inputs], outputs_info, version)
@@ -116,7 +115,7 @@ class TrnrtBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether arrays of this device are taken: those of the host, "CPU"."""
+        """Return whether arrays of this device are accepted: only the host's, "CPU"."""
         return device.partition(":")[0] in DEVICES
 
 
@@ -124,7 +123,7 @@ def _session(model: ModelProto, device: str, options: Mapping[str, Any]) -> Infe
     if not TrnrtBackend.supports_device(device):
         raise OptionError(
             f"unknown device {device!r}",
-            hint="arrays are the host's: CPU; which machine computes is said by backend= and target=",
+            hint="use CPU: arrays are the host's; backend= and target= choose what computes",
         )
     # The suite hands its tolerances to the backend, too.
     known = {name: value for name, value in options.items() if name not in ("rtol", "atol")}

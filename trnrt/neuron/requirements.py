@@ -16,6 +16,7 @@ from trnrt.neuron.cores import VISIBLE, parse_cores
 from trnrt.neuron.device import AWS_SIMULATOR, DEFAULT_LNC, LNC_VARIABLE, Facts, logical_config, look_for_device
 from trnrt.neuron.releases import Range, Releases, load_releases, numbers
 from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, target_names
+from trnrt.text import count_text
 
 STATES = ("ok", "warning", "missing", "wrong")
 BAD = ("missing", "wrong")
@@ -87,7 +88,7 @@ def device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     if asked.target is None and facts.target is None:
         mend = f"say --target {' or '.join(', '.join(target_names()).rsplit(', ', 1))}"
         return Finding("device", "missing", f"the kind of this machine's device is unknown ({what})", "", mend)
-    count = f"{len(facts.devices)} device{'s' if len(facts.devices) != 1 else ''}"
+    count = count_text(len(facts.devices), "device")
     return Finding("device", "ok", f"{count} ({facts.devices[0]} first) on {what}")
 
 
@@ -148,7 +149,7 @@ def visible_cores(facts: Facts, releases: Releases, asked: Asked) -> Finding:
         cores = parse_cores(value)
     except BackendError as error:
         return Finding("visible", "wrong", str(error), "", error.hint or "")
-    return Finding("visible", "ok", f"{VISIBLE} names {len(cores)} core{'s' if len(cores) != 1 else ''}")
+    return Finding("visible", "ok", f"{VISIBLE} names {count_text(len(cores), 'core')}")
 
 
 def _lnc_of_machine(facts: Facts, asked: Asked, variable: str | None) -> Finding:

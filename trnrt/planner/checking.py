@@ -7,8 +7,8 @@ from difflib import get_close_matches
 
 from trnrt.errors import OptionError
 from trnrt.planner.choices import DEFAULT, Choices
-from trnrt.planner.naming import printable
 from trnrt.planner.plan import NodeReport, StepReport
+from trnrt.text import name_text, names_text, quote
 
 
 def check_choices(choices: Choices, nodes: Iterable[NodeReport], steps: Sequence[StepReport]) -> None:
@@ -24,8 +24,8 @@ def check_choices(choices: Choices, nodes: Iterable[NodeReport], steps: Sequence
         if name not in reports:
             raise unknown("no_fuse", "node of the model", name, [name for name in reports if name in computed])
         raise OptionError(
-            f"no_fuse: node '{printable(name)}' is in no step that it could be kept out of: {reports[name].reason}",
-            hint=f"name a node that is fused into a step; {_list(sorted(computed))} are in steps",
+            f"no_fuse: node {quote(name)} is in no step that it could be kept out of: {reports[name].reason}",
+            hint=f"name a node that is fused into a step; {names_text(sorted(computed))} are in steps",
         )
     outputs = [step.output for step in steps]
     for name in sorted(choices.in_hbm.difference(outputs)):
@@ -34,8 +34,8 @@ def check_choices(choices: Choices, nodes: Iterable[NodeReport], steps: Sequence
     for name in sorted(choices.own_weights.difference(loading)):
         if name in {step.name for step in steps}:
             raise OptionError(
-                f"own_weights: step '{printable(name)}' has no weights",
-                hint=f"steps with weights: {_list(loading) or 'none'}",
+                f"own_weights: step {quote(name)} has no weights",
+                hint=f"steps with weights: {names_text(loading) or 'none'}",
             )
         raise unknown("own_weights", "step", name, loading)
     _check_options(choices, steps)
@@ -50,7 +50,7 @@ def _check_options(choices: Choices, steps: Sequence[StepReport]) -> None:
         if (option, value) not in known[name].options:
             offered = [f"{key} {', '.join(map(str, values))}" for key, values in known[name].offered]
             raise OptionError(
-                f"options: step '{printable(name)}' can't have {printable(option)} {printable(str(value))}",
+                f"options: step {quote(name)} can't have {name_text(option)} {name_text(str(value))}",
                 hint=f"it offers {'; '.join(offered) or 'none: it takes too little time'}",
             )
 
@@ -58,13 +58,8 @@ def _check_options(choices: Choices, steps: Sequence[StepReport]) -> None:
 def unknown(what: str, kind: str, name: str, known: Sequence[str]) -> OptionError:
     """The error for a name that is none of the ``known``."""
     close = get_close_matches(name[:200], [one for one in known if len(one) <= 200][:1000], n=1)
-    meant = f"did you mean '{printable(close[0])}'? " if close else ""
+    meant = f"did you mean {quote(close[0])}? " if close else ""
     return OptionError(
-        f"{what}: no {kind} is called '{printable(name)}'",
-        hint=f"{meant}there are {_list(known) or 'none'}; `trnrt inspect` shows them",
+        f"{what}: no {kind} is called {quote(name)}",
+        hint=f"{meant}there are {names_text(known) or 'none'}; `trnrt inspect` shows them",
     )
-
-
-def _list(names: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(printable(name, 60) for name in names[:most]) + more

@@ -20,7 +20,7 @@ from trnrt.errors import InputError
 from trnrt.inputs.matching import DATA_NAMES, NpyHeader, npy_header, reading_file
 from trnrt.predict.rows import Array, Columns, Reader, Wanted, check_kind, fit
 from trnrt.predict.source import file_identity
-from trnrt.report.text import list_text, quote, shape_text
+from trnrt.text import list_text, quote, shape_text
 
 _LOCAL_HEADER = 30  # the fixed part of a zip member's own header: section 4.3.7 of PKWARE's APPNOTE
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from trnrt.errors import InputError
 from trnrt.predict.rows import Array, Wanted, check_kind, fit
-from trnrt.report.text import count_text, name_text, quote, shape_text
+from trnrt.text import count_text, name_text, quote, shape_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,11 +27,11 @@ from trnrt.predict.opening import open_source
 from trnrt.predict.rows import Array, Wanted
 from trnrt.predict.source import Asked, Source
 from trnrt.predict.writing import writer_version
-from trnrt.report.text import count_text, list_text, name_text, quote
 from trnrt.report.top import choose_output, labels_of, looked_up_labels
 from trnrt.running.buckets import DEFAULT_BUCKETS
 from trnrt.running.rows import as_matrix, pad_rows
 from trnrt.session import InferenceSession
+from trnrt.text import count_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions

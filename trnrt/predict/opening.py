@@ -20,7 +20,7 @@ from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import kind_of, reading_file, split_argument
 from trnrt.predict.rows import Reader, Wanted
 from trnrt.predict.source import Asked, Source
-from trnrt.report.text import count_text, list_text, quote
+from trnrt.text import count_text, list_text, quote
 
 # pyarrow's function for a table, and its arguments beside the path.
 _TABLES = {

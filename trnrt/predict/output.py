@@ -32,7 +32,7 @@ from trnrt.errors import OptionError, TooManyBadError
 from trnrt.predict.job import Job, changes
 from trnrt.predict.part import QUARANTINE, PartDone, bad_file, digest_of, part_file
 from trnrt.report.files import sync_directory, write_text
-from trnrt.report.text import count_text, escape_text, list_text, quote
+from trnrt.text import count_text, escape_text, list_text, quote
 
 SCHEMA_VERSION = 1
 MANIFEST = "_manifest.json"

@@ -28,7 +28,7 @@ from trnrt.predict.columns import column_text, contents, id_dtype, id_values, is
 from trnrt.predict.pictures import Decoder
 from trnrt.predict.rows import Array, Columns, Reader, Wanted
 from trnrt.predict.source import Asked, file_identity
-from trnrt.report.text import count_text, escape_text, list_text, name_text, quote
+from trnrt.text import count_text, escape_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     import pyarrow as pa

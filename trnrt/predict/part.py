@@ -22,8 +22,8 @@ from trnrt.predict.rows import Array, Bad, Rows
 from trnrt.predict.source import json_id
 from trnrt.predict.writing import write_part
 from trnrt.report.files import write_text
-from trnrt.report.text import name_text, quote
 from trnrt.report.top import rank_classes
+from trnrt.text import name_text, quote
 
 QUARANTINE = "_quarantine"
 """The folder of bad rows, a file for each part that has any. Readers of Parquet folders ignore "_" and "."."""

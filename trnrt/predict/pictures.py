@@ -32,7 +32,7 @@ from trnrt.inputs.images import (
 from trnrt.inputs.matching import LARGEST_INPUT
 from trnrt.predict.rows import Array, Columns, Reader, Wanted
 from trnrt.predict.source import Asked
-from trnrt.report.text import count_text, name_text, quote
+from trnrt.text import count_text, name_text, quote
 
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _LARGEST_PICTURE = LARGEST_INPUT // 8

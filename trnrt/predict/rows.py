@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.report.text import name_text, quote, shape_text
+from trnrt.text import name_text, quote, shape_text
 
 if TYPE_CHECKING:
     from trnrt.importer import TensorInfo

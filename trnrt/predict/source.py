@@ -16,7 +16,7 @@ from trnrt.errors import InputError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import reading_file
 from trnrt.predict.rows import Array, Bad, Reader, Rows, Wanted
-from trnrt.report.text import count_text, name_text
+from trnrt.text import count_text, name_text
 
 _ENDS = 1 << 20
 """Bytes at a file's beginning and end that its identity covers, beside its size and time."""

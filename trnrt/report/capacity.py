@@ -1,4 +1,4 @@
-"""What ``trnrt plan`` shows: the tables of a terminal, and the JSON document."""
+"""``trnrt plan``'s output: tables for a terminal, and the JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, escape_text, list_text, name_text, range_text
+from trnrt.text import count_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _BAR = 36
 MEDIAN_ERROR, WORST_ERROR = 2.6, 74.0
-"""Percent: the errors of the timing model over all published figures that docs/timing.md lists."""
+"""Percent: the timing model's errors over the published figures in docs/timing.md."""
 MEASURED_P50, MEASURED_P99 = (0.9, 1.2), (1.0, 2.9)
-"""Least and most of measured by expected, of a server with a stand-in for the device: the table in docs/scale.md."""
+"""The least and the largest ratio of measured to expected, with a stand-in for the device: see docs/scale.md."""
 
 
 def capacity_document(answer: Answer) -> Document:
-    """``plan``: times in microseconds, rates in requests a second; ``chosen`` is null where nothing is in time.
+    """``plan``: times in microseconds, rates in requests per second; ``chosen`` is null if nothing is in time.
 
-    A candidate's ``carries`` is for one core; its ``waiting`` is null where that is 0. ``curve`` is one core's.
+    A candidate's ``carries`` is for one core; its ``waiting`` is null if that is 0. ``curve`` is for one core.
     """
     question, chosen = answer.question, answer.chosen
     return {
@@ -77,7 +77,7 @@ def _candidate(candidate: Candidate, rps: float) -> Document:
 
 
 def _end(end: End, rps: float) -> Document:
-    """What would be chosen if the device took this end of its ranges."""
+    """The choice if the device takes this end of its ranges."""
     chosen = None if end.chosen is None else _candidate(end.chosen, rps)
     return {"chosen": chosen, "instances": [_fleet(fleet) for fleet in end.fleets]}
 
@@ -96,7 +96,7 @@ def _fleet(fleet: Fleet) -> Document:
 
 
 def capacity_parts(answer: Answer) -> list[RenderableType]:
-    """All that a terminal shows: the answer first, then what it was chosen from, and what it rests on."""
+    """The answer, then its candidates and the assumptions."""
     demand, question = answer.question.demand, answer.question
     asked = (
         f"{name_text(question.model)} in {question.dtype} on {question.target}: {rate_text(demand.rps)} requests/s of "
@@ -110,16 +110,15 @@ def capacity_parts(answer: Answer) -> list[RenderableType]:
 
 
 def verdict(answer: Answer) -> str:
-    """The answer in one line; where it is possible, ``server_line`` goes on."""
+    """The answer in one line; ``server_line`` continues it if there is a solution."""
     chosen, demand = answer.chosen, answer.question.demand
     if chosen is None or chosen.waiting is None:
         least = min((candidate.worker for candidate in answer.candidates), key=lambda worker: worker.alone_us)
         device, host = least.device_us[0], least.alone_us - least.device_us[0]
         pause = f" ({time_text(least.alone_us + least.cold_us)} after a pause)" if least.cold_us else ""
         return (
-            f"not possible: a request that meets nobody takes {time_text(least.alone_us)} already{pause}, of which "
-            f"{time_text(host)} are the host's (--host-us) and {time_text(device)} the device's, there and back; and "
-            "others wait"
+            f"not possible: even without a queue a request takes {time_text(least.alone_us)}{pause}: "
+            f"{time_text(host)} on the host (--host-us) and {time_text(device)} on the device, with transfers"
         )
     fleet = answer.fleets[0]
     servers, _ = _servers(chosen, fleet)
@@ -132,7 +131,7 @@ def verdict(answer: Answer) -> str:
 
 
 def server_line(answer: Answer) -> list[RenderableType]:
-    """The command line that serves what was planned, to be copied: never broken into two."""
+    """The command line of the planned server, to copy: it is never wrapped."""
     from rich.console import Group
 
     chosen = answer.chosen
@@ -145,7 +144,7 @@ def server_line(answer: Answer) -> list[RenderableType]:
 
 
 def end_lines(answer: Answer) -> list[Text]:
-    """What the ends of the predicted latencies' ranges would need: the answer is for their headlines."""
+    """The cores and instances for the ends of the predicted ranges; the answer itself uses the headlines."""
     names = {"low": "least", "high": "most"}
     lines = []
     for end in answer.ends:
@@ -156,31 +155,28 @@ def end_lines(answer: Answer) -> list[Text]:
         lines.append(Text(f"if the device takes the {names[end.name]} of its range: {needs}"))
     wide = [str(size) for size, found in answer.question.ranges.items() if found.too_wide]
     if wide:
-        told = (
-            f"the range of batch {list_text(wide)} is too wide to plan with "
-            f"(its most is above {WIDEST:g} times its least)"
-        )
-        lines.append(Text(f"Uncertain: {told}"))
+        limit = f"its most is above {WIDEST:g} times its least"
+        lines.append(Text(f"Uncertain: the range of batch {list_text(wide)} is too wide to plan with ({limit})"))
     return lines
 
 
 def uncertain_lines(answer: Answer) -> list[Text]:
-    """A word of warning where another sample of arrivals might have said another number of cores."""
+    """A warning if another sample of arrivals might need another number of cores."""
     chosen, limit = answer.chosen, answer.question.demand.p99_us
     if chosen is None or chosen.waiting is None or chosen.waiting.p99_us + chosen.waiting.p99_error <= limit:
         return []
-    return [Text("Uncertain: the p99 that was asked for is within the standard error; other arrivals, other cores")]
+    return [Text("Uncertain: --p99 is within the standard error; other arrivals may need more cores")]
 
 
 def _servers(chosen: Candidate, fleet: Fleet) -> tuple[int, int]:
-    """How many servers an instance has, and how many workers each of them."""
+    """The number of servers per instance, and of workers per server."""
     workers = math.ceil(chosen.cores / fleet.count)
     servers = math.ceil(workers / WORKERS)
     return servers, math.ceil(workers / servers)
 
 
 def candidates_table(answer: Answer) -> Table:
-    """A line for each limit of a batch; the chosen one is marked. Narrow enough for 80 columns."""
+    """A line for each batch limit; the chosen one is marked. It fits 80 columns."""
     rps, predicted = answer.question.demand.rps, answer.question.served.predicted_us
     columns = ("", "max", "device us", "carries/s", "limit", "cores", "load", "batch", "mean ms", "p50", "p99")
     lines = []
@@ -197,7 +193,7 @@ def candidates_table(answer: Answer) -> Table:
 
 
 def instances_table(fleets: Sequence[Fleet]) -> Table:
-    """A line for each type of instance; the one that rents the fewest cores is marked."""
+    """A line for each instance type; the one that rents the fewest cores is marked."""
     lines = [
         (
             "" if number else ">",
@@ -216,7 +212,7 @@ def instances_table(fleets: Sequence[Fleet]) -> Table:
 
 
 def curve_lines(answer: Answer) -> list[Text]:
-    """One core's p99 by its rate, as bars: a whole one is the p99 that was asked for."""
+    """One core's p99 by its rate, as bars: a full bar is the requested p99."""
     chosen, limit = answer.chosen, answer.question.demand.p99_us
     if chosen is None or chosen.waiting is None:
         return []
@@ -226,28 +222,28 @@ def curve_lines(answer: Answer) -> list[Text]:
         share = waiting.p99_us / limit
         bar = "#" * max(1, round(_BAR * share)) if share <= 1 else "#" * _BAR + ">"
         load = 100 * rate / chosen.worker.saturation
-        told = f"{rate:>10,.0f}/s {load:>4.0f} % {time_text(waiting.p99_us):>9}  {bar:<{_BAR + 1}}"
-        lines.append(Text(f"{told}{'  planned' if waiting is planned[1] else ''}".rstrip()))
+        line = f"{rate:>10,.0f}/s {load:>4.0f} % {time_text(waiting.p99_us):>9}  {bar:<{_BAR + 1}}"
+        lines.append(Text(f"{line}{'  planned' if waiting is planned[1] else ''}".rstrip()))
     return lines
 
 
 def assumed_lines(answer: Answer) -> list[str]:
-    """What the answer rests on, a line each."""
+    """The assumptions, a line each."""
     host, demand = answer.question.host, answer.question.demand
-    link, told = host.link, _host_line(host)
+    link = host.link
     stream = "Poisson" if demand.burst == 1 else f"gaps that vary by {demand.burst:g} of their mean"
     fleet = [f"{best.instance.name}: {best.instance.source}" for best in answer.fleets[:1]]
     return [
-        f"arrivals at each core: {stream}. Workers of `trnrt serve` take up connections at random, and clients have "
-        "many; an uneven spread is not in it",
-        "a worker a core, with the server's rules: whatever waits goes as a batch once the core is free, up to the "
-        "limit, padded to the next bucket. Clients' bodies come in one piece: --max-delay-ms makes nobody wait",
+        f"arrivals at each core: {stream}. Workers of `trnrt serve` accept connections at random, and clients have "
+        "many; an uneven spread is not included",
+        "one worker per core, with the server's rules: waiting requests form a batch once the core is free, up to the "
+        "limit, padded to the next bucket. Requests arrive in one piece: --max-delay-ms delays none",
         f"the device: predicted{_predicted_line(answer)}. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} "
         f"us each way, assumed ({place_of(answer.question.target)})",
-        told,
-        f"no core and no vCPU does more than {100 * demand.utilisation:g} % of what it could (--utilisation); no spare "
-        f"instance is counted; a server has {WORKERS} workers at most, so more cores take several",
-        f"of a server with a stand-in for the device p99 was {MEASURED_P99[0]:g} to {MEASURED_P99[1]:g} times the "
+        _host_line(host),
+        f"cores and vCPUs are loaded to at most {100 * demand.utilisation:g} % (--utilisation); there is no spare "
+        f"instance; a server has at most {WORKERS} workers, so more cores take several",
+        f"with a stand-in for the device, measured p99 was {MEASURED_P99[0]:g} to {MEASURED_P99[1]:g} times the "
         f"expected one, and p50 {MEASURED_P50[0]:g} to {MEASURED_P50[1]:g} times (docs/scale.md)",
         f"{FINAL_SAMPLES:,} simulated arrivals, hence the standard error of p99 (+-); no network, TLS or proxies",
         *fleet,
@@ -264,32 +260,32 @@ def _predicted_line(answer: Answer) -> str:
 
 def _host_line(host: Host) -> str:
     if not (host.batch_us or host.read_us_per_mb or host.merge_us_per_mb):
-        return f"the host: {host.request_us:g} us a request, as --host-us says, on one vCPU a worker"
+        return f"the host: {host.request_us:g} us per request (--host-us), on one vCPU per worker"
     return (
-        f"the host: {host.request_us:g} us a request, {host.read_us_per_mb:g} us a MB of its input, "
-        f"{host.batch_us:g} us a batch and {host.merge_us_per_mb:g} us a MB merged, and up to {host.cold_us:g} us more "
-        "after a pause, on one vCPU a worker; "
+        f"the host: {host.request_us:g} us per request, {host.read_us_per_mb:g} us per MB of its input, "
+        f"{host.batch_us:g} us per batch and {host.merge_us_per_mb:g} us per merged MB, and up to {host.cold_us:g} us "
+        "more after a pause, on one vCPU per worker; "
         "measured on another machine (trnrt/capacity/assumptions.toml; --host-us)"
     )
 
 
 def trust_text(target: str) -> str:
-    """How far the answer is to be trusted."""
+    """A note on how far to trust the answer."""
     if not get_target(target).timing.compared:
-        return f"nothing of this was ever run on a device, and {target}'s model was never compared with a measurement"
+        return f"none of this ran on a device, and {target}'s model was never compared with a measurement"
     return (
-        f"nothing of this was ever run on a device: the timing model is {MEDIAN_ERROR:g} % off published "
+        f"none of this ran on a device: the timing model is {MEDIAN_ERROR:g} % off published "
         f"figures in the median and {WORST_ERROR:g} % at worst (docs/timing.md)"
     )
 
 
 def rate_text(rate: float) -> str:
-    """Requests a second for a person: none as 1e+06."""
+    """A rate for people: never as 1e+06."""
     return f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,g}"
 
 
 def time_text(microseconds: float) -> str:
-    """A duration for a person: three digits and its unit."""
+    """A duration for people: three digits and a unit."""
     if not math.isfinite(microseconds):
         return "never"
     if microseconds < 999.5:

@@ -1,4 +1,4 @@
-"""A device's profile beside the prediction, as text and as JSON."""
+"""A device profile beside the prediction, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trnrt.report.profiles import STEPS_SHOWN
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, escape_text, name_text
+from trnrt.text import count_text, escape_text, name_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def attribution_document(found: Attribution) -> Document:
-    """``device_profile``: times are microseconds; ``inferred`` of a step's ``instructions`` were given to it by the
-    order of execution; ``rest`` is what belongs to no one step."""
+    """``device_profile``: times in microseconds; ``inferred`` of a step's ``instructions`` were assigned by order of
+    execution; ``rest`` belongs to no single step."""
     return asdict(found)
 
 
 def attribution_parts(found: Attribution) -> list[RenderableType]:
-    """Measured beside predicted, a line for each step, and what belongs to none."""
+    """Measured and predicted times, a line for each step, and the rest."""
     where = f" on {escape_text(found.instance)}" if found.instance else ""
     total = f"{found.total_us:,.1f} us" if found.total_us is not None else "not in the profile"
     head = (
@@ -63,14 +63,10 @@ def _row(step: StepMeasured) -> tuple[str, ...]:
 
 
 def _meaning(found: Attribution) -> str:
-    what = (
-        "an instruction of the step, or a transfer that one started, ran"
-        if found.dma
-        else "one of its instructions ran"
-    )
-    told = f"us: for how long {what}; steps overlap, waits are not counted"
+    what = "an instruction of the step, or its transfer, ran" if found.dma else "an instruction of the step ran"
+    notes = [f"us: the time in which {what}; steps overlap, waits are not counted"]
     if not found.dma:
-        told += "; the profile has no times of transfers"
+        notes.append("the profile has no times of transfers")
     if any(step.inferred for step in found.steps):
-        told += "; inferred: instructions of a line that several steps share, given to them by the order of execution"
-    return told
+        notes.append("inferred: instructions of a line that several steps share, assigned by order of execution")
+    return "; ".join(notes)

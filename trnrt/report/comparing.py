@@ -1,7 +1,7 @@
-"""Predictions before and after: a baseline file, whether it is of the same thing, and what changed.
+"""Comparing predictions with a baseline file.
 
-A baseline is what ``--json-out`` wrote. A prediction is a pure function of program and target, so that any difference
-comes from the program (or from another version of the model of the machine, which is why a document says its version).
+``--json-out`` writes a baseline. A prediction is a pure function of program and target. Any difference comes from the
+program, or from another version of the timing model, so documents name their version.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from trnrt.errors import OptionError
 from trnrt.report.documents import SCHEMA_VERSION, Document
-from trnrt.report.text import escape_text, list_text, name_text, quote
+from trnrt.text import list_text, name_text, quote, reason_text
 
 LARGEST_BASELINE = 256 * 2**20
-"""Bytes; a report of 100,000 steps has a tenth of that."""
+"""Bytes; a report of 100,000 steps has a tenth of them."""
 
 _LINE = re.compile(r"^line \d+: ")
 _DOCUMENTS = {"model": "trnrt profile", "calls": "trnrt nki profile"}
@@ -27,7 +27,7 @@ _DOCUMENTS = {"model": "trnrt profile", "calls": "trnrt nki profile"}
 
 @dataclass(frozen=True)
 class Change:
-    """A time before and after, in microseconds; None where there was no such step, or is none any more."""
+    """A time before and after, in microseconds; None if the step is new or gone."""
 
     name: str
     before_us: float | None
@@ -35,20 +35,20 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """Microseconds that it costs more than before."""
+        """The increase in microseconds."""
         return (self.after_us or 0.0) - (self.before_us or 0.0)
 
     @property
     def percent(self) -> float | None:
-        """The difference over what it was before; None where it was nothing."""
+        """The increase in percent; None if there was no time before."""
         return 100 * self.difference / self.before_us if self.before_us and self.after_us is not None else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A prediction before and after; ``steps`` are those whose time changed, the largest change first.
+    """A prediction before and after; ``steps`` are the changed ones, the largest change first.
 
-    ``name`` is the model's, or the call's. ``limit`` is how much slower is accepted, in percent.
+    ``name`` is the model's, or the call's. ``limit`` is the accepted slowdown in percent.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def regressed(self) -> bool:
-        """Whether the benchmark's figure grew by more than the limit."""
+        """The benchmark's figure grew by more than the limit."""
         return self.benchmark.difference > (self.benchmark.before_us or 0.0) * self.limit / 100
 
     @property
@@ -76,7 +76,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A file that ``--json-out`` wrote, and how much slower than that is accepted, in percent."""
+    """A file of ``--json-out``, and the accepted slowdown in percent."""
 
     path: Path
     document: Document
@@ -84,11 +84,11 @@ class Baseline:
 
     @property
     def version(self) -> str:
-        """The version of trnrt that made it."""
+        """The version of trnrt that wrote it."""
         return str(self.document.get("trnrt_version"))
 
-    def told(self, comparisons: Sequence[Comparison]) -> Document:
-        """What came of the comparison, as JSON."""
+    def comparison_document(self, comparisons: Sequence[Comparison]) -> Document:
+        """The comparisons as JSON."""
         return {
             "baseline": str(self.path),
             "baseline_version": self.version,
@@ -98,18 +98,18 @@ class Baseline:
         }
 
     def check_same(self, **now: Any) -> None:
-        """OptionError if the baseline is of something else; ``now`` are the keys that must have these values."""
+        """OptionError unless the baseline's keys have the values in ``now``."""
         before = {key: self.document.get(key) for key in now}
         different = [key for key, value in now.items() if before[key] != value]
         if different:
             known, wanted = _settings_text(before, different), _settings_text(now, different)
             raise OptionError(
-                f"{quote(str(self.path))} is a baseline of {known}; this is {wanted}",
-                hint="profile the same again, or write a new baseline: leave --baseline out, and add --json-out FILE",
+                f"{quote(str(self.path))} is a baseline for {known}; this is {wanted}",
+                hint="profile the same again, or write a new baseline: replace --baseline with --json-out FILE",
             )
 
     def compare(self, document: Document) -> list[Comparison]:
-        """The prediction of ``document`` against that of the baseline; of each call where it has calls.
+        """Compare the prediction in ``document``, or each of its calls, with the baseline's.
 
         Raises:
             OptionError: if the two do not have the same calls.
@@ -119,17 +119,17 @@ class Baseline:
         before, after = _calls(self.document), _calls(document)
         if before.keys() != after.keys():
             raise OptionError(
-                f"{quote(str(self.path))} is a baseline of the calls {_names(before)}; these are {_names(after)}",
-                hint="name the same calls with --call, or write a new baseline with --json-out FILE",
+                f"{quote(str(self.path))} is a baseline for the calls {_names(before)}; these are {_names(after)}",
+                hint="give the same calls with --call, or write a new baseline with --json-out FILE",
             )
         return [_compare_documents(name, before[name], call, self.limit) for name, call in after.items()]
 
 
 def read_baseline(path: Path, limit: float, kind: str) -> Baseline:
-    """The baseline in a file; ``kind`` is the key that its document must have: "model" or "calls".
+    """Read a baseline file; ``kind`` is the key that its document must have: "model" or "calls".
 
     Raises:
-        OptionError: if the file can't be read, or is not what ``--json-out`` of this verb wrote.
+        OptionError: if the file can't be read, or another verb wrote it.
     """
     document = _read(path)
     version = document.get("schema_version")
@@ -158,10 +158,9 @@ def _read(path: Path) -> Document:
             raise ValueError("it is too large")
         document = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise OptionError(
-            f"can't read the baseline {quote(str(path))}: {escape_text(reason)}",
-            hint="a baseline is what --json-out FILE writes",
+            f"can't read the baseline {quote(str(path))}: {reason_text(error)}",
+            hint="--json-out FILE writes a baseline",
         ) from None
     return document if isinstance(document, dict) else {}
 
@@ -169,12 +168,12 @@ def _read(path: Path) -> Document:
 def _no_report(path: Path, kind: str, why: str) -> OptionError:
     return OptionError(
         f"{quote(str(path))} is no report of `{_DOCUMENTS[kind]}`: {why}",
-        hint="a baseline is what --json-out FILE of the same command writes",
+        hint="--json-out FILE of the same command writes a baseline",
     )
 
 
 def _wrong(entry: Any) -> str | None:
-    """What is wrong with a prediction in a document, if something is."""
+    """What is wrong with a prediction in a document; None if nothing is."""
     if not isinstance(entry, dict):
         return "a call in it is not an object"
     predicted = entry.get("predicted_us")
@@ -207,7 +206,7 @@ def call_name(call: Document) -> str:
 
 
 def _names(calls: Mapping[str, Document]) -> str:
-    return list_text([name_text(name) for name in calls], 4) or "of no kernel"
+    return list_text(map(name_text, calls), 4) or "none"
 
 
 def _compare_documents(name: str, before: Document, after: Document, limit: float) -> Comparison:
@@ -222,7 +221,7 @@ def _compare_documents(name: str, before: Document, after: Document, limit: floa
 
 
 def _step_times(document: Document) -> dict[str, float]:
-    """Time by step; a line of a kernel that only moved is the same step, and equal lines are one."""
+    """Time by step; a line that only moved is the same step, and equal lines are added."""
     times: dict[str, float] = {}
     for step in document["steps"]:
         name = _LINE.sub("", step["name"]) or step["name"]

@@ -1,4 +1,4 @@
-"""Where text goes: results to stdout, notes and progress to stderr."""
+"""Output: results go to stdout, notes and progress to stderr."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from trnrt.report.text import escape_text, escaped_lines
+from trnrt.text import escape_text, escaped_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _WIDTH_OF_A_FILE = 200
-"""Columns where the output is no terminal: wide, since nobody can widen the window of a pipe."""
+"""Columns where stdout is no terminal: nobody can widen a pipe."""
 
 
 def render(parts: Iterable[RenderableType]) -> str:
-    """Tables and texts as stdout takes them: styled on a terminal, plain elsewhere.
+    """Tables and texts as one string: styled for a terminal, plain elsewhere.
 
-    They become one string first, so that a reader that goes away (``| head``) is met in one place.
+    One string, so that only ``say`` meets a closed pipe (``| head``).
     """
     from rich.console import Console
 
@@ -30,7 +30,7 @@ def render(parts: Iterable[RenderableType]) -> str:
     width = None if terminal or "COLUMNS" in os.environ else _WIDTH_OF_A_FILE
     console = Console(file=page, force_terminal=terminal, width=width, markup=False, emoji=False, highlight=False)
     for part in parts:
-        console.print(part, crop=False)  # what must not be broken (a command line) must not be cut, either
+        console.print(part, crop=False)  # a command line must be neither broken nor cut
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
@@ -40,26 +40,27 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def note(text: str) -> None:
-    """Print what a user should know beside the result."""
-    sys.stderr.write(f"note: {escape_text(text)}\n")
+def note(*texts: str) -> None:
+    """Print what a user should know beside the result, a line for each text."""
+    for text in texts:
+        sys.stderr.write(f"note: {escape_text(text)}\n")
 
 
 def complain(message: str, hint: str | None = None) -> None:
-    """Print an error, and what would help."""
+    """Print an error and its hint."""
     sys.stderr.write(f"error: {escaped_lines(message)}\n")
     if hint:
         sys.stderr.write(f"hint: {escaped_lines(hint)}\n")
 
 
 def write_error(text: str) -> None:
-    """Print what a user's own script has to say about its end."""
+    """Print how a user's own script ended."""
     sys.stderr.write(f"{text}\n")
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show that something slow goes on, where somebody watches."""
+    """Show a spinner on a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -72,9 +73,9 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def counting(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show how many of ``total`` rows are done, how fast, and how long the rest takes, where somebody watches.
+    """Show a progress bar of ``total`` rows on a terminal, with rate and remaining time.
 
-    Yields what is to be called with the rows that came next.
+    Yields a function to call with the number of rows just done.
     """
     if not sys.stderr.isatty():
         yield lambda rows: None

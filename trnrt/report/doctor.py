@@ -1,4 +1,4 @@
-"""What ``trnrt doctor`` found, as a table and as a document."""
+"""``trnrt doctor``'s findings, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import SCHEMA_VERSION
-from trnrt.report.text import count_text, escape_text
+from trnrt.text import count_text, escape_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.doctor import Diagnosis, Finding, Releases
@@ -21,8 +21,8 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "red", "wrong": "bold 
 
 
 def doctor_document(diagnosis: Diagnosis, releases: Releases, asked: str, *, version: str) -> dict[str, Any]:
-    """``doctor``: ``usable`` is the answer for the backend that was ``asked`` for; ``blocking`` are the findings that
-    keep each backend from running, by name; ``state`` is "ok", "warning", "missing" or "wrong"."""
+    """``doctor``: ``usable`` is the answer for the backend in ``asked``; ``blocking`` names the findings that keep each
+    backend from running; ``state`` is "ok", "warning", "missing" or "wrong"."""
     machine = diagnosis.machine
     return {
         "schema_version": SCHEMA_VERSION,
@@ -50,7 +50,7 @@ def doctor_document(diagnosis: Diagnosis, releases: Releases, asked: str, *, ver
 
 
 def doctor_parts(diagnosis: Diagnosis, asked: str) -> list[Any]:
-    """The answer, a row for each finding, and the commands that mend, each on a line that can be copied."""
+    """The answer, a row for each finding, and the fixes, each on a line to copy."""
     headline = textwrap.fill(escape_text(_headline(diagnosis, asked)), WIDTH)
     parts: list[Any] = [Text(headline, "bold"), "", _table(diagnosis.findings)]
     mends: dict[str, list[str]] = {}
@@ -58,7 +58,7 @@ def doctor_parts(diagnosis: Diagnosis, asked: str) -> list[Any]:
         if finding.state != "ok" and finding.mend:
             mends.setdefault(finding.mend, []).append(finding.name)
     if mends:
-        parts += ["", Text("what mends it", "bold")]
+        parts += ["", Text("how to fix it", "bold")]
     for mend, names in mends.items():
         parts += [Text(f"  {', '.join(names)}:"), Text(f"      {escape_text(mend)}", no_wrap=True, overflow="ignore")]
     return parts

@@ -1,7 +1,6 @@
 """The JSON document of each verb: the keys that other programs may rely on.
 
-The documents are strictly valid JSON, which knows no NaN and no infinity: such a number is null.
-An output whose data has one also says ``"non_finite": true``.
+The documents are strict JSON: NaN and infinity become null, and an output with such data has ``"non_finite": true``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trnrt.errors import Blocker
-    from trnrt.importer import TensorInfo
+    from trnrt.importer import ImportedModel
     from trnrt.nki.checking import CheckedCall, Report
     from trnrt.nki.machine.timing import Cause
     from trnrt.nki.profiling import Profile
@@ -30,24 +29,35 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 SMALL = 1024
-"""Elements up to which an output's data is in the document without ``--full``."""
+"""The most elements of an output whose data is included without ``--full``."""
 
 Document = dict[str, Any]
 
 
 def as_text(document: Document) -> str:
-    """The document as JSON text, in ASCII; every number in it is finite."""
+    """The document as JSON text in ASCII, with null for NaN and infinity."""
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
 
 
 def header(session: InferenceSession) -> Document:
-    """What every document about a session starts with."""
+    """The first keys of every document about a session."""
     return {
         "schema_version": SCHEMA_VERSION,
         "model": session.name,
         "backend": session.backend,
         "target": session.target,
         "dtype": session.dtype,
+    }
+
+
+def partition_header(partition: Partition) -> Document:
+    """The first keys of every document about a planned model."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": partition.name,
+        "target": partition.target,
+        "dtype": partition.dtype,
+        "batch": partition.batch,
     }
 
 
@@ -60,10 +70,10 @@ def run_document(
     full: bool,
     notes: Iterable[str],
 ) -> Document:
-    """``run``: the outputs by name, their data if there are up to ``SMALL`` elements or with ``full``.
+    """``run``: the outputs by name, with their data if they have up to ``SMALL`` elements or with ``full``.
 
     ``top`` is null without ``--top``, else a list of rows, each a list of ``{class, number, label}``, best
-    first; ``top_output`` tells which output that is, ``top_softmax`` whether softmax was applied.
+    first; ``top_output`` names the output, ``top_softmax`` says whether softmax was applied.
     """
     return header(session) | {
         "wall_ms": wall_ms,
@@ -80,10 +90,10 @@ def run_document(
 def validate_document(
     session: InferenceSession, report: ValidationReport, notes: Iterable[str], layers: LayersReport | None = None
 ) -> Document:
-    """``validate``: an output's error that is not finite is null, so is a tolerance that does not exist.
+    """``validate``: an error that is not finite is null, and so is a tolerance that does not exist.
 
-    ``layers`` is null without ``--layers``, unless outputs of 16 bits left it to the steps; ``passed`` is that of the
-    outputs and of the layers together. ``tolerances`` is "measured", "given" or "default"; ``atol`` the largest one.
+    ``layers`` is null without ``--layers``, unless 16-bit outputs are judged by their steps; ``passed`` covers outputs
+    and layers. ``tolerances`` is "measured", "given" or "default"; ``atol`` is the largest one.
     """
     outputs = [asdict(output) for output in report.outputs]
     compared = asdict(replace(report, steps=None, notes=())) | {"outputs": outputs}
@@ -94,7 +104,7 @@ def validate_document(
 
 
 def _predicted_document(session: InferenceSession) -> Document:
-    """The predicted latency of the last run with its range; null where there is none."""
+    """The last run's predicted latency with its range; null if there is none."""
     found = session.last_run.predicted
     if found is None:
         return dict.fromkeys(("predicted_us", "low_us", "high_us"))
@@ -102,10 +112,10 @@ def _predicted_document(session: InferenceSession) -> Document:
 
 
 def layers_document(report: LayersReport) -> Document:
-    """``validate --layers``: the steps in order; ``first_failure`` is the name of one, or null.
+    """``validate --layers``: the steps in order; ``first_failure`` names a step, or is null.
 
-    ``isolated`` and ``cumulative`` are distances: ``error`` and ``tolerance`` are those of the ``element`` where their
-    ``ratio`` is the largest. A tensor that is no value of the model has no tolerance, and ``isolated`` is null.
+    ``isolated`` and ``cumulative`` have the ``error`` and ``tolerance`` of the ``element`` with the largest ``ratio``.
+    A tensor that is no value of the model has no tolerance, and its ``isolated`` is null.
     """
     first = report.first_failure
     return {
@@ -125,9 +135,10 @@ def parts_of(session: InferenceSession) -> list[Document]:
 
 
 def part_document(part: Part) -> Document:
-    """A part of a model: ``place`` is "core" or "cpu"; what crosses is null for the former. ``reasons`` is node -> why.
+    """A part of a model: ``place`` is "core" or "cpu"; ``reasons`` says why each node is on the CPU.
 
-    ``to_host_bytes`` leave the device for the part, ``to_device_bytes`` come back, and ``crossing_us`` is the cost.
+    ``to_host_bytes`` leave the device for a CPU part, ``to_device_bytes`` return, ``crossing_us`` is the cost; null for
+    "core".
     """
     from trnrt.planner.parts.partition import CpuPart
 
@@ -147,7 +158,7 @@ def part_document(part: Part) -> Document:
 
 
 def check_document(report: Report) -> Document:
-    """``nki check``: a call that could not be traced has an ``error``, and no numbers."""
+    """``nki check``: an untraceable call has an ``error``, and no numbers."""
     return {
         "schema_version": SCHEMA_VERSION,
         "file": report.file,
@@ -160,7 +171,7 @@ def check_document(report: Report) -> Document:
 
 
 def profile_document(model: str, profile: Profile, *, version: str) -> Document:
-    """``profile``: the prediction of a model's kernel, by this ``version`` of trnrt; what ``--baseline`` reads."""
+    """``profile``: the prediction for a model's kernel by this ``version`` of trnrt; ``--baseline`` reads it."""
     head = {"schema_version": SCHEMA_VERSION, "trnrt_version": version, "model": model}
     return head | _prediction(profile) | {"parts": [], "comparison": None}
 
@@ -168,8 +179,8 @@ def profile_document(model: str, profile: Profile, *, version: str) -> Document:
 def parts_profile_document(
     partition: Partition, profiles: Mapping[str, Profile], notes: Iterable[str], *, version: str
 ) -> Document:
-    """``profile`` of a model in parts: its times are those of the parts on the device (``profiles``, by part) and of
-    the round trips, which are steps, too; ``parts`` have the rest. The ends of the range are the sums of theirs."""
+    """``profile`` of a model in parts: times are sums over the device's parts (``profiles``, by part) and the round
+    trips, which are steps, too. Ends of ranges are the sums of their ends."""
     from trnrt.nki.machine.timing import add_ranges
 
     parts, steps = [], list[Document]()
@@ -184,17 +195,9 @@ def parts_profile_document(
     crossings = partition.crossings_us
     benchmark = add_ranges((profile.benchmark for profile in profiles.values()), crossings)
     profiler = add_ranges((profile.profiler for profile in profiles.values()), crossings)
-    return {
-        "schema_version": SCHEMA_VERSION,
+    return partition_header(partition) | {
         "trnrt_version": version,
-        "model": partition.name,
-        "target": partition.target,
-        "dtype": partition.dtype,
-        "batch": partition.batch,
-        "predicted_us": {
-            "benchmark": benchmark.us,
-            "profiler": profiler.us,
-        },
+        "predicted_us": {"benchmark": benchmark.us, "profiler": profiler.us},
         "low_us": {"benchmark": benchmark.least_us, "profiler": profiler.least_us},
         "high_us": {"benchmark": benchmark.most_us, "profiler": profiler.most_us},
         "crossings_us": crossings,
@@ -206,13 +209,13 @@ def parts_profile_document(
 
 
 def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, Profile]], *, version: str) -> Document:
-    """``nki profile``: the prediction of each call; what could not be traced is in ``failures``."""
+    """``nki profile``: the prediction for each call; ``failures`` has what could not be traced."""
     return {
         "schema_version": SCHEMA_VERSION,
         "trnrt_version": version,
         "file": report.file,
         "target": report.target,
-        # The call's name of the kernel, which says the cores that it is launched on.
+        # The call's name of the kernel: it includes the cores.
         "calls": [_prediction(p) | {"kernel": call.kernel, "arguments": call.arguments} for call, p in profiles],
         "failures": [asdict(failure) for failure in report.failures],
         "notes": report.notes,
@@ -221,7 +224,7 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
 
 
 def _prediction(profile: Profile) -> Document:
-    """Microseconds, bytes and counts; shares of 1. Peaks are bytes of one partition."""
+    """A profile in microseconds, bytes, counts and shares of 1. Peaks are bytes per partition."""
     from trnrt.report.summary import summary_of
 
     roofline = profile.roofline
@@ -258,7 +261,7 @@ def _prediction(profile: Profile) -> Document:
 
 
 def _cause(cause: Cause) -> Document:
-    """The benchmark's figure if this alone were otherwise."""
+    """A cause of uncertainty, with the benchmark's range due to it alone."""
     ends = {"low_us": cause.range.least_us, "high_us": cause.range.most_us}
     return {"name": cause.name, **ends, "source": cause.source, "pin": cause.pin or None}
 
@@ -268,15 +271,11 @@ def inspect_document(
 ) -> Document:
     """``inspect`` of a model that can run; ``batch`` is null for a model that has none.
 
-    ``supported``: whether all of it runs on the NeuronCore; else ``blockers`` say why not, and ``parts`` what the CPU
-    does. A step's ``tiles``, ``sbuf_bytes`` and ``psum_bytes`` (of one partition, the most while it runs) are null
-    where kernels were not traced.
+    ``supported``: all of it runs on the NeuronCore; else ``blockers`` say why not, and ``parts`` show the CPU's share.
+    A step's ``tiles``, ``sbuf_bytes`` and ``psum_bytes`` (the peak per partition while it runs) are null unless
+    kernels were traced.
     """
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "model": partition.name,
-        "target": partition.target,
-        "dtype": partition.dtype,
+    return partition_header(partition) | {
         "batch": batch,
         "supported": not partition.blockers,
         "nodes": [asdict(node) for node in partition.nodes],
@@ -299,7 +298,7 @@ def _tiles(found: StepTiles | None) -> Document:
 
 
 def unsupported_document(model: str, nodes: Iterable[NodeReport], blockers: Iterable[Blocker]) -> Document:
-    """``inspect`` of a model that can't run: the nodes as far as known, and everything that blocks it."""
+    """``inspect`` of a model that can't run: its nodes, and every blocker."""
     return {
         "schema_version": SCHEMA_VERSION,
         "model": model,
@@ -312,21 +311,14 @@ def unsupported_document(model: str, nodes: Iterable[NodeReport], blockers: Iter
     }
 
 
-def stage_document(
-    model: str,
-    stage: str,
-    *,
-    inputs: Iterable[TensorInfo],
-    outputs: Iterable[TensorInfo],
-    listing: str,
-) -> Document:
+def stage_document(model: ImportedModel, stage: str, listing: str) -> Document:
     """``inspect --stage imported|rewritten``: the signature, and the graph's listing as lines."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": model,
+        "model": model.name,
         "stage": stage,
-        "inputs": [asdict(tensor) for tensor in inputs],
-        "outputs": [asdict(tensor) for tensor in outputs],
+        "inputs": [asdict(tensor) for tensor in model.inputs],
+        "outputs": [asdict(tensor) for tensor in model.outputs],
         "listing": listing.splitlines(),
     }
 
@@ -334,7 +326,7 @@ def stage_document(
 def compile_document(
     session: InferenceSession, batch: int | None, parts: list[Document], files: Iterable[str]
 ) -> Document:
-    """``compile``: what was compiled, and the files that were written."""
+    """``compile``: the compiled parts, and the written files."""
     return header(session) | {"batch": batch, "parts": parts, "files": list(files)}
 
 
@@ -348,7 +340,7 @@ def _output(array: npt.NDArray[Any], full: bool) -> Document:
 
 
 def dtype_name(array: npt.NDArray[Any]) -> str:
-    """An array's dtype as the importer names it: numpy's name, "str" for strings."""
+    """An array's dtype as the importer names it: numpy's name, or "str"."""
     return "str" if array.dtype.kind in "OUS" else array.dtype.name
 
 
@@ -367,7 +359,7 @@ def _choice(choice: Choice) -> Document:
 
 
 def _finite(value: Any) -> Any:
-    """``value`` with None for every number that JSON has no word for."""
+    """``value`` with None for every NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

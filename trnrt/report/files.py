@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writing files whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
-from trnrt.report.text import escape_text, quote
+from trnrt.text import escape_text, quote, reason_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
 def check_writable(path: Path) -> None:
-    """OptionError if it is known already that ``write_whole`` can't write ``path``; to be asked before long work.
+    """OptionError if ``write_whole`` can't write ``path``; call this before long work.
 
-    An empty file is made beside it and deleted again: permissions, a disk that is read-only and names that are too
-    long are met in the way in which the report would meet them.
+    It makes and deletes an empty file beside ``path``: missing permissions, a read-only disk or a long name fail here
+    as they would later.
     """
     try:
         if path.is_dir():
@@ -35,9 +35,9 @@ def check_writable(path: Path) -> None:
 
 
 def write_or_keep(path: Path, text: str) -> str | None:
-    """Write a text file; where that fails, write it into a new temporary directory, and tell so.
+    """Write a text file; if that fails, write it into a new temporary directory.
 
-    Returns what went wrong and where the text is instead; None where nothing went wrong.
+    Returns the problem with the other file's path; None if there was none.
     """
     try:
         write_text(path, text)
@@ -46,17 +46,16 @@ def write_or_keep(path: Path, text: str) -> str | None:
             kept = Path(tempfile.mkdtemp(prefix="trnrt-")) / (path.name or "report")[-100:]
             write_text(kept, text)
         except (OSError, OptionError) as again:
-            return f"{error}; nor can the temporary directory be written: {again}"
+            return f"{error}; the temporary directory can't be written either: {again}"
         return f"{error}; it is in {quote(str(kept))} instead"
     return None
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, durable: bool = False) -> None:
+def write_whole(path: Path, write: Callable[[IO[bytes]], object], *, durable: bool = False) -> None:
     """Call ``write`` with a new file beside ``path``, then put that file in its place.
 
-    Whoever reads ``path`` sees the old file or the whole new one. A device or a pipe is written to
-    directly, as it must not be replaced. ``durable``: it is on the disk when this returns, whatever
-    becomes of the machine then.
+    Readers of ``path`` see the old file or the whole new one. A device or a pipe is written to
+    directly: it must not be replaced. ``durable``: the file is on disk when this returns.
 
     Raises:
         OptionError: if the file can't be written; nothing is left behind.
@@ -77,22 +76,21 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, durable: bool
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Write a text file in UTF-8, whole or not at all; OptionError if it can't be."""
-    write_whole(path, lambda file: _write_all(file, text.encode()), durable=durable)
+    write_whole(path, lambda file: file.write(text.encode()), durable=durable)
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write what ``write_arrays`` does into an open file; equal arrays give equal bytes."""
+    """``write_arrays`` into an open file; equal arrays give equal bytes."""
     from trnrt.inputs.npz import pack_npz
 
     pack_npz(file, {name: _storable(array) for name, array in arrays.items()})
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
-    """Write an .npz file of these arrays, by name, that ``np.load`` reads without pickle.
+    """Write these arrays by name as an .npz file that ``np.load`` reads without pickle; return notes.
 
-    Strings become unicode arrays. A number format that numpy has no code for (bfloat16) becomes
-    float32, which holds every value of it; the notes returned say so. OptionError if the file can't
-    be written.
+    Strings become unicode arrays. A dtype that numpy lacks (bfloat16) becomes float32, which holds all its values; a
+    note says so. OptionError if the file can't be written.
     """
     from trnrt.inputs.npz import pack_npz
 
@@ -105,8 +103,8 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> list[str
     ]
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], None], durable: bool) -> None:
-    # Not tempfile: its files are the owner's alone, and a report gets the permissions of any other new file.
+def _replace(path: Path, write: Callable[[IO[bytes]], object], durable: bool) -> None:
+    # Not tempfile: its files are readable by the owner alone; a report gets a new file's usual permissions.
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
     try:
         with beside.open("xb") as file:
@@ -122,7 +120,7 @@ def _replace(path: Path, write: Callable[[IO[bytes]], None], durable: bool) -> N
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the names in a directory on the disk: a file that was renamed is there after a power cut, too."""
+    """Flush a directory's names to disk: a renamed file then survives a power cut."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -139,16 +137,8 @@ def _probe(path: Path) -> None:
 
 
 def _write_error(path: Path, error: OSError | ValueError) -> OptionError:
-    reason = (getattr(error, "strerror", None) or str(error)).lower()
-    return OptionError(f"can't write {quote(str(path))}: {escape_text(reason)}", hint=_hint(path))
-
-
-def _hint(path: Path) -> str | None:
-    return None if path.parent.is_dir() else f"make the directory first: mkdir -p {escape_text(str(path.parent))}"
-
-
-def _write_all(file: IO[bytes], content: bytes) -> None:
-    file.write(content)
+    hint = None if path.parent.is_dir() else f"make the directory first: mkdir -p {escape_text(str(path.parent))}"
+    return OptionError(f"can't write {quote(str(path))}: {reason_text(error)}", hint=hint)
 
 
 def _storable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

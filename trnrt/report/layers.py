@@ -8,16 +8,16 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.tables import Items, plain_table
-from trnrt.report.text import error_text, name_text, shape_text
+from trnrt.text import error_text, name_text, shape_text
 
 if TYPE_CHECKING:
     from trnrt.validate import LayerComparison, LayersReport
 
 
 def layers_table(report: LayersReport) -> Table:
-    """A line for each step: its nodes, what it makes, the longest sum in it, and both errors beside their tolerances.
+    """A line for each step: its nodes, its output, its longest sum, and both errors beside their tolerances.
 
-    Errors and tolerances are those of the element where their ratio is the largest.
+    Errors and tolerances are those of the element with the largest ratio.
     """
     columns = ("nodes", "kernel, shape", "K", "isolated", "within", "cumulative", "within", "verdict")
     return plain_table(columns, [_row(layer) for layer in report.layers], right=(2, 3, 4, 5, 6))

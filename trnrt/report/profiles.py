@@ -1,4 +1,4 @@
-"""What a terminal shows of a profile: the latency first, then where it goes."""
+"""A profile on a terminal: the latency first, then its parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.summary import summary_of
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, ends_text, list_text, name_text, range_text
+from trnrt.text import count_text, ends_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from trnrt.report.comparing import Change, Comparison
 
 STEPS_SHOWN = 20
-"""Steps of a profile that its table has; of more, those that take longest."""
+"""The most steps in a profile's table: those that take longest."""
 
 CHANGES_SHOWN = 8
 CAUSES_SHOWN = 4
-"""Causes of a wide range that the page has: the widest. JSON and the HTML page have all."""
+"""The most causes of a wide range to show, the widest first. JSON and the HTML page have all."""
 
 _NODES_SHOWN = 6
 _NEGLIGIBLE_US = 0.005  # what two decimals show as nothing
 
 
 def heading(profile: Profile, name: str) -> Text:
-    """What is predicted: the model or the call, and for what."""
+    """The model or the call, with dtype, target, cores and rows."""
     rows = "" if profile.batch is None else f", {count_text(profile.batch, 'row')}"
     cores = f", {count_text(len(profile.cores), 'core')}" if len(profile.cores) > 1 else ""
     return Text(f"{name_text(name)}: {profile.dtype} on {profile.target}{cores}{rows}", "bold")
 
 
 def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
-    """All that is shown of a profile, from top to bottom."""
+    """A profile, from top to bottom."""
     parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile), ""]
     parts += range_lines(profile.benchmark, profile.causes)
     if profile.steps:
@@ -68,7 +68,7 @@ def comparison_parts(comparisons: Iterable[Comparison], baseline: str) -> list[R
 
 
 def range_lines(found: Range, causes: Sequence[Cause]) -> list[Text]:
-    """What makes a prediction's range wide, the widest causes; nothing where nothing does."""
+    """The widest causes of a prediction's range; empty if there are none."""
     lines = [Text(wide_text(found), "bold yellow")] if found.too_wide else []
     if causes:
         lines.append(Text("What makes the first range wide, each cause alone:"))
@@ -89,14 +89,14 @@ def wide_text(found: Range) -> str:
 
 
 def step_uses_table(profile: Profile) -> Table:
-    """A line for each step: its nodes, its time, what bounds it, and what it makes of the hardware."""
+    """A line for each step: its nodes, time, limit and utilisation."""
     steps = _longest_steps(profile.steps)
     with_nodes = any(step.nodes for step in steps)
     rows = [_step_row(step) for step in steps]
     shown_times = sum(step.time_us for step in profile.steps)
     fixed = profile.benchmark_us - shown_times
     if fixed > _NEGLIGIBLE_US:
-        rows.append(("fixed cost", "", _us(fixed), "", "", "", ""))  # shares are of the time without it
+        rows.append(("fixed cost", "", _us(fixed), "", "", "", ""))  # shares exclude it
     columns = ("step", "ONNX nodes", "time us", "share", "bound", "MFU", "HBM bytes")
     keep = [index for index in range(len(columns)) if with_nodes or index != 1]
     numbers = [keep.index(index) for index in (2, 3, 5, 6)]
@@ -105,7 +105,7 @@ def step_uses_table(profile: Profile) -> Table:
 
 
 def breakdown_parts(profile: Profile) -> list[RenderableType]:
-    """What the latency is spent on, beside the same of the floor; nothing where nobody looked."""
+    """The parts of the latency, beside those of the floor; empty without a breakdown."""
     breakdown = profile.breakdown
     spent = [part for part in breakdown.parts if part.time_us or part.floor_us]
     if not spent:
@@ -118,11 +118,11 @@ def breakdown_parts(profile: Profile) -> list[RenderableType]:
     if breakdown.floor_us is None or breakdown.ratio is None:
         return [plain_table(columns, rows, right=(2, 3)), ""]
     beside = [(*row, _us(part.floor_us or 0)) for row, part in zip(rows, spent, strict=True)]
-    told = (
+    floor = (
         f"floor: {breakdown.floor_us:,.2f} us to load the inputs and store the outputs, with nothing between; this is "
         f"{breakdown.ratio:,.2f} times that"
     )
-    return [plain_table((*columns, "floor us"), beside, right=(2, 3, 4)), Text(told), ""]
+    return [plain_table((*columns, "floor us"), beside, right=(2, 3, 4)), Text(floor), ""]
 
 
 def engines_table(profile: Profile) -> Table:
@@ -132,13 +132,13 @@ def engines_table(profile: Profile) -> Table:
 
 
 def summary_table(profile: Profile) -> Table:
-    """The profile under the profiler's names."""
+    """The profile under the names of AWS's profiler."""
     rows = [(name, _summary_text(name, value)) for name, value in summary_of(profile).items()]
     return plain_table(("as a profiler says it", ""), rows, whole=(1,))
 
 
 def changes_table(comparison: Comparison) -> Table:
-    """A line for each total, and for each of the steps that changed most."""
+    """A line for each total, and for the steps that changed most."""
     changes = [comparison.benchmark, comparison.profiler, *comparison.steps[:CHANGES_SHOWN]]
     rows = [(name_text(c.name), _amount(c.before_us), _amount(c.after_us), _change_text(c)) for c in changes]
     return plain_table(("", "before us", "after us", "change"), rows, right=(1, 2, 3), whole=(1, 2, 3))

@@ -1,4 +1,4 @@
-"""The self-test's one file: a document with a readable part, and the same as tables."""
+"""The self-test's result: a document with a readable part, and tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trnrt.report.doctor import WIDTH
 from trnrt.report.documents import SCHEMA_VERSION
-from trnrt.report.text import count_text, error_text, escape_text
+from trnrt.text import count_text, error_text, escape_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.selftest.suite import Outcome, Suite
@@ -19,11 +19,10 @@ _STYLES = {"passed": "green", "skipped": "dim"}
 
 
 def selftest_document(suite: Suite, doctor: dict[str, Any], text: str, *, version: str) -> dict[str, Any]:
-    """``doctor --self-test``: ``text`` is what the terminal shows, line by line; ``doctor`` the diagnosis before it.
+    """``doctor --self-test``: ``text`` has the terminal's lines, ``doctor`` the diagnosis.
 
-    Of a case, ``predicted_us`` is the device's latency by the timing model (``low_us`` to ``high_us``),
-    ``measured_us`` the median of the calls on the device, null where none was tested; ``ratio`` is measured over
-    predicted.
+    A case's ``predicted_us`` is its latency by the timing model (``low_us`` to ``high_us``), ``measured_us`` the median
+    of calls on the device, or null; ``ratio`` is measured over predicted.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -62,14 +61,14 @@ def _ratio(outcome: Outcome) -> float | None:
 
 
 def selftest_parts(suite: Suite) -> list[Any]:
-    """The headline, a row for each case, and what went wrong."""
+    """The headline, a row for each case, and the failures."""
     counts = Counter(outcome.state for outcome in suite.outcomes)
-    told = ", ".join(f"{number} {state}" for state, number in counts.items())
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
     verdict = Text("PASS", "bold green") if suite.has_passed else Text("FAIL", "bold red")
     where = f"on the {suite.backend}, target {suite.target}, in {suite.seconds:.0f} s"
     cases = count_text(len(suite.outcomes), "case")
     ended = "; interrupted before its end" if suite.interrupted else ""
-    parts: list[Any] = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {told}{ended}", "", _table(suite)]
+    parts: list[Any] = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {states}{ended}", "", _table(suite)]
     bad = [outcome for outcome in suite.outcomes if outcome.state not in ("passed", "skipped")]
     if bad:
         parts.append("")

@@ -1,4 +1,4 @@
-"""A profile under the names that AWS's profiler gives the same things.
+"""A profile under the names of AWS's profiler.
 
 Names, meanings and units are those of the Summary table of Neuron Explorer (tools/neuron-explorer/
 profile-schema-reference.rst of the Neuron SDK's documentation), which neuron-profile's summary has, too. Of its fields
@@ -21,9 +21,9 @@ Summary = dict[str, float | int]
 
 
 def summary_of(profile: Profile) -> Summary:
-    """The profiler's names with their values: seconds, percent, bytes, and counts.
+    """The profiler's names with their values: seconds, percent, bytes and counts.
 
-    Of a kernel on two cores it is what a profiler of both would add up; the percentages are of what both could do.
+    For two cores, values are sums over both, and percentages are of both cores' peak.
     """
     seconds, cores = profile.profiler_us / 1e6, len(profile.cores) or 1
     target = get_target(profile.target)

@@ -1,4 +1,4 @@
-"""The tables of each verb. Without lines, so that they read the same in a terminal and in a pipe."""
+"""The tables of each verb, without lines: they read the same in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import dtype_name
-from trnrt.report.text import (
+from trnrt.text import (
     aligned_number,
     error_text,
     escape_text,
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from trnrt.validate import ValidationReport
 
 ROWS_SHOWN = 10
-"""Rows of a batch that the tables of ``run`` show."""
+"""The most rows of a batch that ``run`` shows."""
 
 _VALUES_SHOWN = 5
 
 
 def outputs_table(outputs: Mapping[str, npt.NDArray[Any]]) -> Table:
-    """A line for each output of a run: what it is, and how it starts."""
+    """A line for each output of a run, with its first values."""
     rows = [
         (name_text(name), dtype_name(array), shape_text(array.shape), _first_values(array))
         for name, array in outputs.items()
@@ -62,7 +62,7 @@ def top_table(top: Top) -> Table:
 
 
 def comparison_table(report: ValidationReport) -> Table:
-    """A line for each output of a validation: how far it is from onnxruntime's."""
+    """A line for each output of a validation: its errors against onnxruntime's."""
     rows = [
         (
             name_text(output.name),
@@ -81,7 +81,7 @@ def comparison_table(report: ValidationReport) -> Table:
 
 
 def tolerance_text(report: ValidationReport, dtype: str) -> list[str]:
-    """Where the tolerances of a validation come from, in a sentence or two."""
+    """The origin of a validation's tolerances, in a sentence or two."""
     share = f"{report.rtol:g} * |onnxruntime's|"
     if report.tolerances != "measured":
         return [f"allowed: |difference| <= {report.atol:g} + {share}"]
@@ -95,7 +95,7 @@ def tolerance_text(report: ValidationReport, dtype: str) -> list[str]:
 
 
 def split_table(report: ValidationReport) -> Table:
-    """A line for each output of 16 bits: what of its error is there in float32 already, and what rounding adds."""
+    """A line for each 16-bit output: its error in float32, and the error that rounding adds."""
     rows = [
         (
             name_text(output.name),
@@ -113,7 +113,7 @@ def split_table(report: ValidationReport) -> Table:
 
 
 def nodes_table(nodes: Iterable[NodeReport]) -> Table:
-    """A line for each ONNX node: the step and the kernel it went to, and why."""
+    """A line for each ONNX node: its step and kernel, and why."""
     rows = [
         (
             name_text(node.name),
@@ -129,7 +129,7 @@ def nodes_table(nodes: Iterable[NodeReport]) -> Table:
 
 
 def steps_table(steps: Iterable[StepReport]) -> Table:
-    """A line for each step: the tensor it makes, where that lives, and why there."""
+    """A line for each step: its output tensor, the tensor's place, and why there."""
     rows = [
         (
             name_text(step.name),
@@ -146,11 +146,11 @@ def steps_table(steps: Iterable[StepReport]) -> Table:
 
 
 TILES_SHOWN = 5
-"""Kinds of instructions of a step that its table shows."""
+"""The most kinds of instructions that a step's line shows."""
 
 
 def tiles_table(tiles: Iterable[StepTiles]) -> Table:
-    """A line for each step: the memory that is held while it runs, and the instructions that it is made of."""
+    """A line for each step: the memory held while it runs, and its instructions."""
     rows = [
         (name_text(step.name), _amount(step.sbuf_bytes), _amount(step.psum_bytes), _tile_plan(step)) for step in tiles
     ]
@@ -159,15 +159,15 @@ def tiles_table(tiles: Iterable[StepTiles]) -> Table:
 
 def _tile_plan(step: StepTiles) -> Items:
     counts: dict[str, int] = {}
-    for tile in step.tiles:  # those of several engines together: which engine it is, JSON has
+    for tile in step.tiles:  # engines are added up here; JSON has each
         counts[tile.text] = counts.get(tile.text, 0) + tile.count
     kinds = [f"{count:,} {text}" for text, count in sorted(counts.items(), key=lambda entry: -entry[1])]
     rest = len(kinds) - TILES_SHOWN
-    return Items([*kinds[:TILES_SHOWN], *([f"{rest} kinds more"] if rest > 0 else [])])
+    return Items([*kinds[:TILES_SHOWN], *([f"{rest} more kinds"] if rest > 0 else [])])
 
 
 class Items:
-    """A list in a cell of a table: lines are broken between its items, not within them."""
+    """A list in a table's cell: lines break between items, not within them."""
 
     def __init__(self, items: Sequence[str]) -> None:
         self._items = [*(f"{item}," for item in items[:-1]), *items[-1:]]
@@ -188,7 +188,7 @@ class Items:
 
 
 def parts_table(partition: Partition) -> Table:
-    """A line for each part of a model: where it runs, and what the round trip costs."""
+    """A line for each part of a model: its place, and the cost of its round trip."""
     from trnrt.planner.parts.partition import CpuPart
 
     rows: list[tuple[str, ...]] = []
@@ -211,7 +211,7 @@ def blockers_table(blockers: Iterable[Blocker]) -> Table:
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
-    """A line for each place of a kernel file that is refused, and what to write instead."""
+    """A line for each refused place of a kernel file, with what to write instead."""
     rows = [
         (f"{name_text(f.file)}:{f.line}:{f.column}", f.rule, escaped_lines(f.message), escaped_lines(f.instead))
         for f in findings
@@ -248,7 +248,7 @@ def plain_table(
     right: Sequence[int] = (),
     whole: Sequence[int] = (),
 ) -> Table:
-    """A table without lines; the columns ``right`` are aligned to the right, ``whole`` ones keep their lines whole."""
+    """A table without lines; columns in ``right`` are right-aligned, and those in ``whole`` never wrap."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index in right else "left", overflow="fold", no_wrap=index in whole)

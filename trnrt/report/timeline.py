@@ -1,4 +1,4 @@
-"""What every picture of a timeline needs: steps by line, rows without overlap, when tiles live, words for operands."""
+"""Shared by the pictures of a timeline: steps by line, rows without overlap, lifetimes of tiles, texts of operands."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from heapq import heappop, heappush
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Storage, View
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import StepUse
-from trnrt.report.text import name_text
+from trnrt.text import name_text
 
 NO_STEP = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TileSpan:
-    """A tile with an address, and the picoseconds from the start of the first to the end of the last issue on it."""
+    """A tile with its address and lifetime: picoseconds from the first issue on it to the end of the last."""
 
     storage: Storage
     partition: int
@@ -28,15 +28,15 @@ class TileSpan:
 
     @property
     def label(self) -> str:
-        """Its name; the line that allocated it where it has none."""
+        """Its name, else the line that allocated it."""
         return name_text(self.storage.name or source_text(self.storage.source))
 
 
 def step_finder(steps: Sequence[StepUse]) -> Callable[[int], int]:
-    """(line of the entry function) -> index of the step it belongs to, ``NO_STEP`` where there is none.
+    """A function from a line of the entry function to the index of its step, or ``NO_STEP``.
 
-    That is the last one that begins at or before the line, if it covers it; else the one that collects what is
-    outside of all steps, whose lines are (0, 0).
+    The step is the last one to begin at or before the line, if it covers it; else the one with the lines (0, 0), which
+    collects the rest.
     """
     order = sorted(range(len(steps)), key=lambda k: steps[k].lines)
     firsts = [steps[k].lines[0] for k in order]
@@ -51,18 +51,18 @@ def step_finder(steps: Sequence[StepUse]) -> Callable[[int], int]:
 
 
 def step_name(steps: Sequence[StepUse], index: int, line: int) -> str:
-    """What to call the step of an instruction: a line of the kernel that no step covers is its own."""
+    """A step's name; a line that no step covers is its own step."""
     return name_text(steps[index].name) if index != NO_STEP else f"line {line}"
 
 
 def operation_text(instruction: Instruction) -> str:
-    """The operation, and the name that the kernel gave to this instruction of it."""
+    """An instruction's operation, and its name in the kernel, if any."""
     name = f" {name_text(instruction.name)}" if instruction.name else ""
     return f"{instruction.operation.name}{name}"
 
 
 def source_text(source: object) -> str:
-    """``file:line in function``, fit to be shown whatever the file is called."""
+    """``file:line in function``, escaped."""
     return name_text(str(source))
 
 
@@ -78,11 +78,19 @@ def _view_text(view: View) -> str:
     return f"{name}[{shape}] {view.dtype} {storage.buffer.value}"
 
 
-def stack_rows(lanes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """The row of each span within its lane: the lowest on which nothing else runs at that time.
+def drawn_spans(timeline: Timeline) -> tuple[list[int], list[int], list[int]]:
+    """(lane, start, end) of each span to draw, picoseconds: the timeline's issues, then its DMA triggers."""
+    transfers = timeline.transfers
+    lane = timeline.lane + [transfer.lane for transfer in transfers]
+    start = timeline.start + [transfer.triggered for transfer in transfers]
+    return lane, start, timeline.end + [transfer.trigger_end for transfer in transfers]
 
-    Engines are pipelined and queues carry several transfers at once, so that spans of a lane overlap. No two spans of
-    a row start at the same time, not even empty ones.
+
+def stack_rows(lanes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """The row of each span within its lane: the lowest that is free at that time.
+
+    Engines are pipelined and queues carry several transfers at once, so spans of a lane overlap. No two spans of a row
+    start at the same time, not even empty ones.
     """
     rows = [0] * len(lanes)
     busy: dict[int, list[tuple[int, int]]] = {}  # lane: heap of (end, row)
@@ -121,7 +129,7 @@ def _tiles(instruction: Instruction) -> set[int]:
 
 
 def bytes_held(tiles: Sequence[TileSpan], region: MemoryRegion) -> list[tuple[int, int]]:
-    """(picosecond, bytes a partition that tiles hold from then on), at every change.
+    """(picosecond, bytes per partition that tiles hold from then on), at every change.
 
     Tiles on the same bytes of different partitions count once.
     """

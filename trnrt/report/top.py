@@ -1,13 +1,10 @@
 """The best classes of a classifier's output.
 
-Which output ``--top`` applies to: an output of floats that holds one number a class, which is one of
-shape [rows, classes] with two classes or more (later dimensions of 1 do not count). If there are
-several, the rule, in this order:
+``--top`` applies to an output of floats with one number per class: its shape is [rows, classes] with two classes or
+more, and later dimensions are 1. Of several such outputs, these rules choose, in this order:
 
-1. those with as many classes as the model's metadata has labels, if any has;
-2. the one that is called what is asked for: without ``--logits`` the numbers are taken as they are, so an
-   output named like probabilities ("prob", "softmax") is preferred; with ``--logits`` one named like
-   logits ("logit");
+1. those with as many classes as the model's metadata has labels;
+2. those named like probabilities ("prob", "softmax"), or with ``--logits`` like logits ("logit");
 3. the first one in the model's order.
 """
 
@@ -19,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
-from trnrt.report.text import list_text, quote, shape_text
+from trnrt.text import list_text, quote, shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Top:
-    """The best classes of each row of ``output``, best first; ``softmax`` tells whether it was applied here."""
+    """The best classes of each row of ``output``, best first; ``softmax``: it was applied to the numbers."""
 
     output: str
     softmax: bool
@@ -51,7 +48,7 @@ class Top:
 
 
 def labels_of(metadata: Mapping[str, str]) -> list[str]:
-    """The class names in a model's metadata (``labels``, a JSON list); empty if there are none that can be read."""
+    """The class names in a model's metadata (``labels``, a JSON list); empty if missing or unreadable."""
     try:
         labels = json.loads(metadata.get("labels", "[]"))
     except (ValueError, RecursionError):
@@ -60,7 +57,7 @@ def labels_of(metadata: Mapping[str, str]) -> list[str]:
 
 
 def looked_up_labels(model: ImportedModel) -> list[str]:
-    """The class names in the constant table that a scikit-learn classifier looks its label up in; empty if none."""
+    """The class names in a scikit-learn classifier's constant label table; empty without one."""
     tables = [
         node.inputs[0].const_value
         for node in model.model.graph
@@ -73,12 +70,12 @@ def looked_up_labels(model: ImportedModel) -> list[str]:
 
 
 def choose_output(outputs: Sequence[TensorInfo], metadata: Mapping[str, str], logits: bool) -> str:
-    """The name of the output that ``--top`` applies to; see the rule above. OptionError if there is none."""
+    """The output that ``--top`` applies to, by the rules above; OptionError if there is none."""
     candidates = [output for output in outputs if _one_number_a_class(output)]
     if not candidates:
         found = list_text([f"{quote(o.name)} {o.dtype} {shape_text(o.shape)}" for o in outputs])
         raise OptionError(
-            f"--top needs an output with one number a class, floats of shape [rows, classes]; the model's are {found}",
+            f"--top needs an output with one number per class: floats of shape [rows, classes]; it has {found}",
             hint="export it with options={'zipmap': False}"
             if any(output.dtype.startswith("seq(map(") for output in outputs)
             else "leave --top out",
@@ -119,12 +116,12 @@ def rank_classes(
 
 
 def _smallest_places(numbers: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
-    """What a stable sort of each row begins with: the places of its ``count`` smallest numbers, [rows, count]."""
+    """The places of each row's ``count`` smallest numbers, as a stable sort gives them, [rows, count]."""
     import numpy as np
 
     if not numbers.size:
         return np.empty((len(numbers), count), np.int64)
-    # Not all are sorted where the smallest can be told from the others: not between equal ones, and not beside NaN.
+    # Sort whole rows only where ties or NaN make the smallest numbers ambiguous.
     among = numbers <= np.partition(numbers, count - 1, axis=1)[:, count - 1 : count]
     plain = among.sum(axis=1) == count
     best = np.empty((len(numbers), count), np.int64)

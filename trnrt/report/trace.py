@@ -1,8 +1,8 @@
-"""The timeline as a trace that Perfetto (ui.perfetto.dev) and Chrome's tracing page open: JSON trace events.
+"""The timeline as JSON trace events for Perfetto (ui.perfetto.dev) and Chrome's tracing page.
 
-Perfetto's importer decides the form. It keeps nanoseconds, and gets them by cutting ``ts * 1000`` and ``dur * 1000``
-off; it drops a slice that overlaps another of its track without lying within it; it ties both ends of a flow to the
-slice that is open on the track at that time, in the order of the file where times are equal.
+Perfetto's importer decides the form. It keeps nanoseconds, by truncating ``ts * 1000`` and ``dur * 1000``. It drops a
+slice that overlaps another one of its track without lying within it. It ties both ends of a flow to the slice that is
+open on the track at that time; equal times keep the order of the file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Instruction, MemoryRegion
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, Transfer
 from trnrt.nki.profiling import Profile, StepUse
-from trnrt.report.text import name_text
 from trnrt.report.timeline import (
     NO_STEP,
     bytes_held,
+    drawn_spans,
     operand_texts,
     operation_text,
     source_text,
@@ -31,20 +31,21 @@ from trnrt.report.timeline import (
     step_name,
     tile_spans,
 )
+from trnrt.text import name_text
 
 Event = dict[str, Any]
 
 PS_PER_NS = 1000
-_TRACKS_A_CORE = 100_000  # Perfetto looks threads up by their number alone: no two cores may share one
+_TRACKS_A_CORE = 100_000  # Perfetto identifies threads by number alone: cores must not share one
 
 
 def trace_document(profile: Profile) -> dict[str, Any]:
-    """The trace events of a profile: ``json.dumps`` of it is a file that Perfetto opens.
+    """The trace events of a profile; ``json.dumps`` makes a file for Perfetto.
 
-    A process a core; a thread an engine and one a DMA queue, in the order of the timeline's lanes, and one more for
-    what runs there at the same time; a complete event an issue and one a DMA's trigger; a flow from the
-    issue that another one on another lane waited for to that one, and from a trigger to its transfer; counters of the
-    bytes a partition that tiles hold and of what the DMA engines move. ``ts`` and ``dur`` are microseconds.
+    Each core is a process. Each engine and each DMA queue is a thread, in the order of the timeline's lanes, with more
+    threads for what overlaps. Each issue and each DMA trigger is a complete event. Flows lead from an issue to those on
+    other lanes that waited for it, and from a trigger to its transfer. Counters show the bytes per partition that tiles
+    hold, and the DMA engines' rate. ``ts`` and ``dur`` are microseconds.
     """
     events: list[Event] = []
     with without_collection():
@@ -71,7 +72,7 @@ def trace_text(profile: Profile) -> str:
 
 
 def microseconds(picoseconds: Iterable[int]) -> list[float]:
-    """Times as floats, the next larger one where the product with 1000 would fall short of the nanosecond."""
+    """Times as floats, rounded up where 1000 times the float would truncate to an earlier nanosecond."""
     exact = np.fromiter(picoseconds, dtype=np.int64)
     times: npt.NDArray[np.float64] = exact / PS_PER_US
     short = np.floor(times * 1000.0) < exact // PS_PER_NS
@@ -82,7 +83,7 @@ def microseconds(picoseconds: Iterable[int]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Tracks:
-    """The slices of a core: the timeline's issues, then its DMA triggers, each with the thread it is drawn on."""
+    """The slices of a core: the timeline's issues, then its DMA triggers, each with its row in the lane."""
 
     lane: list[int]
     start: list[int]
@@ -91,11 +92,8 @@ class _Tracks:
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> _Tracks:
-        transfers = timeline.transfers
-        lane = timeline.lane + [transfer.lane for transfer in transfers]
-        start = timeline.start + [transfer.triggered for transfer in transfers]
-        end = timeline.end + [transfer.trigger_end for transfer in transfers]
-        # As coarse as Perfetto reads them: so that what it sees does not overlap.
+        lane, start, end = drawn_spans(timeline)
+        # In Perfetto's nanoseconds, so that rounded slices don't overlap either.
         row = stack_rows(lane, [time // PS_PER_NS for time in start], [time // PS_PER_NS for time in end])
         return cls(lane, start, end, row)
 
@@ -111,7 +109,7 @@ def _core_events(core: int, timeline: Timeline, steps: tuple[StepUse, ...]) -> l
     threads = tracks.threads(core)
     tids = [threads[place] for place in zip(tracks.lane, tracks.row, strict=True)]
     events = list(_names(core, timeline, threads))
-    # All slices before all flows: what starts at the time of a flow's end must be open by then.
+    # All slices before all flows: a slice that starts when a flow ends must be open by then.
     events += _slices(pid, timeline, tids, tracks, steps)
     events += _flows(pid, timeline, tids, tracks)
     events += _counters(pid, timeline)
@@ -130,14 +128,14 @@ def _names(core: int, timeline: Timeline, threads: dict[tuple[int, int], int]) -
 
 
 def metadata_event(name: str, pid: int, tid: int, args: Event) -> Event:
-    """What a process or a thread is called, or where it is drawn."""
+    """A process's or a thread's name or order."""
     return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
 def _slices(
     pid: int, timeline: Timeline, tids: list[int], tracks: _Tracks, steps: tuple[StepUse, ...]
 ) -> Iterator[Event]:
-    """A complete event an issue, then one a trigger."""
+    """A complete event for each issue, then for each trigger."""
     instructions = timeline.program.instructions
     names = [operation_text(instruction) for instruction in instructions]
     common = _instruction_args(instructions, steps)
@@ -157,14 +155,14 @@ def _slices(
 
 
 def slice_event(name: str, category: str, pid: int, tid: int, start: float, duration: float, args: Event) -> Event:
-    """A bar from ``start`` on, microseconds."""
+    """A complete event; ``start`` and ``duration`` in microseconds."""
     return {
         "name": name, "cat": category, "ph": "X", "pid": pid, "tid": tid, "ts": start, "dur": duration, "args": args
     }  # fmt: skip
 
 
 def _instruction_args(instructions: list[Instruction], steps: tuple[StepUse, ...]) -> list[Event]:
-    """What every issue of an instruction has in common."""
+    """The arguments that all issues of an instruction share."""
     find = step_finder(steps)
     found = []
     for instruction in instructions:
@@ -178,7 +176,7 @@ def _instruction_args(instructions: list[Instruction], steps: tuple[StepUse, ...
 
 
 def _issue_args(timeline: Timeline, names: list[str]) -> list[Event]:
-    """What an issue has of its own: its number, what it waited for, and what its DMA moved."""
+    """The arguments of each issue: its number, the issue it waited for, and its DMA's transfer."""
     found: list[Event] = []
     for issue, producer in enumerate(timeline.waited_for):
         args: Event = {"issue": issue}
@@ -202,13 +200,13 @@ def _transfer_args(timeline: Timeline, transfer: Transfer) -> Event:
 
 
 def _flows(pid: int, timeline: Timeline, tids: list[int], tracks: _Tracks) -> Iterator[Event]:
-    """From producers to what waited for them on another lane, and from triggers to transfers."""
+    """Flows from producers to waiting issues on other lanes, and from triggers to transfers."""
     lane, waited_for = timeline.lane, timeline.waited_for
     links = [(p, issue, "waits") for issue, p in enumerate(waited_for) if p >= 0 and lane[p] != lane[issue]]
     first = len(lane)
     links += [(slot, transfer.issue, "starts") for slot, transfer in enumerate(timeline.transfers, start=first)]
-    # Shortly before the producer's end, where another slice of its track may begin: one nanosecond is lost because
-    # start and length are cut off each.
+    # Shortly before the producer's end, where another slice of its track may begin: truncating start and length loses
+    # one nanosecond.
     leaves = [
         max(tracks.start[source], min(tracks.end[source] - 2 * PS_PER_NS, tracks.start[sink]))
         for source, sink, _ in links
@@ -224,7 +222,7 @@ def _flows(pid: int, timeline: Timeline, tids: list[int], tracks: _Tracks) -> It
 
 
 def _counters(pid: int, timeline: Timeline) -> Iterator[Event]:
-    """Bytes a partition that tiles hold, by memory, and the payload that the DMA engines move at each time."""
+    """Counters: the bytes per partition that tiles hold, by memory, and the DMA engines' rate."""
     tiles = tile_spans(timeline)
     for region in (MemoryRegion.sbuf, MemoryRegion.psum):
         curve = bytes_held(tiles, region)

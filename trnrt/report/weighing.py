@@ -1,4 +1,4 @@
-"""``trnrt inspect --why``: the candidates of a step beside each other, as a table and as JSON."""
+"""``trnrt inspect --why``: the candidates of a step, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ from rich.text import Text
 from trnrt.planner.parts.partition import Partition
 from trnrt.planner.plan import StepReport, Tried
 from trnrt.planner.searching.candidates import Weighed
-from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.documents import Document, partition_header
 from trnrt.report.tables import plain_table
-from trnrt.report.text import count_text, escape_text, list_text, name_text
+from trnrt.text import count_text, escape_text, name_text, names_text
 
 
 def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weighed]) -> Document:
-    """``inspect --why``: ``predicted_us`` is of the whole model, and null where a candidate is not possible, for the
-    ``reason``; ``difference_us`` is what it costs more than the chosen one."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "model": partition.name,
-        "target": partition.target,
-        "dtype": partition.dtype,
-        "batch": partition.batch,
+    """``inspect --why``: ``predicted_us`` is for the whole model, and null for an impossible candidate, whose
+    ``reason`` says why; ``difference_us`` is its extra cost over the chosen one."""
+    return partition_header(partition) | {
         "step": step.name,
         "kernel": step.kernel,
         "nodes": list(step.nodes),
@@ -54,10 +49,10 @@ def why_document(partition: Partition, step: StepReport, weighed: Sequence[Weigh
 
 
 def why_parts(partition: Partition, step: StepReport, weighed: Sequence[Weighed]) -> list[Any]:
-    """A heading, a line for each candidate with the chosen one marked, and what is not in the times."""
+    """A heading, a line for each candidate with the chosen one marked, and notes."""
     rows = "" if partition.batch is None else f", {count_text(partition.batch, 'row')}"
     heading = f"step {name_text(step.name)} ({step.kernel}) of {name_text(partition.name)}"
-    nodes = list_text([name_text(node) for node in step.nodes])
+    nodes = names_text(step.nodes)
     lines = [
         (
             "*" if one.chosen else "",
@@ -86,12 +81,12 @@ def why_parts(partition: Partition, step: StepReport, weighed: Sequence[Weighed]
 
 
 def _step_trials(partition: Partition, step: StepReport) -> list[Tried]:
-    """What the planner's search has timed for a step, alone or with those that are like it."""
+    """The trials of the planner's search for a step, alone or with similar steps."""
     return [one for plan in partition.plans for one in plan.weighed if step.name in one.steps]
 
 
 def _searched_parts(partition: Partition, step: StepReport) -> list[Any]:
-    """A line for each of these; none without a search."""
+    """A table of the search's trials; empty without a search."""
     lines = [
         (
             "*" if one.taken else "",
@@ -113,11 +108,11 @@ def _difference(one: Weighed, chosen: Weighed) -> float | None:
 
 
 def _notes(partition: Partition) -> list[str]:
-    """What the times leave out."""
+    """A note on what the times leave out."""
     if not partition.cpu_parts:
         return []
-    names = list_text([name_text(part.name) for part in partition.cpu_parts])
+    names = names_text(part.name for part in partition.cpu_parts)
     return [
-        f"what the CPU computes is not timed ({names}); {partition.crossings_us:,.1f} us of each time are round trips "
-        f"to it"
+        f"the CPU's own time is not included ({names}); {partition.crossings_us:,.1f} us of each time are round trips "
+        "to it"
     ]

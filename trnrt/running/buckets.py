@@ -1,8 +1,7 @@
-"""Batches of any size from a few compiled ones: a batch is padded to the next bucket, and cut into several beyond the
-largest.
+"""Batches of any size from a few compiled ones: a batch is padded to the next bucket, and cut beyond the largest.
 
-Each bucket is a kernel of its own, to be compiled and kept; each row of padding is work for nothing. ``choose`` weighs
-one against the other for the batches that are expected, with the timing model's latencies.
+Each bucket needs a compiled kernel of its own; padding wastes time. ``choose`` weighs the two for the expected batches,
+by predicted latencies.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trnrt.errors import OptionError
+from trnrt.text import count_text
 
 DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 # A bucket more must save at least this share of the expected latency.
@@ -29,12 +29,12 @@ class Slice:
 
 
 def check_buckets(buckets: Iterable[int]) -> tuple[int, ...]:
-    """The sizes in order, each once. OptionError where there is none, or one is below 1."""
+    """The sizes in order, without duplicates; OptionError if there is none, or one is below 1."""
     sizes = tuple(sorted(set(buckets)))
     if not sizes:
-        raise OptionError("no buckets", hint="name batch sizes, as in --buckets 1,4,16")
+        raise OptionError("there are no buckets", hint="give batch sizes, as in --buckets 1,4,16")
     if sizes[0] < 1:
-        raise OptionError(f"a bucket of {sizes[0]} rows: a batch has 1 row or more")
+        raise OptionError(f"a bucket has {sizes[0]} rows", hint="give 1 row or more")
     return sizes
 
 
@@ -43,11 +43,11 @@ def parse_buckets(text: str) -> tuple[int, ...]:
     try:
         return check_buckets(int(part) for part in text.split(","))
     except ValueError:
-        raise OptionError(f"buckets {text!r}", hint="they are batch sizes, as in --buckets 1,4,16") from None
+        raise OptionError(f"buckets {text!r} are not batch sizes", hint="write --buckets 1,4,16") from None
 
 
 def parse_distribution(text: str) -> dict[int, float]:
-    """``1:0.7,8:0.3``, batch sizes with weights (any scale; 1 where left out). OptionError for anything else."""
+    """``1:0.7,8:0.3`` as batch sizes with weights of any scale (1 if left out). OptionError for anything else."""
     found: dict[int, float] = {}
     try:
         for part in text.split(","):
@@ -57,13 +57,13 @@ def parse_distribution(text: str) -> dict[int, float]:
         found = {}
     if not found or min(found) < 1 or not all(0 < weight < float("inf") for weight in found.values()):
         raise OptionError(
-            f"expected batches {text!r}", hint="they are sizes with positive weights, as in --expect 1:0.7,8:0.2,32:0.1"
+            f"expected batches {text!r} are not sizes with positive weights", hint="write --expect 1:0.7,8:0.2,32:0.1"
         )
     return found
 
 
 def cover(rows: int, buckets: Sequence[int]) -> list[Slice]:
-    """How ``rows`` rows are run: whole batches of the largest bucket, and the rest in the smallest that holds it."""
+    """Cover ``rows`` rows with batches of the largest bucket, and the rest with the smallest bucket that holds it."""
     largest = buckets[-1]
     slices = [Slice(start, largest, largest) for start in range(0, rows - largest + 1, largest)]
     done = len(slices) * largest
@@ -73,23 +73,20 @@ def cover(rows: int, buckets: Sequence[int]) -> list[Slice]:
 
 
 def worker_buckets(rows: int, buckets: Sequence[int], workers: int) -> Sequence[int]:
-    """The buckets to cut ``rows`` rows into. For several workers it is one, so that each gets as much as the others."""
+    """The buckets to cut ``rows`` rows into; a single one for several workers, so that all get equal shares."""
     share = -(-rows // workers)
     return buckets if workers == 1 else [next((size for size in buckets if size >= share), buckets[-1])]
 
 
 def slices_note(slices: Sequence[Slice]) -> str:
-    """What was run, in words: "300 rows ran in 3 slices (2 of 128, 1 of 64), the last one padded with 20 rows"."""
+    """``300 rows ran in 3 slices (2 of 128, 1 of 64), the last one padded with 20 rows``."""
     rows, padding = sum(s.rows for s in slices), slices[-1].bucket - slices[-1].rows
     largest, last = slices[0].bucket, slices[-1].bucket
     sizes = f" of {largest}" if last == largest else f" ({len(slices) - 1} of {largest}, 1 of {last})"
-    padded = f", {'the last one ' if len(slices) > 1 else ''}padded with {counted(padding, 'row')}" if padding else ""
-    return f"{counted(rows, 'row')} ran in {counted(len(slices), 'slice')}{sizes}{padded}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    whole = f"{count_text(rows, 'row')} ran in {count_text(len(slices), 'slice')}{sizes}"
+    if not padding:
+        return whole
+    return f"{whole}, {'the last one ' if len(slices) > 1 else ''}padded with {count_text(padding, 'row')}"
 
 
 def choose(
@@ -101,9 +98,9 @@ def choose(
 ) -> tuple[int, ...]:
     """The buckets with the least expected latency for batches of these sizes and weights.
 
-    ``latency_us`` is what a batch of a size takes, as the timing model has it. At most ``most`` buckets are taken, and
-    one more only where it saves ``least_gain`` of the latency. Weighed are the sizes expected, and the next power of
-    two of each, which may be faster than a smaller odd size.
+    ``latency_us`` gives the predicted latency of a batch size. There are at most ``most`` buckets, and each further one
+    must save ``least_gain`` of the latency. Candidates are the expected sizes, and the next power of two of each: it
+    may be faster than a smaller odd size.
     """
     sizes = sorted(expected)
     candidates = sorted({*sizes, *(1 << (size - 1).bit_length() for size in sizes)})
@@ -112,7 +109,7 @@ def choose(
 
     @cache
     def best(end: int, count: int) -> tuple[float, tuple[int, ...]]:
-        """The least latency of what fits candidates[end], with that and ``count - 1`` smaller ones."""
+        """The least latency of sizes up to candidates[end], with that bucket and ``count - 1`` smaller ones."""
         bucket = candidates[end]
 
         def padded_cost(after: int) -> float:
@@ -127,7 +124,7 @@ def choose(
     chosen = min(best(end, 1) for end in largest)
     for count in range(2, min(most, len(sizes)) + 1):
         more = min(best(end, count) for end in largest if end >= count - 1)
-        # One more may pay only together with the next: but then each is worth little.
+        # Another bucket may pay only together with the next one, but then both gain little.
         if more[0] > chosen[0] * (1 - least_gain):
             break
         chosen = more

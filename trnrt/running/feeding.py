@@ -1,4 +1,4 @@
-"""A model's inputs and outputs as callers see them, and what they ask of ``run``, checked against the model."""
+"""A model's inputs and outputs as callers see them, and checks of the arguments of ``run``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from trnrt.errors import Blocker, InputError, UnsupportedModelError
 from trnrt.importer import ImportedModel, TensorInfo
-from trnrt.inputs.drawing import Array, as_array, check_array, shape_text
+from trnrt.inputs.drawing import Array, as_array, check_array
+from trnrt.text import names_text, quote, shape_text
 
 _ONNX_TYPES = {
     "float32": "float",
@@ -21,7 +22,7 @@ _ONNX_TYPES = {
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output as onnxruntime describes it."""
+    """An input or output, described as in onnxruntime."""
 
     name: str
     shape: list[int | str | None]
@@ -29,23 +30,23 @@ class NodeArg:
 
 
 def node_arg(info: TensorInfo) -> NodeArg:
-    """An input or output as onnxruntime describes it."""
+    """Describe an input or output as onnxruntime does."""
     return NodeArg(info.name, list(info.shape), f"tensor({_ONNX_TYPES.get(info.dtype, info.dtype)})")
 
 
 def check_outputs(model: ImportedModel, names: Sequence[str] | None) -> list[str]:
-    """The names of the outputs that are asked for; all of them where none are."""
+    """The names of the requested outputs, by default all; InputError for an unknown one."""
     known = [info.name for info in model.outputs]
     if isinstance(names, str):
-        raise InputError("the names of outputs are a list, not one text", hint=f"say [{names!r}]")
+        raise InputError("output_names is a string, not a list", hint=f"pass [{names!r}]")
     for name in names or ():
         if name not in known:
-            raise InputError(f"the model has no output {name!r}", hint=f"its outputs are {', '.join(known)}")
+            raise InputError(f"the model has no output {quote(name)}", hint=f"its outputs are {names_text(known)}")
     return list(names) if names else known
 
 
 def check_kinds(model: ImportedModel) -> None:
-    """Refuse inputs that are sequences, maps or optional: there are no arrays for them."""
+    """Refuse inputs that are sequences, maps or optional: no array can hold them."""
     strange = [info for info in model.inputs if info.dtype.endswith(")")]
     if strange:
         blockers = [Blocker(info.name, "input", f"it is a {info.dtype}, not a tensor") for info in strange]
@@ -53,16 +54,16 @@ def check_kinds(model: ImportedModel) -> None:
 
 
 def check_feeds(model: ImportedModel, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs as arrays of the model's dtypes. InputError where they don't fit it, or each other."""
+    """The inputs as arrays of the model's dtypes; InputError if they don't fit the model or each other."""
     check_kinds(model)
     known = {info.name: info for info in model.inputs}
     for name in feeds:
         if name not in known:
-            raise InputError(f"the model has no input {name!r}", hint=f"its inputs are {', '.join(known)}")
+            raise InputError(f"the model has no input {quote(name)}", hint=f"its inputs are {names_text(known)}")
     missing = [info for info in model.inputs if info.name not in feeds]
     if missing:
-        wanted = "; ".join(f"{i.name!r}, {i.dtype} {shape_text(i.shape)}" for i in missing)
-        raise InputError(f"missing input: {wanted}", hint=f"given were {', '.join(feeds) or 'none'}")
+        wanted = "; ".join(f"{quote(i.name)}, {i.dtype} {shape_text(i.shape)}" for i in missing)
+        raise InputError(f"missing input: {wanted}", hint=f"given: {names_text(feeds) or 'none'}")
     arrays = {name: as_array(array, known[name]) for name, array in feeds.items()}
     for name, info in known.items():
         is_parameter = name in model.parameters

@@ -1,7 +1,7 @@
-"""What a model gives for a batch of 0 rows, as onnxruntime gives it: arrays of the right shapes with nothing in them.
+"""Outputs for a batch of 0 rows, as in onnxruntime: empty arrays of the right shapes.
 
-Nothing is planned or run for that. Where the rows are independent, an output has for each what it has for one of
-several; else the operators' shapes are inferred for 0 rows.
+Nothing is planned or run. If rows are independent, shapes follow from those for several rows; otherwise shapes are
+inferred for 0 rows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import numpy as np
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array, as_numpy
+from trnrt.text import quote, shape_text
 
 
 def outputs_of_no_rows(model: ImportedModel, arrays: Mapping[str, Array], mixing: str | None) -> dict[str, Any]:
-    """The outputs by name. ``mixing``: why the rows are not independent; None where they are.
+    """The outputs by name. ``mixing``: why rows depend on each other; None if they don't.
 
     Raises:
-        InputError: where an output would hold something, or its shape can't be told.
+        InputError: if an output would not be empty, or its shape is unknown.
     """
     outputs: dict[str, Any] = {}
     for info, shape in zip(model.outputs, _shapes(model, arrays, independent=mixing is None), strict=True):
@@ -28,9 +29,10 @@ def outputs_of_no_rows(model: ImportedModel, arrays: Mapping[str, Array], mixing
             outputs[info.name] = []
             continue
         if shape is None or 0 not in shape:
-            told = "has a shape that can't be told" if shape is None else f"has the shape {shape}"
+            made = "an unknown shape" if shape is None else f"the shape {shape_text(shape)}"
             raise InputError(
-                f"the batch has 0 rows, and output {info.name!r} then {told}: the rows are not independent, {mixing}",
+                f"the batch has 0 rows, and output {quote(info.name)} has {made}: "
+                f"the rows are not independent, {mixing}",
                 hint="give the model 1 row or more",
             )
         outputs[info.name] = np.empty(shape, as_numpy(info.dtype))
@@ -38,7 +40,7 @@ def outputs_of_no_rows(model: ImportedModel, arrays: Mapping[str, Array], mixing
 
 
 def _shapes(model: ImportedModel, arrays: Mapping[str, Array], *, independent: bool) -> list[tuple[int, ...] | None]:
-    """The outputs' shapes; None for one that can't be told."""
+    """The outputs' shapes; None for an unknown one."""
     from trnrt.importer.binding import shapes_of_no_rows
     from trnrt.importer.values import static_shape
 

@@ -1,4 +1,4 @@
-"""A partition, loaded: its parts run one after the other, and values are let go when nobody reads them any more."""
+"""A loaded partition: runs its parts one after the other, and releases values after their last reader."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trnrt.backends.onnxruntime import CpuKernel
 from trnrt.cache import KernelCache
 from trnrt.errors import BackendError
 from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.planner.naming import printable
 from trnrt.planner.parts.partition import DevicePart, Part, Partition
 from trnrt.planner.plan import Plan, PlanOutput
+from trnrt.text import name_text, quote, shape_text
 
 if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Range
@@ -33,7 +33,7 @@ class LoadedPlan:
 
     @cached_property
     def predicted_range(self) -> Range | None:
-        """What one run costs on the device; None where the backend has no program that could be timed."""
+        """The predicted latency of a run on the device; None if the backend has no program to time."""
         from trnrt.backends.simulator import SimulatedKernel
         from trnrt.nki.machine.timing import predict
 
@@ -45,10 +45,13 @@ class LoadedPlan:
         plan = self.plan
         values = dict(values) | host_inputs(plan, values)
         for tensor in plan.inputs:
-            # Where what onnxruntime made is not what the file says of it.
-            if (given := values[tensor.name].shape or (1,)) != tensor.shape:
-                told = f"{printable(tensor.name)!r} has the shape {given}, and {plan.name} was made for {tensor.shape}"
-                raise BackendError(f"{told}: the model's file states a wrong shape", hint="export the model again")
+            given = values[tensor.name].shape or (1,)
+            if given != tensor.shape:  # onnxruntime may make another shape than the file declares
+                raise BackendError(
+                    f"{quote(tensor.name)} has the shape {shape_text(given)}, and {name_text(plan.name)} is planned "
+                    f"for {shape_text(tensor.shape)}: the model's file declares a wrong shape",
+                    hint="export the model again",
+                )
         with np.errstate(all="ignore"):
             inputs = [values[tensor.name].astype(as_dtype(tensor.dtype).numpy) for tensor in plan.inputs]
         results = self.kernel.run(inputs)
@@ -60,20 +63,20 @@ class LoadedPlan:
 
 
 def host_inputs(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
-    """The kernel's inputs that the host makes of the model's."""
+    """The kernel's inputs that the host computes from the model's."""
     return {node.output: node.compute(*(values[name] for name in node.inputs)) for node in plan.before}
 
 
 def as_output(value: Any, output: PlanOutput) -> Any:
-    """An output as the model has it; a list is what it should be already."""
+    """An output in the model's own dtype and shape; a list stays as it is."""
     if output.is_list:
         return value
-    with np.errstate(invalid="ignore"):  # NaN as an integer is what the machine makes of it
+    with np.errstate(invalid="ignore"):  # a NaN becomes whatever integer the machine gives
         return value.astype(output.dtype, copy=False).reshape(output.shape)
 
 
 def add_known_ranges(predicted: Sequence[Range | None], fixed_us: float = 0.0) -> Range | None:
-    """What these take one after the other; None where there is none, or one of them is not known."""
+    """The sum of these ranges; None if there is none, or one is unknown."""
     from trnrt.nki.machine.timing import add_ranges
 
     known = [one for one in predicted if one is not None]
@@ -95,9 +98,9 @@ class LoadedPartition:
 
     @property
     def predicted_range(self) -> Range | None:
-        """What one run costs: the parts on the device, and the round trips between them; not the CPU's own time.
+        """The predicted latency of a run: parts on the device and round trips, without the CPU's own time.
 
-        None where nothing runs on the device, or the backend has no program that could be timed.
+        None if nothing runs on the device, or the backend has no program to time.
         """
         return add_known_ranges([plan.predicted_range for plan in self.plans], self.partition.crossings_us)
 

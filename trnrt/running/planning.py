@@ -19,7 +19,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Planner:
     """Plans one model with the same options for any input shapes.
 
-    ``values``, everywhere: those of the inputs that are the model's parameters.
+    ``values`` are always those of the inputs that are the model's parameters.
     """
 
     model: ImportedModel
@@ -31,14 +31,14 @@ class Planner:
         return make_partition(self.model, shapes, self.options, values)
 
     def get(self, shapes: Shapes, values: Mapping[str, Array]) -> tuple[Partition, str]:
-        """The parts from the cache, or made now; and why they were made."""
+        """The parts, from the cache or newly planned, and why they were planned."""
         request = request_for(self.model, shapes, values, self.options)
         return self.cache.partition(request, lambda: self.make(shapes, values))
 
     def latency(self, shapes: Shapes, values: Mapping[str, Array], partition: Partition | None = None) -> Range:
-        """The predicted latency on the device, from the cache if it is there; nothing is run.
+        """The predicted latency on the device, from the cache if possible; runs nothing.
 
-        ``partition``: the parts, where they are at hand.
+        ``partition``: the parts, if known; otherwise they are planned.
         """
         request = request_for(self.model, shapes, values, self.options)
         return Range(*self.cache.time(request, lambda: astuple(self._time(partition or self.get(shapes, values)[0]))))

@@ -1,4 +1,4 @@
-"""From a plan to a profile: what a model would cost on the device, without any data."""
+"""Profiles of plans: predicted costs on the device, without any data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from trnrt.planner.plan import Plan
 
 
 def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
-    """The predicted cost of a plan's kernel module, step by step; its weights are not read, and nothing is run.
+    """The predicted cost of a plan's kernel module, step by step; runs nothing and reads no weights.
 
-    The module is put into the cache, as for a run, so that source lines lead to a file. ``cache_dir``: see
-    ``KernelCache``. Raises KernelError where the module can't be traced or never ends, CacheError where the cache is
-    not safe.
+    The module goes into the cache, as for a run, so that source lines have a file. ``cache_dir``: see ``KernelCache``.
+    Raises KernelError if the module can't be traced or never ends, CacheError if the cache is not safe.
     """
-    # What is outside of the steps' lines belongs to the last one, which has none.
+    # Lines outside of the steps belong to the last one, which has none of its own.
     ahead = [Step("(weights brought ahead)", (), (0, 0))] if plan.parts else []
     steps = [*_steps(plan), *ahead]
     program = _plan_program(plan, cache_dir)
@@ -30,17 +29,17 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
 
 
 def predicted_range_of(plan: Plan, cache_dir: Path | None = None) -> Range:
-    """``benchmark`` of a plan's profile, for those who need no more of it. Raises what ``profile_plan`` raises."""
+    """``benchmark`` of a plan's profile alone. Raises what ``profile_plan`` raises."""
     return predict(_plan_program(plan, cache_dir)).benchmark
 
 
 def predicted_us_of(plan: Plan, cache_dir: Path | None = None) -> float:
-    """``benchmark_us`` of a plan's profile, for those who need no more of it. Raises what ``profile_plan`` raises."""
+    """``benchmark_us`` of a plan's profile alone. Raises what ``profile_plan`` raises."""
     return predicted_us(_plan_program(plan, cache_dir))
 
 
 def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles, ...]:
-    """The tile plan of each step of a plan, and what it holds of SBUF and PSUM; nothing is run or timed.
+    """The tile plan of each step, with its SBUF and PSUM; runs and times nothing.
 
     Raises what ``profile_plan`` raises.
     """

@@ -1,35 +1,26 @@
-"""What a session has compiled: a program for each shape that came, on a backend, kept until it is closed."""
+"""A session's compiled programs: one for each shape, kept until the session is closed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from trnrt.backends import Array, Backend
 from trnrt.cache.entries import NEW_MODEL
 from trnrt.running.partition import LoadedPartition
 from trnrt.running.planning import Planner
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What running some inputs gave: the outputs of each, what was run for each, and what the cache had to say."""
-
-    outputs: list[dict[str, Array]]
-    programs: tuple[LoadedPartition, ...]
-    cache_notes: tuple[str, ...]
+from trnrt.running.results import RunResult
 
 
 class Programs:
-    """Compiles what inputs need, once, and runs them."""
+    """Compiles a program for each shape of inputs once, and runs it."""
 
     def __init__(self, planner: Planner, backend: Backend) -> None:
         self._planner, self._backend = planner, backend
         self.loaded: dict[tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]], LoadedPartition] = {}
 
-    def run(self, feeds: Sequence[Mapping[str, Array]]) -> Ran:
-        """Run all of these inputs, as many at a time as the backend likes."""
+    def run(self, feeds: Sequence[Mapping[str, Array]]) -> tuple[list[dict[str, Array]], RunResult]:
+        """Run all of these inputs, as many in parallel as suits the backend; return the outputs of each."""
         notes: list[str] = []
         programs = tuple(self._load(arrays, notes) for arrays in feeds)
         if len(feeds) == 1 or self._backend.parallel == 1:
@@ -37,26 +28,26 @@ class Programs:
         else:
             with ThreadPoolExecutor(self._backend.parallel) as pool:
                 outputs = list(pool.map(LoadedPartition.run, programs, feeds))
-        return Ran(outputs, programs, tuple(notes))
+        return outputs, RunResult(cache_notes=tuple(notes), programs=programs)
 
     def close(self) -> None:
-        """Release what was compiled, and its place on a device."""
+        """Release the compiled programs and their device slots."""
         while True:
             try:
                 _, program = self.loaded.popitem()
-            except KeyError:  # not asked before: another thread's run may have failed, too, and close the last one
+            except KeyError:  # no check before: another thread, whose run failed, too, may close the last one
                 return
             program.close()
 
     def _load(self, arrays: Mapping[str, Array], notes: list[str]) -> LoadedPartition:
         model = self._planner.model
-        # Of some inputs the values matter, too: Reshape's shape, TopK's count.
+        # A parameter's value matters, too: Reshape's shape, TopK's count.
         values = {name: arrays[name] for name in model.parameters}
         shapes = tuple(arrays[info.name].shape for info in model.inputs)
         key = (shapes, tuple(array.tobytes() for array in values.values()))
         if key not in self.loaded:
             partition, note = self._planner.get({name: array.shape for name, array in arrays.items()}, values)
-            # That a model is new, or that a run needs a second bucket, surprises nobody.
+            # A new model, or a run's second bucket, needs no note.
             if note and note != NEW_MODEL and not (self.loaded and note.startswith("batch ")):
                 notes.append(note)
             self.loaded[key] = LoadedPartition(partition, self._backend, self._planner.cache)

@@ -1,4 +1,4 @@
-"""What a run leaves beside its outputs."""
+"""The result of a run, beside its outputs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from trnrt.running.partition import LoadedPartition, LoadedPlan, add_known_range
 
 @dataclass(frozen=True)
 class RunResult:
-    """What was run, and what there is to say about it; empty before the first run.
+    """The programs of a run, with notes on it; empty before the first run.
 
-    ``notes``: how the rows were cut, and what ran on the CPU. ``cache_notes``: why plans were made that a cache could
-    have had. ``programs``: what ran, one for each slice of the batch. Latencies are computed when they are asked for,
-    so that ``run`` does not pay for them.
+    ``notes``: how the rows were cut, and what ran on the CPU. ``cache_notes``: why plans were not in the cache.
+    ``programs``: one for each slice of the batch. Latencies are computed on first use, so that ``run`` stays fast.
     """
 
     notes: tuple[str, ...] = ()
@@ -26,10 +25,10 @@ class RunResult:
 
     @property
     def predicted(self) -> Range | None:
-        """The predicted latency on the device as a benchmark would measure it, with the least and the most it may be.
+        """The predicted latency on the device, as a benchmark would measure it, with its range.
 
-        A run in slices costs the sum of theirs. With a fallback it is that of the parts on the device and of the round
-        trips between them; the CPU's own time is not in it. None where nothing ran that can be timed.
+        Slices are added up. With a fallback it covers the device's parts and the round trips, not the CPU's own time.
+        None if nothing that ran can be timed.
         """
         return add_known_ranges([program.predicted_range for program in self.programs])
 
@@ -41,17 +40,17 @@ class RunResult:
 
     @property
     def crossings_us(self) -> float:
-        """The round trips to the CPU in ``predicted_us``; 0 without a fallback."""
+        """The time of round trips to the CPU in ``predicted_us``; 0 without a fallback."""
         return sum(program.partition.crossings_us for program in self.programs)
 
     @property
     def partition(self) -> Partition | None:
-        """The parts that ran last; None where nothing ran."""
+        """The parts that ran last; None if nothing ran."""
         return self.programs[-1].partition if self.programs else None
 
     @property
     def plan(self) -> Plan | None:
-        """The plan that ran last; None where nothing ran, or a model of several parts."""
+        """The plan that ran last; None if nothing ran, or several parts did."""
         only = self._only
         return None if only is None else only.plan
 

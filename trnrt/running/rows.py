@@ -1,4 +1,4 @@
-"""The rows of a batch: counted, padded to a bucket, and put together again."""
+"""A batch's rows: count them, pad them to a bucket, join them again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def take_slice(model: ImportedModel, arrays: Mapping[str, Array], part: Slice) -
 
 
 def join_slices(slices: Sequence[Slice], outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The outputs of all slices by name, without the rows that were padded."""
+    """The outputs of all slices by name, without padding."""
     parts = [
         {name: output[: part.rows] for name, output in made.items()} for part, made in zip(slices, outputs, strict=True)
     ]
@@ -38,14 +38,14 @@ def join_slices(slices: Sequence[Slice], outputs: Sequence[Mapping[str, Any]]) -
 
 
 def join_rows(parts: Sequence[Any]) -> Any:
-    """The rows of several slices; an output that is a list has one item a row."""
+    """Join an output's rows of several slices; a list has one item per row."""
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
     return np.concatenate(parts)
 
 
 def as_matrix(output: Any) -> Array:
-    """An output as an array: a list of dicts (ZipMap) becomes a row for each of them, its values in their order."""
+    """An output as an array; a list of dicts (ZipMap) becomes one row of values per dict."""
     if isinstance(output, list):
         return np.array([list(row.values()) for row in output], np.float32)
     return np.asarray(output)

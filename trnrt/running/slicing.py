@@ -1,4 +1,4 @@
-"""How the rows of a batch are cut into slices, and whether they may be: their answers must not depend on each other."""
+"""Cutting a batch into slices, which is possible only if its rows are independent."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array
-from trnrt.running.buckets import Slice, counted, cover, slices_note, worker_buckets
+from trnrt.running.buckets import Slice, cover, slices_note, worker_buckets
 from trnrt.running.rows import count_rows
+from trnrt.text import count_text
 
 
 class Slicer:
-    """Cuts batches of one model; whether its rows are independent is found once for each shape of a row."""
+    """Cuts batches of one model; it checks once per shape whether rows are independent."""
 
     def __init__(self, model: ImportedModel) -> None:
         self._model = model
         self._mixings: dict[tuple[object, ...], str | None] = {}
 
     def cut(self, arrays: Mapping[str, Array], buckets: Sequence[int], workers: int) -> tuple[list[Slice], list[str]]:
-        """The slices that the rows are run in, and what there is to say about them.
+        """The slices to run the rows in, and notes on them.
 
-        ``workers``: so many slices run at the same time. InputError where a batch that the model fixes can't be kept.
+        ``workers``: the number of slices that run in parallel. InputError if rows depend on each other and don't fill
+        the model's fixed batch.
         """
         batch, rows = self._model.batch, count_rows(self._model, arrays)
         exact = [Slice(0, rows, rows)]
@@ -34,18 +36,18 @@ class Slicer:
         reason = self.mixing(arrays, max(rows, buckets[-1]))
         if reason is not None and isinstance(batch, int):
             raise InputError(
-                f"{counted(rows, 'row')} for a batch fixed at {batch}, whose rows are not independent: {reason}",
-                hint=f"give the model {counted(batch, 'row')} at a time",
+                f"{count_text(rows, 'row')} for a batch fixed at {batch}, whose rows are not independent: {reason}",
+                hint=f"give the model {count_text(batch, 'row')} at a time",
             )
         if reason is not None:
-            return exact, [f"compiled for {counted(rows, 'row')}: the rows are not independent, {reason}"]
+            return exact, [f"compiled for {count_text(rows, 'row')}: the rows are not independent, {reason}"]
         fixed = f"the model's batch is fixed at {batch}" if isinstance(batch, int) else ""
         return slices, [": ".join(part for part in (fixed, slices_note(slices)) if part)]
 
     def mixing(self, arrays: Mapping[str, Array], most: int) -> str | None:
         """Why rows of a batch with inputs like these may depend on each other; None if they do not.
 
-        ``most``: the most rows that come together, where the batch is open.
+        ``most``: the most rows of a batch, if it is open.
         """
         from trnrt.importer.rows import batching
 
@@ -55,7 +57,7 @@ class Slicer:
         values = {name: arrays[name] for name in model.parameters}
         rest = {name: a.shape[1:] if a.ndim and name not in values else None for name, a in arrays.items()}
         data = [name for name, sizes in rest.items() if sizes is not None]
-        # In powers of two, so that not every number of rows is looked at anew.
+        # Powers of two, so that few numbers of rows need a check of their own.
         most = batch if isinstance(batch, int) else 1 << (most - 1).bit_length()
         key = (most, *(arrays[name].shape if sizes is None else sizes for name, sizes in rest.items()))
 

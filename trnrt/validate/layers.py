@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import OptionError
-from trnrt.planner.naming import printable
 from trnrt.planner.parts.partition import make_partition
 from trnrt.planner.plan import Plan
 from trnrt.running.rows import count_rows, pad_rows
 from trnrt.session import InferenceSession
+from trnrt.text import names_text, quote
 from trnrt.validate.bundle import write_bundle
 from trnrt.validate.distances import Distance
 from trnrt.validate.running import check_rows
@@ -145,9 +145,8 @@ def _position(walk: Walk, wanted: str) -> int:
     found = [k for k, unit in named if unit.name == wanted] or [k for k, unit in named if wanted in unit.nodes]
     if found:
         return found[0]
-    known = ", ".join(printable(unit.name) for _, unit in named[:8])
-    more = f" and {len(named) - 8} more" if len(named) > 8 else ""
-    raise OptionError(f"--bundle-step: no step or node is called '{printable(wanted)}'", hint=f"steps: {known}{more}")
+    known = names_text([unit.name for _, unit in named])
+    raise OptionError(f"--bundle-step: no step or node is called {quote(wanted)}", hint=f"steps: {known}")
 
 
 def _layer(unit: Unit, compared: Compared) -> LayerComparison:

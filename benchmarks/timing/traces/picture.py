@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from trnrt.report.text import name_text
 from trnrt.report.timeline import stack_rows
 from trnrt.report.trace import PS_PER_NS, Event, metadata_event, microseconds, slice_event
+from trnrt.text import name_text
 
 if TYPE_CHECKING:
     from benchmarks.timing.traces.comparing import Comparison

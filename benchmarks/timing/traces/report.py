@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
-from trnrt.report.text import name_text
+from trnrt.text import name_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -22,10 +22,11 @@ from trnrt.importer.folding.idle import is_idle
 from trnrt.importer.folding.inference import infer
 from trnrt.importer.folding.spatial import SIZED, is_open
 from trnrt.importer.folding.windows import write_out_padding
-from trnrt.importer.naming import list_text, node_text
+from trnrt.importer.naming import node_text
 from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
 from trnrt.importer.values import constant_array, replace_output, static_size
 from trnrt.operators.record import CHEAP, SMALL, record_of
+from trnrt.text import list_text
 
 # The folder has its own limits, in elements; ours are in bytes and come first.
 _NO_LIMIT = 2**62

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trnrt.importer.folding.idle import COPYING
-from trnrt.importer.naming import list_text, node_text
+from trnrt.importer.naming import node_text
+from trnrt.text import list_text
 
 # Nodes that folding drops because they change nothing, if it does not compute them.
 _IDLE = COPYING | {"Concat", "Dropout", "Identity", "Transpose"}

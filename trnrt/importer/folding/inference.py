@@ -13,10 +13,11 @@ from trnrt.importer.folding.amended import AMENDED, Kind
 from trnrt.importer.folding.guarding import is_dangerous
 from trnrt.importer.folding.spatial import result_shape
 from trnrt.importer.folding.windows import WINDOWED
-from trnrt.importer.naming import node_text, one_line, quote
+from trnrt.importer.naming import node_text
 from trnrt.importer.reading.signature import SAME_SHAPE
 from trnrt.importer.values import has_subgraph, is_resolved, named_outputs, static_shape, static_size
 from trnrt.operators.record import record_of
+from trnrt.text import one_line, quote
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.importer.naming import list_text, one_line, quote
 from trnrt.importer.reading.limits import MOST_NODES, MOST_VALUES
 from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, every_node, read_names
+from trnrt.text import list_text, one_line, quote
 
 
 def check_names(model: onnx.ModelProto, where: str) -> None:

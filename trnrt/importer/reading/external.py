@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.importer.naming import quote
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 from trnrt.importer.reading.protos import all_tensors
+from trnrt.text import quote
 
 _TOGETHER = "Keep the data file beside the model file, under the name that it was exported with."
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from trnrt.importer.naming import one_line, quote
 from trnrt.importer.reading.signature import dtype_name
+from trnrt.text import one_line, quote
 
 _LONGEST_ATTRIBUTE = 60
 

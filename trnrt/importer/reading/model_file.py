@@ -14,7 +14,7 @@ from onnx_ir.passes import common as passes
 
 from trnrt.errors import ModelFileError
 from trnrt.importer.model import ImportedModel
-from trnrt.importer.naming import name_nodes, one_line, root_cause
+from trnrt.importer.naming import name_nodes, root_cause
 from trnrt.importer.parameters import find_parameters
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.reading import checking, external, signature
@@ -22,6 +22,7 @@ from trnrt.importer.reading.axes import sort_axes
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 from trnrt.importer.reading.protos import all_tensors, name_standard_domain
 from trnrt.importer.reading.sniffing import guess
+from trnrt.text import one_line
 
 _EXPORT_AGAIN = "Copy or export the file again; an ONNX file is what torch.onnx.export or onnx.save writes."
 

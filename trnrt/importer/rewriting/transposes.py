@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.naming import list_text, node_text, unique
+from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor, maker, shape_of
 from trnrt.importer.rewriting.orders import (
     NodeOrders,
@@ -26,6 +26,7 @@ from trnrt.importer.rewriting.orders import (
 )
 from trnrt.importer.values import is_resolved, is_used, named_outputs, static_shape
 from trnrt.operators.record import record_of
+from trnrt.text import list_text
 
 # Nodes to look at for all regions of a graph together: a limit for hostile graphs.
 _MOST_LOOKS = 200_000

@@ -13,9 +13,9 @@ from typing import Any
 from trnrt.errors import OptionError
 from trnrt.planner.checking import unknown
 from trnrt.planner.choices import DEFAULT, Choices
-from trnrt.planner.naming import printable
 from trnrt.planner.parts.partition import Partition
 from trnrt.planner.plan import StepReport
+from trnrt.text import list_text, name_text, quote
 
 SCHEMA_VERSION = 1
 MOST_STEPS = 20_000
@@ -82,12 +82,12 @@ def parse_plan(content: bytes) -> PlanFile:
     if not isinstance(document, dict):
         raise ValueError("it is no JSON object")
     if type(document.get("schema_version")) is not int or document["schema_version"] != SCHEMA_VERSION:
-        found = printable(str(document.get("schema_version")), 60)
+        found = name_text(str(document.get("schema_version")))
         raise ValueError(f"it has schema_version {found}; this trnrt reads {SCHEMA_VERSION}")
     model, target, dtype = (_text(document, key, "the plan") for key in ("model", "target", "dtype"))
     batch = document.get("batch")
     if batch is not None and (type(batch) is not int or not 1 <= batch <= MOST_ROWS):
-        raise ValueError(f"batch is {printable(str(batch), 60)}; it is null, or 1 to {MOST_ROWS} rows")
+        raise ValueError(f"batch is {name_text(str(batch))}; it is null, or 1 to {MOST_ROWS} rows")
     steps = document.get("steps")
     if not isinstance(steps, list) or len(steps) > MOST_STEPS:
         raise ValueError(f"steps is no list of up to {MOST_STEPS:,} steps")
@@ -123,7 +123,7 @@ def _entry(number: int, step: Any) -> Entry:
     name = _text(step, "step", what)
     nodes = step.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
-        raise ValueError(f"{what}, '{printable(name)}', has no list of nodes")
+        raise ValueError(f"{what}, {quote(name)}, has no list of nodes")
     place, weights = (_word(step, key, words) for key, words in (("place", _PLACES), ("weights", _LOADING)))
     return Entry(name, tuple(nodes), place, weights, _options(step, name))
 
@@ -131,9 +131,9 @@ def _entry(number: int, step: Any) -> Entry:
 def _options(step: dict[str, Any], name: str) -> tuple[tuple[str, int | str], ...]:
     options = step.get("options", {})
     if not isinstance(options, dict) or len(options) > MOST_OPTIONS:
-        raise ValueError(f"options of step '{printable(name)}' is no object of up to {MOST_OPTIONS}")
+        raise ValueError(f"options of step {quote(name)} is no object of up to {MOST_OPTIONS}")
     if not all(isinstance(value, (int, str)) and not isinstance(value, bool) for value in options.values()):
-        raise ValueError(f"options of step '{printable(name)}' are not all whole numbers or words")
+        raise ValueError(f"options of step {quote(name)} are not all whole numbers or words")
     return tuple(sorted(options.items()))
 
 
@@ -147,7 +147,7 @@ def _text(document: dict[str, Any], key: str, what: str) -> str:
 def _word(step: dict[str, Any], key: str, words: Sequence[str]) -> str | None:
     value = step.get(key)
     if value is not None and value not in words:
-        raise ValueError(f"{key} of step '{printable(str(step['step']))}' is not {' or '.join(words)}")
+        raise ValueError(f"{key} of step {quote(str(step['step']))} is not {' or '.join(words)}")
     return value if isinstance(value, str) else None
 
 
@@ -158,10 +158,10 @@ def _check_nodes(file: PlanFile, steps: Sequence[StepReport]) -> None:
     for node in sorted(named.difference(known)):
         raise unknown("--plan", "node in a step", node, known)
     for step in steps:
-        lost = [printable(node) for node in step.nodes if node not in named]
+        lost = [node for node in step.nodes if node not in named]
         if lost:
             raise OptionError(
-                f"--plan: the file has no step for node '{lost[0]}', which step '{printable(step.name)}' computes",
+                f"--plan: the file has no step for node {quote(lost[0])}, which step {quote(step.name)} computes",
                 hint="a step can be split, not left out; --save-plan writes a whole plan",
             )
 
@@ -200,27 +200,25 @@ def _pairs(file: PlanFile, made: Partition, default: Partition) -> Iterator[tupl
 def _not_so(entry: Entry, made: Partition) -> OptionError:
     """The error for a step that can't be made of these nodes."""
     if not entry.nodes:
-        return OptionError(f"--plan: step '{printable(entry.step)}' has no nodes", hint="leave it out")
+        return OptionError(f"--plan: step {quote(entry.step)} has no nodes", hint="leave it out")
     homes = {node: step for step in made.steps for node in step.nodes}
     first = homes[entry.nodes[0]]
     other = next((node for node in entry.nodes if homes[node].name != first.name), None)
-    wrong = f"--plan: step '{printable(entry.step)}' can't be {_nodes_text(entry.nodes)}"
+    wrong = f"--plan: step {quote(entry.step)} can't be {_nodes_text(entry.nodes)}"
     if other is None:
         return OptionError(
-            f"{wrong}: the planner computes them in step '{printable(first.name)}', "
-            f"which is {_nodes_text(first.nodes)}",
+            f"{wrong}: the planner computes them in step {quote(first.name)}, which is {_nodes_text(first.nodes)}",
             hint="each node once; a step can be split before a node that reads what the nodes before it make",
         )
     reason = next(report.reason for report in made.nodes if report.name == other)
     return OptionError(
-        f"{wrong}: '{printable(other)}' is computed in step '{printable(homes[other].name)}' ({reason})",
+        f"{wrong}: {quote(other)} is computed in step {quote(homes[other].name)} ({reason})",
         hint="nodes can be split from a step; they can't be joined to one that the planner does not fuse them into",
     )
 
 
 def _nodes_text(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
-    return ", ".join(f"'{printable(node, 60)}'" for node in nodes[:8]) + more
+    return list_text([quote(node) for node in nodes])
 
 
 def _check_loading(entry: Entry, step: StepReport) -> None:
@@ -228,7 +226,7 @@ def _check_loading(entry: Entry, step: StepReport) -> None:
     if entry.weights is not None and (entry.weights == "none") != (step.weights == "none"):
         has = "none" if step.weights == "none" else step.weights
         raise OptionError(
-            f"--plan: step '{printable(entry.step)}' has weights \"{entry.weights}\", and in the plan {has}",
+            f'--plan: step {quote(entry.step)} has weights "{entry.weights}", and in the plan {has}',
             hint="leave weights out of the step, or say what the plan says",
         )
 
@@ -250,7 +248,7 @@ def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterato
                 continue
             if wanted != unasked:
                 raise OptionError(
-                    f"--plan: {key} \"{wanted}\" can't be for step '{printable(entry.step)}': {reason}",
+                    f'--plan: {key} "{wanted}" can\'t be for step {quote(entry.step)}: {reason}',
                     hint=f'write "{got}", or change what is in the way',
                 )
-            yield f'step \'{printable(entry.step)}\': {key} "{got}", not "{wanted}": {reason}'
+            yield f'step {quote(entry.step)}: {key} "{got}", not "{wanted}": {reason}'

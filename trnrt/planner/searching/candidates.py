@@ -12,6 +12,7 @@ from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.partition import Partition
 from trnrt.planner.plan import StepReport
+from trnrt.text import quote
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ def find_step(partition: Partition, wanted: str) -> StepReport:
             return step
     report = next((report for report in partition.nodes if report.name == wanted), None)
     if report is not None:
-        home = f", with step '{printable(report.step)}'" if report.step else ""
+        home = f", with step {quote(report.step)}" if report.step else ""
         raise OptionError(
-            f"--why: node '{printable(wanted)}' is in no step: {report.reason}",
+            f"--why: node {quote(wanted)} is in no step: {report.reason}",
             hint=f"there is nothing to choose for it{home}; `trnrt inspect` shows the steps",
         )
     raise unknown("--why", "step or node", wanted, [step.name for step in steps])

@@ -1,8 +1,8 @@
-"""The HTML report of a profile: one file that needs nothing else, not even a network.
+"""The HTML report of a profile: one file without external resources.
 
-``columns``  the data behind the pictures
+``columns``  the data of the pictures
 ``parts``    the header and the tables, as HTML
-page.html, page.css and the scripts are put together here.
+This module assembles page.html, page.css and the scripts.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from trnrt.report.page.parts import (
     notes,
     step_table,
 )
-from trnrt.report.text import name_text
+from trnrt.text import name_text
 
-# In the order in which they build on each other; one script, so that none of their names is the page's.
+# In order of dependence; one script, so that its names stay private.
 _SCRIPTS = ("data.js", "format.js", "timeline.js", "memory.js", "roofline.js", "panel.js", "navigation.js", "main.js")
 
 
 def report_html(profile: Profile, title: str) -> str:
     """The report as one HTML document in ASCII: the pictures, their data, and the tables.
 
-    ``title`` is shown as given; like every name of the profile it is data, and can't become markup or code.
+    ``title`` and all names of the profile are data: they can't become markup or code.
     """
     style = _file("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();\n"
@@ -62,7 +62,7 @@ def _file(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What the browser may load: nothing; what it may run: this very style and script."""
+    """The content policy: load nothing, and run this style and script only."""
     return f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
 
 
@@ -71,6 +71,6 @@ def _digest(text: str) -> str:
 
 
 def _json_for_script(data: object) -> str:
-    """JSON that no text in it can end: ``</script`` would, wherever it stands, and ``<!--`` would open a comment."""
+    """JSON to embed in a script: ``<`` is escaped, as ``</script`` would end it, and ``<!--`` open a comment."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, check_circular=False)
     return text.replace("<", "\\u003c")

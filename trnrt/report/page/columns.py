@@ -1,6 +1,6 @@
-"""The data behind the HTML report's pictures: columns of numbers, and every text once.
+"""The data of the HTML report's pictures: columns of numbers, and every text once.
 
-Times are picoseconds. ``data.js`` reads what is written here; a name of a column is the same on both sides.
+Times are picoseconds. ``data.js`` reads these columns by the same names.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile, StepUse
-from trnrt.report.text import escape_text, name_text
-from trnrt.report.timeline import operand_texts, source_text, stack_rows, step_finder, tile_spans
+from trnrt.report.timeline import drawn_spans, operand_texts, source_text, stack_rows, step_finder, tile_spans
+from trnrt.text import escape_text, name_text
 
 Columns = dict[str, Any]
 
@@ -37,7 +37,7 @@ class Texts:
 
 
 def report_data(profile: Profile) -> Columns:
-    """Everything that the page's script draws: ``texts``, ``steps``, ``roofline`` and, a core, its timeline."""
+    """The data that the page's script draws: ``texts``, ``steps``, ``roofline`` and each core's timeline."""
     texts = Texts()
     roofline = profile.roofline
     return {
@@ -55,7 +55,7 @@ def report_data(profile: Profile) -> Columns:
 
 
 def number(value: float) -> float | None:
-    """A number as JSON knows it: none where it is not finite."""
+    """The number, or None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
@@ -69,7 +69,7 @@ def _step(step: StepUse) -> Columns:
 
 
 def _step_point(step: StepUse, peak_tflops: float) -> list[float] | None:
-    """(FLOP a byte, TFLOPS from its first start to its last end) of a step that both computes and moves something."""
+    """(FLOP per byte, TFLOPS from its first start to its last end) of a step that both computes and moves data."""
     tflops = step.mfu * peak_tflops
     megaflops = tflops * (step.end_us - step.start_us)
     if not (megaflops > 0 and step.hbm_bytes > 0 and math.isfinite(megaflops)):
@@ -79,9 +79,7 @@ def _step_point(step: StepUse, peak_tflops: float) -> list[float] | None:
 
 def _core(timeline: Timeline, steps: Sequence[StepUse], texts: Texts) -> Columns:
     transfers = timeline.transfers
-    start = timeline.start + [transfer.triggered for transfer in transfers]
-    end = timeline.end + [transfer.trigger_end for transfer in transfers]
-    lane = timeline.lane + [transfer.lane for transfer in transfers]
+    lane, start, end = drawn_spans(timeline)
     return {
         "lanes": list(timeline.lanes),
         "duration": timeline.duration,
@@ -109,7 +107,7 @@ def _core(timeline: Timeline, steps: Sequence[StepUse], texts: Texts) -> Columns
 
 
 def _steps_between(values: Iterable[int]) -> list[int]:
-    """Each value less the one before: fewer digits."""
+    """The differences of neighbours: fewer digits."""
     found, before = [], 0
     for value in values:
         found.append(value - before)
@@ -133,12 +131,12 @@ def _instructions(instructions: Sequence[Instruction], steps: Sequence[StepUse],
 
 
 def _code_line(source: Source) -> str:
-    """The line itself, where it can be read."""
+    """The source line, if it can be read."""
     return escape_text(linecache.getline(source.file, source.line).strip())[:_LONGEST_CODE]
 
 
 def _memory(timeline: Timeline, region: MemoryRegion, texts: Texts) -> Columns:
-    """The tiles of a memory, and its bytes a partition: all of them, and those that a kernel can use."""
+    """The tiles of a memory, its usable bytes per partition, and the bytes of a bank."""
     target = timeline.program.target
     sbuf = region is MemoryRegion.sbuf
     tiles = [tile for tile in tile_spans(timeline) if tile.storage.buffer is region]

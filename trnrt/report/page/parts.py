@@ -1,4 +1,4 @@
-"""The parts of the HTML report that are text: readable without its script, and to anyone who can't see pictures."""
+"""The HTML report's text: readable without its script and its pictures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from html import escape
 from trnrt.nki.machine.timing import Range
 from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.profiles import wide_text
-from trnrt.report.text import count_text, escape_text, name_text, size_text
+from trnrt.text import count_text, escape_text, name_text, size_text
 
 _NODES_SHOWN = 4
 
 
 def headline(profile: Profile) -> str:
-    """What was profiled, for what."""
+    """The kernel, target, dtype, batch and cores."""
     parts = [profile.kernel, profile.target, profile.dtype]
     parts += [] if profile.batch is None else [f"batch {profile.batch}"]
     parts += [] if len(profile.cores) == 1 else [count_text(len(profile.cores), "core")]
@@ -23,7 +23,7 @@ def headline(profile: Profile) -> str:
 
 
 def marks(profile: Profile) -> str:
-    """How far the numbers are to be trusted."""
+    """How far to trust the numbers."""
     wide = f'<p class="mark warning" id="too-wide"><strong>{_text(wide_text(profile.benchmark))}.</strong></p>'
     return _compared_mark(profile) + (wide if profile.benchmark.too_wide else "")
 
@@ -65,7 +65,7 @@ def facts(profile: Profile) -> str:
 
 
 def step_table(profile: Profile) -> str:
-    """A row a step; its button shows it in the timeline."""
+    """A row for each step; its button shows it in the timeline."""
     longest = max((step.share for step in profile.steps), default=0.0)
     rows = [_step_row(number, step, longest) for number, step in enumerate(profile.steps)]
     heads = ("Step", "ONNX nodes", "Time", "Share", "Bound", "MFU", "HBM bytes", "Instructions")
@@ -75,13 +75,13 @@ def step_table(profile: Profile) -> str:
 
 
 def engine_table(profile: Profile) -> str:
-    """A row an engine: how long it had something to do."""
+    """A row for each engine, with its busy time."""
     rows = [[_text(name), _text(time_text(use.busy_us)), _bar(use.share, 1.0)] for name, use in profile.engines.items()]
     return _table("Engines", ("Engine", "Busy", "Share"), rows, numeric=(1, 2))
 
 
 def breakdown_table(profile: Profile) -> str:
-    """A row a part of the critical path: what it takes, and what it takes of a program that only loads and stores."""
+    """A row for each part of the critical path: its time, and its time in a program that only loads and stores."""
     breakdown = profile.breakdown
     rows = [
         [
@@ -93,15 +93,15 @@ def breakdown_table(profile: Profile) -> str:
         ]
         for part in breakdown.parts
     ]
-    told = ""
+    floor_note = ""
     if breakdown.floor_us is not None and breakdown.ratio is not None:
         floor = f"To load the inputs and store the outputs, with nothing between, takes {time_text(breakdown.floor_us)}"
-        told = f"<p>{_text(floor)}; this is {breakdown.ratio:,.2f} times that.</p>"
-    return _table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + told
+        floor_note = f"<p>{_text(floor)}; this is {breakdown.ratio:,.2f} times that.</p>"
+    return _table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + floor_note
 
 
 def causes_table(profile: Profile) -> str:
-    """A row a cause of a wide range: what the benchmark's figure is with it alone, what pins it, and what says so."""
+    """A row for each cause of a wide range: the range due to it alone, how to pin it, and its source."""
     rows = [
         [
             _text(cause.name),
@@ -122,7 +122,7 @@ def causes_table(profile: Profile) -> str:
 
 
 def notes(profile: Profile) -> str:
-    """What the model had to assume."""
+    """The timing model's assumptions."""
     found = list(dict.fromkeys([*profile.notes, *(note for core in profile.cores for note in core.notes)]))
     if not found:
         return ""
@@ -132,7 +132,7 @@ def notes(profile: Profile) -> str:
 
 
 def time_text(microseconds: float) -> str:
-    """``1.23 ms``, ``45.6 us`` or ``789 ns``, of at least three digits."""
+    """``1.23 ms``, ``45.60 us`` or ``789.0 ns``: at least three digits."""
     for limit, scale, unit in ((1.0, 1000.0, "ns"), (1000.0, 1.0, "us"), (math.inf, 0.001, "ms")):
         if abs(microseconds) < limit:
             return f"{_significant_text(microseconds * scale)} {unit}"
@@ -144,7 +144,7 @@ def _ends(found: Range) -> str:
 
 
 def share_text(share: float) -> str:
-    """A share of one in per cent."""
+    """A share of 1 in percent."""
     if not math.isfinite(share):
         return "-"
     return f"{share * 100:.{1 if abs(share) >= 0.01 or share == 0 else 2}f} %"
@@ -196,7 +196,7 @@ def _bar(share: float, whole: float) -> str:
 
 
 def _table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int]) -> str:
-    """A table of cells that are HTML already."""
+    """A table; its cells are HTML."""
     kind = ['class="number"' if column in numeric else "" for column in range(len(heads))]
     head = "".join(f'<th scope="col" {kind[k]}>{_text(text)}</th>' for k, text in enumerate(heads))
     body = "".join(_row(cells, kind) for cells in rows)

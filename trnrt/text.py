@@ -1,30 +1,42 @@
-"""Names and numbers as text. What a model or a file calls its parts is data: it may hold control characters."""
+"""Names and numbers as text. A model's or a file's names are data: they may hold control characters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Range
 
 _LONGEST_NAME = 120
+_LONGEST_LINE = 400
 
 
 def escape_text(text: str) -> str:
-    """``text`` with everything that is not printable as an escape sequence; the result has one line."""
+    """``text`` on one line: escape sequences stand for what is not printable."""
     return "".join(char if char.isprintable() else _escape_char(char) for char in text)
 
 
 def name_text(name: str) -> str:
-    """A name as a terminal may show it: one line, escaped, and of a bounded length."""
-    text = escape_text(name)
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
+    """A name as a terminal may show it: one line, escaped, at most 120 characters."""
+    return _shorten(escape_text(name), _LONGEST_NAME)
 
 
-def quote(name: str) -> str:
-    """``name_text`` in quotes, for the middle of a sentence."""
-    return f"'{name_text(name)}'"
+def quote(name: str | None) -> str:
+    """``name_text`` in quotes, for the middle of a sentence; None is an empty name."""
+    return f"'{name_text(name or '')}'"
+
+
+def one_line(text: str) -> str:
+    """A library's message, fit for one line of an error message: escaped, at most 400 characters."""
+    return _shorten(escape_text(" ".join(text.split())), _LONGEST_LINE)
+
+
+def reason_text(error: Exception) -> str:
+    """An error's own words, for the middle of a sentence: ``permission denied``."""
+    if isinstance(error, OSError) and error.strerror:
+        return escape_text(error.strerror[0].lower() + error.strerror[1:])
+    return escape_text(str(error) or type(error).__name__)
 
 
 def escaped_lines(text: str) -> str:
@@ -37,10 +49,16 @@ def shape_text(shape: Iterable[int | str | None]) -> str:
     return "[" + ", ".join("?" if dim is None else name_text(str(dim)) for dim in shape) + "]"
 
 
-def list_text(items: Sequence[str], most: int = 8) -> str:
-    """The items, comma-separated; of a long list, the first few and how many more there are."""
+def list_text(items: Iterable[str], most: int = 8) -> str:
+    """The items, comma-separated; of a long list, the first few and the number of the others."""
+    items = list(items)
     rest = len(items) - most
     return ", ".join(items[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def names_text(names: Iterable[str]) -> str:
+    """``list_text`` of names that may hold anything."""
+    return list_text(map(name_text, names))
 
 
 def count_text(number: int, noun: str) -> str:
@@ -88,6 +106,10 @@ def size_text(size: int) -> str:
 def _digits(found: Range) -> int:
     """Decimals of a range's three figures: more would pretend to know more."""
     return 1 if found.us < 99.95 else 0
+
+
+def _shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _escape_char(char: str) -> str:
