@@ -41,7 +41,7 @@ async def metrics(request: Request) -> Response:
 
 async def repository_index(request: Request) -> Response:
     """The models and their states. Off (403) unless the server was started with --admin."""
-    return JSONAnswer(_administered(request).index())
+    return JSONAnswer(_admin_repository(request).index())
 
 
 async def repository_load(request: Request) -> Response:
@@ -55,11 +55,11 @@ async def repository_unload(request: Request) -> Response:
 
 
 async def _act_on_all(request: Request, action: Action) -> Response:
-    await _administered(request).act_on_all(action, request.path_params["model"])
+    await _admin_repository(request).act_on_all(action, request.path_params["model"])
     return JSONAnswer({})
 
 
-def _administered(request: Request) -> Repository:
+def _admin_repository(request: Request) -> Repository:
     """The repository. Problem(403) unless it may be changed over HTTP."""
     repository = repository_of(request)
     if not repository.settings.admin:
