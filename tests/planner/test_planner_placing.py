@@ -81,7 +81,8 @@ def test_answers_do_not_depend_on_the_place(room: int, target: str, monkeypatch:
 
 def test_a_large_batch_runs() -> None:
     """More images than SBUF has room for: the answers stay right, and the plan says what it does about that."""
-    plan = compare(cnn(), images(1500))
+    compare(cnn(), images(1500))
+    plan = planned(cnn(), {"x": (1500, 3, 8, 8)})
     assert layouts(plan)["m"] == "channels" and any("in a loop over the whole plan" in note for note in plan.notes)
     fixed = modelled(CNN.replace("[N,", "[1500,"), weights())  # its batch can't be taken in parts
     assert layouts(compare(fixed, images(1500)))["m"] == "hbm"
