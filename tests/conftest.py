@@ -60,13 +60,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Handful
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected lasts: no garbage is looked for meanwhile, and none in it when the tests run."""
+    """Skip garbage collection while tests are collected, and skip what they leave when it runs later."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
+        # Plans and graphs are thousands of objects that live for one test. With Python's own threshold of 700, looking
+        # through them takes a tenth of the suite's CPU time.
+        gc.set_threshold(20_000, 10, 10)
         gc.enable()
 
 

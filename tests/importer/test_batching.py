@@ -44,6 +44,7 @@ def changes_with_neighbours(model: onnx.ModelProto) -> bool:
     """Whether row 2 of any output changes with the other rows, its place, or the number of rows."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     shapes = {i.name: [d if isinstance(d, int) else ROWS for d in i.shape] for i in session.get_inputs()}
     first = {name: drawn(*shape) for name, shape in shapes.items()}

@@ -20,6 +20,7 @@ LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "ligh
 def session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

@@ -223,6 +223,7 @@ def is_run_by_onnxruntime(model: onnx.ModelProto, image: Shape) -> bool:
     """Attributes that leave nothing of the image, or that onnxruntime and onnx read differently, are no test."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return bool(session.run(None, {"x": drawn(*image)})[0].size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,14 +36,19 @@ def imports(path: Path) -> set[str]:
 
 
 BENCHMARKS = {"benchmarks", *(path.stem for path in (ROOT / "benchmarks").rglob("*.py"))}
-IMPORTED = {name for file in FILES if (TESTS / file).exists() for name in imports(TESTS / file)}
+
+
+@cache
+def imported() -> set[str]:
+    """What all quick files import."""
+    return {name for file in FILES if (TESTS / file).exists() for name in imports(TESTS / file)}
 
 
 @pytest.mark.parametrize("room", rooms())
 def test_a_quick_test_imports_every_room(room: str) -> None:
     # The folders of benchmarks/ are no packages: their modules are imported by their own names.
     tops = BENCHMARKS if room == "benchmarks" else {room}
-    assert [name for name in IMPORTED for top in tops if name == top or name.startswith(f"{top}.")]
+    assert [name for name in imported() for top in tops if name == top or name.startswith(f"{top}.")]
 
 
 def test_the_list_names_tests_that_are_there() -> None:

@@ -22,8 +22,18 @@ if TYPE_CHECKING:
 
 HANDFUL = 8
 """So many neighbours of a file go to one process, one after the other."""
-WHOLE = frozenset({"test_report_browser.py", "test_serve_browser.py", "test_serve_page.py", "test_tritonclient.py"})
-"""Files whose tests share a server, or a browser: one process starts it, and not each that gets some of them."""
+WHOLE = frozenset(
+    {
+        "test_importer_guarding.py",
+        "test_importer_hostile.py",
+        "test_report_browser.py",
+        "test_serve_browser.py",
+        "test_serve_page.py",
+        "test_tritonclient.py",
+    }
+)
+"""Files whose tests share a server, a browser or another process: it is started once, and not by each worker that gets
+some of them."""
 
 
 def of_ray(path: str) -> bool:

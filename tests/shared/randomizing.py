@@ -176,6 +176,7 @@ def run_node(node: onnx.NodeProto, values: Mapping[str, Array], model: onnx.Mode
     single = helper.make_model(alone, opset_imports=model.opset_import, ir_version=model.ir_version)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(single.SerializeToString(), options, providers=["CPUExecutionProvider"])
     results: list[Array] = session.run(None, given)
     return results

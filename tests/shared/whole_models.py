@@ -48,6 +48,7 @@ def reference(model: onnx.ModelProto | bytes, feeds: dict[str, Array]) -> Array:
     """The first output by onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     stored = model if isinstance(model, bytes) else model.SerializeToString()
     session = onnxruntime.InferenceSession(stored, options, providers=["CPUExecutionProvider"])
     output: Array = session.run(None, feeds)[0]

@@ -1,7 +1,7 @@
 """The onnx package's own conformance suite: its tests as models with inputs and outputs, and what trnrt makes of them.
 
 A test is run as it is (static shapes), and with the dimensions of its inputs made symbolic (dynamic shapes). Run as a
-program, this runs everything and writes ``excluded.txt`` anew:
+program, this runs everything and writes ``excluded.txt`` and ``node_tests.txt`` anew:
 
     python tests/conformance/onnx/suite.py
 """
@@ -9,10 +9,12 @@ program, this runs everything and writes ``excluded.txt`` anew:
 from __future__ import annotations
 
 import multiprocessing
+import pkgutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ import pytest
 from onnx import numpy_helper
 
 EXCLUDED = Path(__file__).parent / "excluded.txt"
+NODE_TESTS = Path(__file__).parent / "node_tests.txt"
+NODE_MODULES = "onnx.backend.test.case.node"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -38,19 +42,21 @@ OPERATORS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A test of the suite: its model, and pairs of inputs and the outputs that they must give."""
+    """A test of the suite: its model, and pairs of inputs and the outputs that they must give.
+
+    ``module``: the module of onnx that has a test of kind "node". ``operator``: of such a test of one node, else "".
+    """
 
     kind: str
     name: str
-    rtol: float
-    atol: float
-    test: Any
+    stored: Any = None
+    module: str = ""
+    operator: str = ""
 
     @property
-    def operator(self) -> str:
-        """The operator of a test of a single node, "" for others."""
-        nodes = list(self.test.model.graph.node) if self.test.model is not None else []
-        return str(nodes[0].op_type) if len(nodes) == 1 and nodes[0].domain == "" else ""
+    def test(self) -> Any:
+        """onnx's own record of the test."""
+        return node_module(self.module)[self.name] if self.kind == "node" else self.stored
 
     def load(self) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
         """The model, and its data sets."""
@@ -65,12 +71,56 @@ def cases(kind: str) -> dict[str, Case]:
     """Name -> test."""
     from onnx.backend.test.loader import load_model_tests
 
+    found = node_cases() if kind == "node" else [Case(kind, test.name, test) for test in load_model_tests(kind=kind)]
+    return {case.name: case for case in sorted(found, key=lambda case: case.name)}
+
+
+def node_cases() -> list[Case]:
+    """The tests of kind "node": as the table lists them for the installed onnx, else as all its modules make them."""
+    heading, *lines = NODE_TESTS.read_text(encoding="utf-8").splitlines() if NODE_TESTS.exists() else [""]
+    if heading != _node_heading():
+        return node_cases_anew()
+    rows = [line.split() for line in lines]
+    return [
+        Case("node", name, module=module, operator=operator.strip("-"))
+        for module, operator, *names in rows
+        for name in names
+    ]
+
+
+def node_cases_anew() -> list[Case]:
+    """The tests of kind "node" by importing every module of onnx that has some."""
+    found: dict[str, Case] = {}
+    for info in pkgutil.walk_packages(import_module(NODE_MODULES).__path__, f"{NODE_MODULES}."):
+        module = info.name.removeprefix(f"{NODE_MODULES}.")
+        for name, test in node_module(module).items():
+            nodes = list(test.model.graph.node)
+            operator = nodes[0].op_type if len(nodes) == 1 and nodes[0].domain == "" else ""
+            found.setdefault(name, Case("node", name, module=module, operator=operator))
+    return list(found.values())
+
+
+@cache
+def node_module(module: str) -> dict[str, Any]:
+    """Name -> test, of a module of onnx and of those imported before. Importing one computes its tests' numbers, which
+    takes seconds for some."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = load_model_tests(kind=kind)
-    return {
-        test.name: Case(kind, test.name, test.rtol, test.atol, test) for test in sorted(found, key=lambda t: t.name)
-    }
+        import_module(f"{NODE_MODULES}.{module}")
+    return {test.name: test for test in import_module(NODE_MODULES)._NodeTestCases}
+
+
+def _node_heading() -> str:
+    return f"# Module, operator of a single node (or -) and names of onnx {onnx.__version__}'s node tests, by suite.py"
+
+
+def write_node_tests() -> None:
+    """Write the table of the installed onnx's tests of kind "node"."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for case in node_cases_anew():
+        lines.setdefault((case.module, case.operator or "-"), []).append(case.name)
+    text = "\n".join(" ".join([*key, *sorted(names)]) for key, names in sorted(lines.items()))
+    NODE_TESTS.write_text(f"{_node_heading()}\n{text}\n", encoding="utf-8")
 
 
 def made_dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -140,7 +190,7 @@ def check(case: Case, *, dynamic: bool) -> None:
     model, sets = case.load()
     prepared = onnx_backend.prepare(made_dynamic(model) if dynamic else model)
     for inputs, expected in sets:
-        Runner.assert_similar_outputs(expected, prepared.run(inputs), case.rtol, case.atol)
+        Runner.assert_similar_outputs(expected, prepared.run(inputs), case.test.rtol, case.test.atol)
 
 
 def reference(case: Case) -> list[Any]:
@@ -164,7 +214,7 @@ def reference_passes(case: Case) -> bool:
     from onnx.backend.test.runner import Runner
 
     try:
-        Runner.assert_similar_outputs(case.load()[1][0][1], reference(case), case.rtol, case.atol)
+        Runner.assert_similar_outputs(case.load()[1][0][1], reference(case), case.test.rtol, case.test.atol)
     except Exception:  # of any kind: it doesn't
         return False
     return True
@@ -215,6 +265,7 @@ def outcome(kind: str, name: str, dynamic: bool) -> tuple[str, str]:
 
 
 def main() -> None:
+    write_node_tests()
     before = excluded() if EXCLUDED.exists() else {}
     tests = [(kind, name, dynamic) for kind in KINDS for name in cases(kind) for dynamic in (False, True)]
     lines, wrong = [], []
