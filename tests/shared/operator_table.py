@@ -49,7 +49,7 @@ works in float32, bfloat16 and float16: tensors of these types are computed in t
   table has those that many operators share.
 - **other dtypes**: of inputs in ONNX's node tests that trnrt plans, besides the three floats.
 - **kernels**: those that the plans of these tests call; `view` where a plan moves and computes nothing, `host` for
-  final indices and labels.
+  labels and final indices (an ArgMax's, on the way to an output).
 - **tests**: ONNX's tests of a single such node, as planned of all. The others are refused for a reason in the column
   **refused**, or for a dtype that the device does not compute in.
 """
