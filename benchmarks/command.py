@@ -18,7 +18,7 @@ from trnrt.report.files import write_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-QuickFlag = Annotated[bool, typer.Option("--quick", help="Measure a few times only.")]
+QuickFlag = Annotated[bool, typer.Option("--quick", help="Take only a few measurements.")]
 
 
 class _Benchmark(TyperCommand):

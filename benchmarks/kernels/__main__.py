@@ -11,7 +11,7 @@ from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
 from trnrt.report.console import working
 
-TrialsFlag = Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes a family.")]
+TrialsFlag = Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes per family.")]
 
 
 def measure_shares(
@@ -20,7 +20,7 @@ def measure_shares(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Predict each family of kernels on seeded random shapes: how much of the time the hardware needs at least."""
+    """Predict each family of kernels on seeded random shapes; show how close they are to the hardware's limit."""
     from benchmarks.kernels.families import FAMILIES, measure
     from benchmarks.kernels.report import shares_document, shares_table
     from trnrt.nki.sim.kernel import default_target

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def measure_server(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
-    """Measure the server under load, stopped under load and without one of its workers; exit 1 if a bar is missed."""
+    """Measure the server under load, in a shutdown and after a worker dies; exit 1 if a bar is missed."""
     from benchmarks.rows import passed, rows_document, rows_table
     from benchmarks.serve.cases import CASES, measure, require
 

@@ -32,8 +32,8 @@ def benchmarks_page() -> str:
     text = [
         "# Benchmarks",
         "",
-        "Generated from the commands. They are for developers, and in no wheel: run them in a checkout. They exit with",
-        "0 for success, 1 where a bar is missed, and 2 where the request was wrong, as the verbs in `docs/cli.md` do.",
+        "Generated from the commands. They are for developers and not in the wheel: run them in a checkout. They exit",
+        "with 0 for success, 1 if a bar is missed, and 2 if the request was wrong, as the verbs in `docs/cli.md` do.",
         "",
         *(f"    {line}" for line in lines()),
         "",

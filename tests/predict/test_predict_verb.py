@@ -27,7 +27,7 @@ from predicting import FFNN, MODELS, digests, linear, parts, quarantine, save_mo
 from trnrt import InferenceSession
 from trnrt.errors import DeviceError, InputError, OptionError
 from trnrt.predict import parquet as parquet_room
-from trnrt.predict.job import BYTES_PER_PART, ROWS_PER_PART, Opened, Request, open_job, prepare
+from trnrt.predict.job import BYTES_PER_BATCH, BYTES_PER_PART, ROWS_PER_PART, Opened, Request, open_job, prepare
 from trnrt.predict.output import MANIFEST, PROGRESS, MostBad, parse_most_bad
 from trnrt.predict.part import QUARANTINE, make_part, part_file
 from trnrt.predict.source import Asked
@@ -480,13 +480,15 @@ def test_outputs_that_have_no_row_for_each_row_are_refused(tmp_path: Path) -> No
 
 
 def test_the_page_says_what_the_code_does(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (MODELS.parent / "docs" / "predict.md").read_text("utf-8")
+    source = (MODELS.parent / "docs" / "predict.md").read_text("utf-8")
+    page = " ".join(source.split())
     numbers = (
-        f"Parts of {ROWS_PER_PART:,} rows",
-        f"more than {BYTES_PER_PART >> 20} MiB",
-        f"or {DEFAULT_BUCKETS[-1]}, or",
+        f"A part has {ROWS_PER_PART:,} rows",
+        f"would exceed {BYTES_PER_PART >> 20} MiB",
+        f"{DEFAULT_BUCKETS[-1]} rows exceed {BYTES_PER_BATCH >> 20} MiB of inputs",
+        f"(default: {MostBad()} of all rows",
     )
-    assert [text for text in (*numbers, f"{MostBad()} if you say nothing") if text not in page] == []
+    assert [text for text in numbers if text not in page] == []
     assert [name for name in (MANIFEST, PROGRESS, QUARANTINE) if f"`{name}" not in page] == []
     # Its program runs, on fewer rows.
     pixels = np.load(images).reshape(700, 64)
@@ -494,7 +496,7 @@ def test_the_page_says_what_the_code_does(tmp_path: Path, images: Path, monkeypa
     pq.write_table(table, tmp_path / "data.parquet")
     (tmp_path / "models").symlink_to(MODELS)
     monkeypatch.chdir(tmp_path)
-    program = page.partition("## In Python\n\n")[2].partition("\n\n`opened.job`")[0]
+    program = source.partition("## In Python\n\n")[2].partition("\n\n`opened.job`")[0]
     exec(textwrap.dedent(program), {})
     assert [row["id"] for row in parts(tmp_path / "out")] == table["key"].to_pylist()
     assert json.loads((tmp_path / "out" / MANIFEST).read_text("utf-8"))["state"] == "finished"

@@ -90,10 +90,10 @@ def command_page() -> str:
     lines = [
         "# The command line",
         "",
-        "Generated from the commands, but for [Reading a profile](#reading-a-profile),",
+        "Generated from the commands, except for [Reading a profile](#reading-a-profile),",
         "[What the device can't run](#what-the-device-cant-run) and [Overriding the planner](#overriding-the-planner)",
-        "at the end. Every verb exits with 0 for success, 1 where the answer is no (a mismatch, an unsupported model,",
-        "a regression), and 2 where the request was wrong (a bad file, flag or input, a file that can't be written).",
+        "at the end. Every verb exits with 0 for success, 1 if the answer is no (a mismatch, an unsupported model,",
+        "a regression), and 2 if the request was wrong (a bad file, flag or input, a file that can't be written).",
         "",
     ]
     for name, command in verbs(group):

@@ -45,44 +45,44 @@ works in float32, bfloat16 and float16: tensors of these types are computed in t
 
 - **opsets**: the versions of the operator, from opset {oldest} on. A model of any opset up to {newest} may have it.
 - **attributes**: all that these versions have.
-- **refused**: what the lowering function refuses, in the words of the error, with … for the value found; what many of
-  them refuse stands below the table.
-- **other dtypes**: of inputs of ONNX's node tests that are planned, beside the three floats.
-- **kernels**: what plans of those tests call; `view` where a plan moves and computes nothing, `host` for final indices
-  and labels.
-- **tests**: how many of ONNX's tests of one such node are planned, of how many. The others are refused for what the
-  column says, or for a dtype that the device does not compute in.
+- **refused**: the refusals of the lowering function, as in the error, with … for the value found. The list below the
+  table has those that many operators share.
+- **other dtypes**: of inputs in ONNX's node tests that trnrt plans, besides the three floats.
+- **kernels**: those that the plans of these tests call; `view` where a plan moves and computes nothing, `host` for
+  labels and final indices (an ArgMax's, on the way to an output).
+- **tests**: ONNX's tests of a single such node, as planned of all. The others are refused for a reason in the column
+  **refused**, or for a dtype that the device does not compute in.
 """
 
-_COMMON = "Any operator may be refused with one of these, for which the error names the tensor and the way out:"
+_COMMON = "Any operator may be refused for one of these reasons; the error names the tensor and the way out:"
 
 _FOLLOWED = """## Where onnxruntime and ONNX's reference differ
 
-trnrt answers what onnxruntime answers (1.32 is what its tests compare with):
+trnrt follows onnxruntime; its tests compare with 1.32.
 
 - **Resize and Upsample by scales**: a size is its product with the scale in float32, rounded down. 10 pixels by 0.7 are
   7; the reference, and ONNX's shape inference, have 6. Coordinates are float32, too; one within 1e-6 of a half counts
   as a half for `round_prefer_floor` and `round_prefer_ceil`.
-- **Resize to the same shape** is a copy, whatever the scales and the roi are. With `antialias` so is each axis that
-  keeps its size; an axis whose scale is 1 is never cropped.
+- **Resize to the same shape** is a copy, whatever the scales and the roi are. With `antialias`, each axis that keeps
+  its size is copied; an axis whose scale is 1 is never cropped.
 - **Pools with `ceil_mode`**: in any opset, windows that would start beyond the image are left out.
 - **Pools whose window is larger than the padded image**, by less than the stride: there is one window. A larger one
   gives an empty result, which is refused.
 - **`auto_pad` of pools**: `SAME_UPPER` and `SAME_LOWER` pad as if `dilations` were 1, so that results may be smaller
   than the image divided by the stride.
-- **AveragePool with `count_include_pad`** divides by what of a window lies in the image or its padding. Before opset 19
-  it divides by all of the window, unless `ceil_mode` is 1.
+- **AveragePool with `count_include_pad`** divides by the part of a window inside the image and its padding. Before
+  opset 19 it divides by the whole window, unless `ceil_mode` is 1.
 - **ConvTranspose with `auto_pad`**: results, `output_padding` included, are at most as large as the image times the
   stride.
 
-What onnxruntime refuses is refused as well: an `output_padding` or `output_shape` that no convolution has, padding as
+trnrt also refuses what onnxruntime refuses: an `output_padding` or `output_shape` that no convolution has, padding as
 large as a pool's window, an Upsample that shrinks.
 """
 
 _LEFT_OUT = """## What stays out
 
-Every other operator of ONNX is refused, with what the error says. A node whose inputs are all constants may be computed
-when the model is read, and is gone then; `trnrt inspect` tells.
+Every other operator of ONNX is refused; the table has the reason and the way out, as in the error. A node whose inputs
+are all constants may be computed when the model is read; `trnrt inspect` then shows it as folded.
 """
 
 

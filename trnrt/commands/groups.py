@@ -25,7 +25,7 @@ def cache_verbs() -> None:
 @cache_app.command("ls", cls=Verb, short_help="List the cached plans.")
 @takes_records
 def cache_ls_command(reporting: Reporting) -> None:
-    """List the plans in the cache, the one used last first, with their models, targets and sizes."""
+    """List the plans in the cache, the most recently used first, with their models, targets and sizes."""
     from trnrt.commands.cache import list_entries
 
     list_entries(reporting)

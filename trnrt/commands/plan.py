@@ -12,8 +12,8 @@ from trnrt.commands.records import CapacityDemand, Planning, SessionOptions, tak
 def plan_command(
     model: ModelFile, asked: CapacityDemand, planning: Planning, reporting: Reporting, effort: EffortFlag = EFFORT
 ) -> None:
-    """Plan capacity: the cores and instances that answer a rate of requests in time, and their batches, from predicted
-    latencies and a model of the server's queue (docs/scale.md); runs nothing. Exit 1 if none can."""
+    """Plan capacity: the cores, instances and batch size that meet a request rate and a p99, from predicted latencies
+    and a model of the server's queue (docs/scale.md); runs nothing. Exit 1 if none can."""
     from trnrt.commands.capacity import plan_capacity
 
     if not plan_capacity(model, SessionOptions(planning, effort=effort), asked, reporting):

@@ -112,7 +112,7 @@ class Processes:
         "Workers", "--engine", default=Engine.LOCAL, help="Make the parts in this process, or in processes of Ray Data."
     )
     replicas: int | None = flag(
-        "Workers", "--replicas", min=1, metavar="N", help="With --engine ray: their number. By default 1."
+        "Workers", "--replicas", min=1, metavar="N", help="With --engine ray: the number of processes. By default 1."
     )
     replica_cpus: float | None = flag(
         "Workers",
@@ -156,7 +156,7 @@ def predict_command(
     reporting: Reporting,
     cache: CacheFlag = True,
 ) -> None:
-    """Predict any number of rows into a directory, in parts; after an interruption, the same command goes on."""
+    """Predict any number of rows into a directory, in parts; after an interruption, the same command continues."""
     if parts.logits and parts.top is None:
         raise OptionError("--logits needs --top", hint="add --top K")
     from trnrt.predict.job import Request

@@ -68,7 +68,7 @@ for _operators, _reason, _hint in (
     (
         "Loop Scan",
         "a loop: the NeuronCore runs one fixed sequence of instructions, and loops are not unrolled here",
-        f"export the model unrolled (torch.onnx.export traces a loop of Python so); {FALLBACK}",
+        f"export the model unrolled (torch.onnx.export unrolls Python loops); {FALLBACK}",
     ),
     (
         """ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength

@@ -19,7 +19,7 @@ QUANTISED = Refusal(
 )
 _FUSED = Refusal(
     "onnxruntime's own operator, from a model that its optimizer or a converter saved",
-    "export the model anew, or take the one that it was made from",
+    "export the model again, or take the one that it was made from",
 )
 
 

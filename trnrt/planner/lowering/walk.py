@@ -125,7 +125,7 @@ class Lowering:
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """The static shape of a value; blocks the node where there is none."""
         if value is None:
-            raise Blocked("a required input is missing", "connect it, or export the model anew")
+            raise Blocked("a required input is missing", "connect it, or export the model again")
         if value.shape is None or not is_static(value):
             raise NotStatic(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
         return tuple(int(d) for d in value.shape if isinstance(d, int))
