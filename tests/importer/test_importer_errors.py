@@ -255,7 +255,7 @@ def test_a_circle() -> None:
     message = str(refused(proto.SerializeToString()))
     assert "wait for each other in a circle" in message
     assert "Add node 'first'" in message
-    assert r"Relu node 'second\n'" in message
+    assert r"Relu node 'second\x0a'" in message
 
 
 def test_a_node_that_feeds_itself() -> None:

@@ -132,7 +132,7 @@ def test_labels_of_several_forms(tmp_path: Path) -> None:
 
 BAD = [
     ({"x": X}, "holds 'x': it is not clear which are the labels"),
-    ({"x": X, "y": Y, "label": Y}, "holds 'y', 'label': which are the labels"),
+    ({"x": X, "y": Y, "label": Y}, "holds 'y', 'label': it is not clear which are the labels"),
     ({"a": X, "y": Y}, "no array for input 'x'"),
     ({"data": X, "image": X, "y": Y}, "no array for input 'x'"),
     ({"x": X, "y": Y[:2]}, "holds 2 labels for 3 rows of 'x'"),
