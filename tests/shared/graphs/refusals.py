@@ -20,7 +20,7 @@ LISTED: tuple[tuple[str, str], ...] = (
     # Several batches at once, where rows of a batch come together.
     ("InputError", "… for a batch fixed at …, whose rows are not independent: …"),
     # Of no rows there are no answers where rows come together: onnxruntime has those of nothing.
-    ("InputError", "the batch has 0 rows, and output … then …: the rows are not independent, …"),
+    ("InputError", "the batch has 0 rows, and output … has …: the rows are not independent, …"),
 )
 
 
