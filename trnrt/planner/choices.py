@@ -13,11 +13,11 @@ ASKED = "it was asked for"
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user has chosen; the planner chooses everything else.
+    """The user's choices; the planner chooses everything else.
 
-    ``no_fuse``: nodes that are computed in no step with what comes before them. ``in_hbm``: tensors between steps
-    (outputs of steps) that live in HBM. ``own_weights``: steps that load their weights while they run. ``options``:
-    (step, option, value) of arguments with which kernels are called: see ``Step.tunable``.
+    ``no_fuse``: nodes that are never computed in one step with the nodes before them. ``in_hbm``: step outputs that
+    live in HBM. ``own_weights``: steps that load their weights while they run. ``options``: (step, option, value) for
+    arguments of kernel calls; see ``Step.tunable``.
     """
 
     no_fuse: frozenset[str] = frozenset()

@@ -30,10 +30,10 @@ def parse_shape(text: str) -> tuple[str, Shape]:
 def default_shapes(
     model: ImportedModel, batch: int, given: Mapping[str, Shape] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Each input's shape with ``batch`` in the place of the symbolic batch, and ``given`` sizes for what else is open.
+    """Each input's shape with ``batch`` for the symbolic batch, and ``given`` sizes for other open dimensions.
 
-    A batch that the model fixes stays what it is. A given shape has all dimensions of its input, or all but the batch;
-    the name "" stands for the only input. InputError for a dimension that stays open or contradicts the model.
+    A batch fixed by the model stays. A given shape has all dimensions of its input, or all but the batch; the name ""
+    means the only input. Raises InputError for a dimension that stays open or contradicts the model.
     """
     named = _by_input(model, given or {})
     shapes = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Blocked(Exception):
-    """Raised by a lowering function for a node that it can't lower; the walk goes on and collects the others."""
+    """Raised by a lowering function for a node that it can't lower; the walk continues and collects further ones."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)

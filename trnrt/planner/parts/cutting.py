@@ -20,7 +20,7 @@ _SMALL = 1024
 
 
 def type_open_values(model: ir.Model) -> None:
-    """Give values without a static shape the type that ONNX's own inference knows; onnxruntime wants one of inputs."""
+    """Give values without a static shape the type that ONNX infers; onnxruntime needs one for inputs."""
     untyped = [value for node in model.graph for value in node.outputs if value.name and value.type is None]
     if not untyped:
         return
