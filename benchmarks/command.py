@@ -22,7 +22,7 @@ QuickFlag = Annotated[bool, typer.Option("--quick", help="Measure a few times on
 
 
 class _Benchmark(TyperCommand):
-    """A command line of one verb, whose errors are those of ``trnrt``."""
+    """A command line with one verb that reports errors as ``trnrt`` does."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the flags."""
@@ -48,7 +48,7 @@ def command_line(function: Callable[..., None]) -> typer.Typer:
 
 
 def show(reporting: Reporting, document: Document, parts: Callable[[], Sequence[RenderableType]]) -> None:
-    """Print the document or, for a terminal, the parts; write the document where a file is named."""
+    """Print the document or, for a terminal, the parts; also write the document to a file if one is named."""
     text = as_text(document)
     say(text if reporting.as_json else render(parts()))
     if reporting.json_out is not None:

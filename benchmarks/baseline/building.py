@@ -33,7 +33,7 @@ class Builder:
         self._batch, self._eps = batch, eps
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """One node with one output, of its own name."""
+        """A node with one output, which has the node's name."""
         return self.nodes(operator, 1, *inputs, **attributes)[0]
 
     def nodes(self, operator: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
@@ -113,7 +113,7 @@ class Builder:
         return self.node("Concat", *sources, axis=axis)
 
     def mean(self, source: str) -> str:
-        """Of each channel, as (N, C, 1, 1)."""
+        """The mean of each channel, as (N, C, 1, 1)."""
         return self.node("GlobalAveragePool", source)
 
     def flatten(self, source: str) -> str:

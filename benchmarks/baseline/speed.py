@@ -1,7 +1,7 @@
-"""``python -m benchmarks.baseline.speed --old PATH``: CPU time of a prediction here, and in another checkout.
+"""``python -m benchmarks.baseline.speed --old PATH``: CPU time of a prediction in this checkout and in another.
 
-Both predict the kept kernel module of ResNet-50 for trn2, traced, timed and attributed as ``trnrt profile`` does it,
-each in new processes in turns, so that neither gains by what a process keeps. The figure is the ratio of the medians.
+Both predict the kept kernel module of ResNet-50 for trn2 (trace, timing and attribution, as in ``trnrt profile``). They
+take turns, each time in a new process, so that no cache helps. The figure is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def seconds_of_one() -> float:
-    """CPU seconds of one prediction: imports, and the unpacking of the archive, are not in it."""
+    """CPU seconds of one prediction, without imports and the unpacking of the archive."""
     library = Library.read()
     (case,) = (one for one in library.cases if (one["name"], one["target"]) == CASE)
     (part,) = case["parts"]
@@ -68,7 +68,7 @@ def seconds_of_one() -> float:
 
 
 def _time_once(tree: Path) -> float:
-    """``seconds_of_one`` in a process that has a tree's trnrt: that of the folder it runs in comes first."""
+    """``seconds_of_one`` in a new process with a tree's trnrt, which is imported from the working directory."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.baseline.speed", "--once"]
     done = subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)

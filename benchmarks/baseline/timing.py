@@ -14,7 +14,7 @@ from trnrt.nki.profiling import Step, profile_programs
 
 @dataclass(frozen=True)
 class Range:
-    """Microseconds as a benchmark would measure them: from ``low`` to ``high``; ``cause`` says what is uncertain."""
+    """The predicted range of a benchmark's figure, microseconds; ``cause`` says what is uncertain."""
 
     low: float
     headline: float
@@ -44,9 +44,9 @@ def time_part(part: dict[str, Any], target: str, dtype: str) -> Profile:
 
 
 def time_case(case: dict[str, Any]) -> tuple[Range, float]:
-    """The range of a case, round trips to the CPU included, and what a profiler would report of its parts.
+    """The range of a case, round trips to the CPU included, and a profiler's figure for its parts.
 
-    Causes of several parts stand side by side.
+    Causes from several parts are listed side by side.
     """
     found = [time_part(part, case["target"], case["dtype"]) for part in case["parts"]]
     ranges, crossings = [range_of(one) for one in found], case["crossings_us"]

@@ -34,7 +34,8 @@ def _conv(b: Builder, source: str, shape: tuple[int, int], size: int, stride: in
 
 
 def _cross_stage(b: Builder, source: str, shape: tuple[int, int], count: int, *, add: bool = False) -> str:
-    """C2f: half of the channels go through ``count`` bottlenecks on end, and all that is made is joined."""
+    """C2f: half of the channels go through ``count`` bottlenecks in sequence; all intermediate results are
+    concatenated."""
     channels, outputs = shape
     half = outputs // 2
     sizes = b.constant([half, half])

@@ -20,7 +20,8 @@ def measure_shares(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Predict each family of kernels on seeded random shapes: how much of the time the hardware needs at least."""
+    """Predict each family of kernels on seeded random shapes: the hardware's least time as a share of the predicted
+    time."""
     from benchmarks.kernels.families import FAMILIES, measure
     from benchmarks.kernels.report import shares_document, shares_table
     from trnrt.nki.sim.kernel import default_target

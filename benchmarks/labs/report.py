@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 LABS_SCHEMA_VERSION = 3
-"""Of this document alone: 1 had measured times, grading limits and times on a CPU under one key, 2 times at other rates
-than the model's, which judged the bars."""
+"""This document's version: 1 mixed measured times, grading limits and CPU times under one key; 2 judged the bars by
+times at other rates than the model's."""
 
 
 def labs_document(rows: Sequence[Row], checked: Sequence[Checked] | None) -> Document:

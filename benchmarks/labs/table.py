@@ -209,7 +209,7 @@ def _small_convs() -> list[Case]:
         shapes=((1, 256, 32, 16), (128, 2, 9, 256)),
         reference=_convolve_prepared,
         options={"taps": 3},
-        measured=(),  # the published kernel had to bring its weights into order
+        measured=(),  # the published kernel had to reorder its weights
         target_us=32.0,
     )
     return [

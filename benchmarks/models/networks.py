@@ -1,10 +1,10 @@
 """ResNets and VGGs as torchvision has them, as ONNX models with random weights and an open batch.
 
 The architectures are those of "Deep Residual Learning for Image Recognition" (arXiv:1512.03385, table 1), with the
-stride of a bottleneck in its 3x3 convolution as torchvision has it ("v1.5"), and of "Very Deep Convolutional Networks
-for Large-Scale Image Recognition" (arXiv:1409.1556, table 1, columns A and D), whose average pooling to 7x7, without
-effect at 224x224, is left out. What an exporter of a model in evaluation mode folds is folded: BatchNormalization into
-the convolution before it, which has a bias then, and Dropout into nothing.
+stride of a bottleneck in its 3x3 convolution as in torchvision ("v1.5"), and of "Very Deep Convolutional Networks for
+Large-Scale Image Recognition" (arXiv:1409.1556, table 1, columns A and D), without its average pooling to 7x7, which
+has no effect at 224x224. As in an export for evaluation, BatchNormalization is folded into the convolution before it,
+which then has a bias, and Dropout is removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from onnx import TensorProto, helper
 
 SIDE, CLASSES = 224, 1000
 BRANCH_GAIN = 0.25
-"""Of the last convolution of a residual branch: 50 blocks on end raise the activations' variance 20-fold, not 2**50."""
+"""The scale of a residual branch's last convolution: 50 blocks in sequence raise the activations' variance 20-fold, not
+2**50."""
 
 _OPSET, _IR_VERSION = 17, 8
 _DRAWN = 1_000_000
@@ -32,7 +33,7 @@ class _Builder:
     """A graph that grows node by node; methods take and give names of values. Weights are float32 and seeded."""
 
     def __init__(self, name: str, seed: int = 0) -> None:
-        # All grows in its place: a VGG's weights are half a gigabyte, which helper.make_graph would copy.
+        # Build in place: helper.make_graph would copy a VGG's weights, half a gigabyte.
         opset = helper.make_opsetid("", _OPSET)
         self.model = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[opset])
         self._graph = self.model.graph
@@ -42,7 +43,7 @@ class _Builder:
         self._taken = 0
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """One node with one output, of its own name."""
+        """A node with one output, which has the node's name."""
         name = f"{operator.lower()}_{len(self._graph.node)}"
         self._graph.node.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
@@ -135,7 +136,7 @@ def _vgg(name: str, stages: Sequence[int]) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Network:
-    """One architecture: ``build`` gives its model, anew at each call."""
+    """One architecture: ``build`` gives its model, built anew at each call."""
 
     name: str
     build: Callable[[], onnx.ModelProto]
@@ -161,9 +162,9 @@ NETWORKS: tuple[Network, ...] = (
 
 
 def light_networks() -> tuple[Network, ...]:
-    """The nine networks that ship inside the onnx package, whose weights are ConstantOfShape nodes: one image each.
+    """The nine networks shipped in the onnx package, with ConstantOfShape nodes for weights: one image each.
 
-    Their weights stay what they are, all equal: a prediction does not depend on the numbers.
+    Their weights stay constant: a prediction doesn't depend on the numbers.
     """
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     return tuple(Network(path.stem, partial(onnx.load, path)) for path in sorted(folder.glob("light_*.onnx")))

@@ -1,6 +1,6 @@
-"""What became of every request of a load: who was answered, when, and whether with the right numbers.
+"""The ledger of a load's requests: who got an answer, when, and whether its numbers were right.
 
-An answer is judged when the load is over, by what the client knew beforehand: the request's id, and the numbers that
+Answers are judged after the load, by what the client knew beforehand: the request's id, and the numbers that
 onnxruntime gives for its row.
 """
 
@@ -26,15 +26,15 @@ TOLERANCE = 2e-4
 
 
 class Verdict(IntEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     RIGHT = 0
     WRONG_NUMBERS = 1
     WRONG_ID = 2
     UNREADABLE = 3
-    """Neither the protocol's answer nor its error."""
+    """Neither an answer nor an error of the protocol."""
     REJECTED = 4
-    """A 503, or a 429 that says when to come back, with the protocol's error."""
+    """A 503, or a 429 with a time to retry, with the protocol's error."""
     ERROR = 5
     """Any other status, with the protocol's error."""
     CUT = 6
@@ -50,7 +50,7 @@ def id_of(index: int) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the answers to one row must be: its model, its output, its numbers."""
+    """The expected answers to one row: model, output, numbers."""
 
     model: str
     output: str
@@ -58,7 +58,7 @@ class Expected:
 
 
 def judge(answer: Answer, request_id: str, expected: Expected) -> Verdict:
-    """What an answer to this request is worth."""
+    """The verdict on an answer to this request."""
     try:
         document = json.loads(answer.body)
     except ValueError:
@@ -90,10 +90,10 @@ def _judge_numbers(document: dict[str, Any], expected: Expected) -> Verdict:
 
 @dataclass(frozen=True)
 class Ledger:
-    """One line a request, in the order sent: times on the machine's monotonic clock, NaN where nothing came.
+    """One line per request, in the order sent: times on the machine's monotonic clock, NaN for no answer.
 
-    ``duplicated``: answers beyond the first with an id; ``unasked``: those that came when nothing was asked.
-    ``refused``: connections that could not be made.
+    ``duplicated``: further answers with the same id; ``unasked``: answers without a pending request. ``refused``:
+    connections that could not be made.
     """
 
     sent: Array
@@ -111,13 +111,13 @@ class Ledger:
 
     @staticmethod
     def read(path: Path) -> Ledger:
-        """What ``write`` wrote."""
+        """Read the output of ``write``."""
         with np.load(path) as held:
             counts = {name: int(held[name]) for name in ("duplicated", "unasked", "refused")}
             return Ledger(held["sent"], held["answered"], held["status"], held["verdict"], **counts)
 
     def count(self, *verdicts: Verdict) -> int:
-        """How many requests became one of these."""
+        """The number of requests with one of these verdicts."""
         return int(np.isin(self.verdict, verdicts).sum())
 
     def told(self) -> str:
@@ -157,7 +157,7 @@ class Ledger:
 
 
 def quantile(values: Sequence[float] | Array, share: float) -> float:
-    """The smallest value that at least this share of them does not exceed; ValueError where there is none."""
+    """The smallest value that at least this share of them doesn't exceed; ValueError if there are none."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values to take a quantile of")

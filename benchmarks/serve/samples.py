@@ -1,7 +1,7 @@
-"""The models that the server is measured with, and rows with the numbers that onnxruntime gives for them.
+"""The models to measure the server with, and rows with onnxruntime's outputs for them.
 
 The digits CNN and its neighbour are those of ``models/``. Two are made here: one whose single row takes the simulator
-milliseconds, so that merging rows is what counts, and one that a session answers without computing anything.
+milliseconds, so that merging rows pays off, and one that a session answers without computing anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEEP = (64, 256, 200, 10)  # inputs, width, layers, outputs
 
 @dataclass(frozen=True)
 class Sample:
-    """A model's file, and an .npz file with ``rows`` for its input and what they are ``expected`` to give."""
+    """A model's file, and an .npz file with ``rows`` for its input and their ``expected`` outputs."""
 
     model: Path
     input: str
@@ -35,7 +35,7 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """What the server calls it."""
+        """The server's name for it."""
         return self.model.stem
 
 

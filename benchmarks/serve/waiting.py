@@ -29,7 +29,7 @@ def exact_sleeps() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """What ``python -m trnrt serve`` does with all arguments but the first, with sessions that wait."""
+    """Like ``python -m trnrt serve`` with all arguments but the first, but with sessions that wait."""
     seconds = float(arguments[0]) / 1e6
 
     def run(

@@ -1,7 +1,7 @@
-"""A client's end of one keep-alive HTTP/1.1 connection, as little work a request as Python can do.
+"""A client's end of one keep-alive HTTP/1.1 connection, with as little work per request as Python allows.
 
 The load generator shares the machine's cores with the server that it measures: it sends bytes made beforehand, and
-keeps an answer's bytes to be read when the load is over.
+parses the answers when the load is over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Answer:
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """The value of a header, None where it was not sent."""
+        """The value of a header, None if absent."""
         for line in self.head.decode("latin-1").split("\r\n")[1:]:
             key, _, value = line.partition(":")
             if key.strip().lower() == name:
@@ -33,13 +33,13 @@ class Answer:
 
 
 class WireError(ValueError):
-    """What came is not a response that this client reads."""
+    """The bytes aren't a response that this client can read."""
 
 
 def take(held: bytes) -> tuple[Answer | None, bytes]:
-    """The first whole response in ``held``, None where more is to come, and what is left after it.
+    """The first whole response in ``held``, None if incomplete, and the remaining bytes.
 
-    WireError where it is not HTTP, or says no length: this server always does.
+    Raises WireError if it isn't HTTP or has no length, which this server always sends.
     """
     end = held.find(_BLANK)
     if end < 0:
@@ -92,16 +92,16 @@ class Connection(asyncio.Protocol):
         self._held = held
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the owner."""
+        """Notify the owner."""
         self._transport = None
         self._lost(self)
 
     @property
     def open(self) -> bool:
-        """Whether a request can be sent."""
+        """True if a request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     def close(self) -> None:
-        """Close it, if it is not yet."""
+        """Close it, if still open."""
         if self._transport is not None:
             self._transport.close()

@@ -1,6 +1,6 @@
 """The simulator's overhead over numpy's and PyTorch's arithmetic, and the bars for it.
 
-A case is a function from ``Effort`` to rows; ``CASES`` names them and says how many BLAS threads each takes.
+A case is a function from ``Effort`` to rows; ``CASES`` names them, each with its number of BLAS threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FUSED_CONV = 3.0
 
 @dataclass(frozen=True)
 class Effort:
-    """How large the cases are, and how often each is measured. The bars hold for the sizes given here."""
+    """The sizes of the cases, and the number of measurements. The bars hold for the sizes given here."""
 
     rounds: int = 15
     slow_rounds: int = 5
@@ -78,7 +78,8 @@ def numpy_small_steps(a: Array, b: Array, weights: Array, rounds: int) -> Array:
 
 
 def compiling(effort: Effort) -> list[Row]:
-    """Instructions a second from a Python kernel to a checked program with addresses, and on to one that can replay."""
+    """Instructions per second, from a Python kernel to a checked program with addresses, and on to one ready to
+    replay."""
     size = effort.compiled_size
     specs = (Spec((size, size), "float32"), Spec((size, size), "float32"), 64)
     compiled, bound = [], []

@@ -1,4 +1,4 @@
-"""trnrt's convolution as a kernel of its own, with its weights as the planner prepares them."""
+"""trnrt's convolution as a stand-alone kernel, with its weights as the planner prepares them."""
 
 from __future__ import annotations
 

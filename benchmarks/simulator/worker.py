@@ -1,7 +1,7 @@
-"""One benchmark case, here or in a process of its own.
+"""Run one benchmark case, in this process or a new one.
 
-Where BLAS can't be told in this process how many threads to take, it is told through the environment of a new
-one: ``python -m benchmarks.simulator.worker CASE [--quick]`` prints the case's rows as JSON.
+If BLAS's threads can't be set in this process, they are set through the environment of a new one: ``python -m
+benchmarks.simulator.worker CASE [--quick]`` prints the case's rows as JSON.
 """
 
 from __future__ import annotations

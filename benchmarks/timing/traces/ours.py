@@ -17,7 +17,7 @@ from trnrt.nki.machine.timing.transfers import Start, Starts
 
 _PS_PER_NS = 1000
 _SHOWN_NS = 44
-"""How long a profiler shows a trigger with software descriptors: 31 to 75 ns in the public traces, mostly 43 or 44."""
+"""A trigger's duration in a profiler, with software descriptors: 31 to 75 ns in the public traces, mostly 43 or 44."""
 _KINDS = {"tensor_copy": "copy", "tensor_reduce": "reduce", "tensor_scalar": "scalar", "tensor_tensor": "tensor"}
 _OPERATORS = ("op", "op0")
 _SHORT = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
@@ -53,7 +53,7 @@ class _Converter:
         )
 
     def _span(self, issue: int) -> tuple[int, int]:
-        """When its engine is busy with it, nanoseconds: a transfer's trigger, not its data."""
+        """The span during which its engine is busy with it, nanoseconds: a transfer's trigger, not its data."""
         moved = self.moved.get(issue)
         if moved is not None:
             begin = self.head + _ns(moved.triggered) + self._preparing(issue)
@@ -61,7 +61,7 @@ class _Converter:
         return self.head + _ns(self.timeline.start[issue]), self.head + _ns(self.timeline.end[issue])
 
     def _preparing(self, issue: int) -> int:
-        """How long before an event its engine has begun with it, nanoseconds."""
+        """The time that its engine spends on preparing an event, nanoseconds."""
         start: Start | None = self.starts.get(issue)
         return round(self.timing.dma.prepare_software_ns) if start is not None and start.software else 0
 
@@ -113,7 +113,7 @@ class _Converter:
 
 
 def _sources(instructions: list[Instruction]) -> dict[int, str]:
-    """A copy's place in the program -> the kind of what wrote the tile that it reads."""
+    """A copy's place in the program -> the kind of instruction that wrote its source tile."""
     writers: dict[int, str] = {}
     sources = {}
     for number, instruction in enumerate(instructions):
@@ -130,7 +130,7 @@ def _ns(picoseconds: int) -> int:
 
 
 def _size(moved: Moved) -> int:
-    """The bytes on the side of HBM: what a transfer that casts moves is less on one side."""
+    """The bytes on the HBM side: a transfer that casts has fewer bytes on one side."""
     return min(moved.payload, moved.hbm_bytes) or moved.payload
 
 

@@ -34,7 +34,7 @@ def pairs_text(comparisons: Iterable[Comparison]) -> str:
 
 
 def _partners(found: Comparison) -> tuple[dict[int, Event], dict[int, Event]]:
-    """What each event of a side says of its partners."""
+    """A note for each event of a side about its partners."""
     theirs: dict[int, Event] = {}
     mine: dict[int, Event] = {}
     for pair in found.pairs:
@@ -74,7 +74,7 @@ def _rank(lane: str) -> tuple[int, str]:
 
 
 def _spans(run: Run, partners: dict[int, Event]) -> Iterator[Span]:
-    """What is drawn, nanoseconds from the kernel's first event on."""
+    """The spans to draw, nanoseconds since the kernel's first event."""
     for number, event in enumerate(run.events):
         args: Event = {"name": name_text(event.name), **partners.get(number, {})}
         if event.ready is not None:

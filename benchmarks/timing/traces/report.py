@@ -89,7 +89,7 @@ def engines_table(found: Comparison) -> Table:
 
 
 def compiled_table(found: Comparison) -> Table:
-    """A line for each thing that the compiler did otherwise than the kernel says."""
+    """A line for each of the compiler's deviations from the kernel."""
     lines = [
         (how, engine, what, str(count))
         for how in _ONE_SIDED
