@@ -1,6 +1,5 @@
-"""Movement of a tensor's elements within HBM: DMA access patterns; where those would fall into packets of an element or
-few, through SBUF, in which an engine puts them in their new order.
-"""
+"""Move a tensor's elements within HBM by DMA access patterns; if those would be packets of one or few elements, go
+through SBUF, where an engine reorders them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,13 @@ from trnrt.nki import nisa, nl
 
 # Dimensions of a pattern, and elements of one.
 MOST_DIMENSIONS = 5
-# Elements of a partition in the tile that a fill is written from.
+# Elements per partition of the tile that a fill is written from.
 FILL_COLUMNS = 4096
 # Through SBUF: bytes of a partition that a tile may have; four tiles fit the planner's WORKING_BYTES (before and
 # after, twice), and its dimensions besides the partitions.
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
-# Elements of a row that one partition may take, where rows are turned; more where there are more partitions' worth.
+# The most elements of a row on one partition for a transpose; more if the elements exceed all partitions.
 LEAST_RUN = 64
 # Estimates in nanoseconds: a packet, spread over the DMA engines; an element of a partition that an engine copies; the
 # latencies of a load, a copy and a store, about 2 us a transfer. Kept from when the way through SBUF came; measure
@@ -55,11 +54,11 @@ def move(
     srcs: HBM, of any shapes, of dst's dtype or of another, which is converted
     parts: the attributes of a Part each, in their order: a plan writes them as numbers. Any number of dimensions; a
         source stride of 0 repeats, a negative one goes backwards
-    fill: a number that all of dst holds before; None where the parts cover it
+    fill: a number that fills dst first; None if the parts cover it
 
-    A part is one transfer, or a few where it has more than 5 dimensions, unless ``staged_ns`` of the way through SBUF
-    is less than what the packets of that transfer take: then blocks of it are brought in as the source has them, put in
-    order by an engine, and stored as dst wants them. Strides of more than 0 only.
+    A part is one transfer, or a few if it has more than 5 dimensions. If ``staged_ns`` of the way through SBUF is less
+    than the time of that transfer's packets, blocks are loaded in the source's order, reordered by an engine, and
+    stored in dst's order. This needs strides of more than 0.
 
     limits: destination strides are not 0 where the shape is not 1, and no two parts share elements of dst
 
@@ -83,7 +82,7 @@ def move(
 
 
 def dimensions(src_strides: tuple[int, ...], dst_strides: tuple[int, ...], shape: tuple[int, ...]) -> list[Dimension]:
-    """The dimensions of a part that have more than one element, in the order of dst, joined where both sides allow."""
+    """The dimensions of a part with more than one element, in the order of dst, merged where both sides allow."""
     found: list[Dimension] = []
     for i in range(len(shape)):
         if shape[i] > 1:
@@ -127,7 +126,7 @@ def pattern(dims: list[Dimension], side: int) -> list[list[int]]:
 
 
 def elements(dims: list[Dimension]) -> int:
-    """How many elements dimensions have."""
+    """The number of elements in these dimensions."""
     size = 1
     for dim in dims:
         size = size * dim[0]
@@ -135,14 +134,14 @@ def elements(dims: list[Dimension]) -> int:
 
 
 def run_of(access: list[list[int]]) -> int:
-    """Elements that lie side by side in an access pattern."""
+    """The number of contiguous elements in an access pattern."""
     last = len(access) - 1
     return access[last][1] if last >= 0 and access[last][0] == 1 else 1
 
 
 def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
-    """The dimensions of the way through SBUF, and how many of them, from the first on, become partitions; as they are,
-    and 0, where that is not faster.
+    """The dimensions of the way through SBUF, and how many of them, from the first on, become partitions; unchanged,
+    and 0, if that is not faster.
 
     size: bytes of an element
     """
@@ -219,7 +218,7 @@ def _stage(
 def _stage_rows(
     dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, rows: list[Dimension], inner: list[Dimension]
 ) -> None:
-    """Copy positions of ``rows``, one a partition: in the source's order to SBUF, in that of dst from there."""
+    """Copy positions of ``rows``, one per partition: into SBUF in the source's order, and out in that of dst."""
     loaded = by_source(inner)
     shape = (elements(rows), elements(loaded))
     given_sb = nl.ndarray(shape, dtype=src.dtype, buffer=nl.sbuf)

@@ -1,9 +1,9 @@
-"""Sums, products, maxima and minima over one dimension of any length, wherever it stands."""
+"""Sums, products, maxima and minima over one dimension of any length and position."""
 
 from trnrt.kernels.compute_math import mend_logarithm
 from trnrt.nki import nisa, nl
 
-# Elements of a partition that are brought in at once: whole groups if they are that small, else a part of one.
+# Elements per partition and load: whole groups if they are that small, else a part of one.
 CHUNK = 8192
 # Columns (B) of a group that are worked on at once.
 COLUMNS = 2048
@@ -29,7 +29,7 @@ def reduce(
 
     dst: HBM (A, B)
     src: HBM (A, R, B)
-    op: "add", "multiply", "maximum", "minimum"; NaN passes on in each
+    op: "add", "multiply", "maximum", "minimum"; each propagates NaN
     before: "none", "square", "abs", "exp"
     after: "none", "sqrt", "log"
     limits: no dimension is 0
@@ -183,7 +183,7 @@ def logarithm(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     nisa.scalar_tensor_tensor(
         dst=offset_sb, data=where_sb, op0=nl.multiply, operand0=-SMALL_LOG, op1=nl.add, operand1=offset_sb
     )
-    # 0, infinity, negative numbers and NaN never reach the engine as they are.
+    # The engine never sees 0, infinity, negative numbers and NaN.
     nisa.tensor_scalar(dst=scaled_sb, data=scaled_sb, op0=nl.maximum, operand0=LEAST, op1=nl.minimum, operand1=MOST)
     nisa.activation(dst=scaled_sb, op=nl.log, data=scaled_sb)
     nisa.tensor_tensor(dst=scaled_sb, data1=scaled_sb, data2=offset_sb, op=nl.add)

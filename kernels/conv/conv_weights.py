@@ -1,4 +1,4 @@
-"""A convolution's weights and bias on their way to SBUF: prepared on the host, or as they are in a model."""
+"""Load a convolution's weights and bias into SBUF: prepared on the host, or natural, as in a model."""
 
 from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
 from trnrt.kernels.conv.packing import ConvShape, Packing, is_packed, spread
