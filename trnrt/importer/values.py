@@ -76,7 +76,7 @@ def opset_of(node: ir.Node) -> int:
 
 
 def copies_at_inference(dropout: ir.Node) -> bool:
-    """Whether a Dropout copies its input, as it does unless it is of training."""
+    """True if a Dropout copies its input, as it does except in training."""
     opset = opset_of(dropout)
     if opset < 7:
         return bool(dropout.attributes.get_int("is_test", 0))

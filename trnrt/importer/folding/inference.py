@@ -22,8 +22,8 @@ from trnrt.text import one_line, quote
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a value has no static shape. No session could run a contradiction; ``whatever_shapes``: it doesn't depend on
-    the inputs' shapes, as it is one of types."""
+    """Why a value has no static shape. If ``is_contradiction``, no session could run the model; ``whatever_shapes``:
+    the reason is in the types, independent of the inputs' shapes."""
 
     text: str
     is_contradiction: bool = False
@@ -287,12 +287,12 @@ def _refused_type(node: ir.Node, model: ir.Model) -> Reason | None:
 
 
 def _input_parameter(schema: onnx.defs.OpSchema, place: int) -> onnx.defs.OpSchema.FormalParameter:
-    """The schema's parameter for an input; the last parameter may stand for any number of inputs."""
+    """The schema's parameter for an input; the last parameter may be variadic."""
     return schema.inputs[min(place, len(schema.inputs) - 1)]
 
 
 def _too_old(node: ir.Node, place: int, dtype: ir.DataType, opset: int, text: str) -> Reason:
-    """The reason for an input type, with the first opset in which the operator takes it, if there is one."""
+    """The reason for a refused input type, with the first opset in which the operator takes it, if any."""
     kind = f"tensor({dtype.name.lower()})"
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1) if node.domain == "" else ():
         if kind in _input_parameter(onnx.defs.get_schema(node.op_type, later, ""), place).types:

@@ -1,4 +1,4 @@
-"""External data: tensors in files beside the model, which are read from the model's folder only."""
+"""External data: tensors in files beside the model, read only from the model's folder."""
 
 from __future__ import annotations
 

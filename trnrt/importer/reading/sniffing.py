@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Guess:
-    """A kind of file, and what to do with it."""
+    """A kind of file, and advice on what to do with it."""
 
     what: str
     hint: str

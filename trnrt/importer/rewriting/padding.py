@@ -15,7 +15,7 @@ _NEVER_NEGATIVE = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "S
 
 
 def fold_padding(editor: Editor) -> list[str]:
-    """Fold every Pad that may be folded; return notes on what was done."""
+    """Fold every possible Pad; return notes on what was done."""
     return [note for node in list(editor.graph) if (note := _fold_pad(editor, node))]
 
 
@@ -51,7 +51,7 @@ def _fold_pad(editor: Editor, node: ir.Node) -> str | None:
 
 
 def _spatial(pad: ir.Node) -> tuple[list[int], float] | None:
-    """How much a Pad adds before and after each spatial axis, and of what; None if it does anything else."""
+    """The amounts that a Pad adds before and after each spatial axis, and its value; None if it does anything else."""
     shape = static_shape(pad.inputs[0])
     if shape is None or len(shape) < 3 or pad.attributes.get_string("mode", "constant") != "constant":
         return None

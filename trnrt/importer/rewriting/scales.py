@@ -33,7 +33,7 @@ class Affine:
 
 
 def fold_scales(editor: Editor) -> list[str]:
-    """Fold every scale and shift that may be folded; return notes on what was done."""
+    """Fold every possible scale and shift; return notes on what was done."""
     return [note for node in list(editor.graph) if node.graph is not None and (note := _fold_affine(editor, node))]
 
 

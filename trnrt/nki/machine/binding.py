@@ -67,7 +67,7 @@ def copier(dst: View, src: View, arrays: Arrays) -> Callable[[], None]:
 
 
 def constant(value: float, dtype: DType) -> Array:
-    """A number as a ``(1,)`` array, as ``dtype`` is held; integers do not pass through float32."""
+    """A number as a ``(1,)`` array, in the format that holds ``dtype``; integers do not pass through float32."""
     wide = np.asarray([value], np.float32 if dtype.is_float else np.float64)
     rounded = rounder(dtype)
     return wide if rounded is None else rounded(wide)

@@ -142,10 +142,10 @@ def _rate(instruction: Instruction, target: Target, tiles: list[View]) -> int:
     """Elements a cycle of a copy or a tensor_scalar: 4, 2 or 1.
 
     trainium2_arch, "Vector Engine Performance Mode": with inputs and outputs of 16 bits 4 if all are contiguous in
-    SBUF, 2 if all are in SBUF, 2 if they are contiguous and one of them is in PSUM. Measured on trn2, and
-    not in the guide: 2 with float32 contiguous in SBUF (copy: 424 to 433 ns where one element a cycle would take 692),
-    which is held to be so for float32 and 16 bits mixed; other formats are not in the guide: 1.
-    trainium3_arch, Scalar Engine: the scalar engine of trn3 has the modes with 2, for 16 bits.
+    SBUF, 2 if all are in SBUF, 2 if they are contiguous and one of them is in PSUM. Measured on trn2, and not in the
+    guide: 2 with float32 contiguous in SBUF (copy: 424 to 433 ns; one element per cycle would take 692). We assume the
+    same for float32 mixed with 16 bits; 1 for other formats, which the guide doesn't mention. trainium3_arch, Scalar
+    Engine: the scalar engine of trn3 has the modes with 2, for 16 bits.
     """
     if not target.timing.vector_modes:
         return 1
@@ -173,11 +173,11 @@ def copying(instruction: Instruction, target: Target) -> float:
 
 
 def scaling(instruction: Instruction, target: Target) -> float:
-    """As ``copying``; on the vector engine 55 more where an operand is a tile of one element a partition.
+    """As ``copying``; on the vector engine 55 more if an operand is a tile of one element per partition.
 
-    2.26.1: tensor_scalar, N, and as much for two operators as for one. Measured on trn2, with float32: 481 ns in SBUF
-    at N=512 and 349.5 ns in PSUM at N=128, which is N/2 and N, plus 54 and 55 cycles. These are taken to be the read of
-    the operand, an access that trainium_inferentia2_arch puts at about 60 cycles; numbers come with the instruction.
+    2.26.1: tensor_scalar, N, for two operators as for one. Measured on trn2, with float32: 481 ns in SBUF at N=512 and
+    349.5 ns in PSUM at N=128, which is N/2 and N, plus 54 and 55 cycles. We take these for the read of the operand, an
+    access that trainium_inferentia2_arch puts at about 60 cycles; numbers come with the instruction.
     """
     cycles = copying(instruction, target)
     column = isinstance(instruction["operand0"], View) or isinstance(instruction["operand1"], View)
@@ -185,7 +185,7 @@ def scaling(instruction: Instruction, target: Target) -> float:
 
 
 def two_inputs(instruction: Instruction, target: Target) -> float:
-    """trn1: 2N, N where PSUM delivers one of the inputs or all is fast; trn2, trn3: N, N/2 where all is fast.
+    """trn1: 2N, or N if PSUM delivers one of the inputs or all is fast; trn2, trn3: N, or N/2 if all is fast.
 
     Fast on trn1 are 16-bit tiles, inputs contiguous in SBUF, that are added, subtracted or multiplied (2.26.1:
     tensor_tensor, which names bfloat16); from trn2 on 16-bit tiles whose inputs are in SBUF (trainium2_arch). Measured,
@@ -213,7 +213,7 @@ def scanning(instruction: Instruction, target: Target) -> float:
 def scalar_then_tensor(instruction: Instruction, target: Target) -> float:
     """2N; N for ``(bfloat16 - operand0) * bfloat16`` with an even N. 2.26.1: scalar_tensor_tensor.
 
-    2.26.1 makes no difference of targets; by the measured tensor_tensor trn2 might need half as much.
+    2.26.1 doesn't distinguish targets; by the measured tensor_tensor trn2 might need half as much.
     """
     cycles = streaming(instruction, target)
     data, other = instruction["data"], instruction["operand1"]
@@ -225,7 +225,7 @@ def scalar_then_tensor(instruction: Instruction, target: Target) -> float:
 def selecting(instruction: Instruction, target: Target) -> float:
     """2N; N if one of values and predicate is in PSUM, or if the values are a number; plus ``reduce_res``.
 
-    2.26.1: tensor_copy_predicated, which says nothing of numbers: they leave one input. By kinship: select_reduce.
+    2.26.1: tensor_copy_predicated, which doesn't mention numbers: they leave one input. By kinship: select_reduce.
     """
     cycles = streaming(instruction, target)
     values = instruction["src" if "src" in instruction.args else "on_true"]
@@ -258,7 +258,7 @@ def reciprocal(instruction: Instruction, target: Target) -> float:
     """min(5.25 N, N + 64). 2.26.1 says 8N; measured on trn2 at N=4 and 8 are 19 and 42 cycles.
 
     No such rate can hold for large tiles: silu-trn1 (measured) keeps the vector engine busy for 2.2 us, or 2463 cycles,
-    for 512 elements; the addition and the multiplication take 3N of them and leave the reciprocal 1.8N at most,
+    for 512 elements. The addition and the multiplication take 3N of them, which leaves the reciprocal 1.8N at most,
     latencies included.
     """
     cycles = streaming(instruction, target)
@@ -312,15 +312,15 @@ def _gather(indices: int, each: int, itemsize: int) -> float:
 def local_gather(instruction: Instruction, target: Target) -> float:
     """150 + elements * C, C = (28 + 4e) / 4e / min(4/itemsize, e) with e elements an index. 2.26.1: local_gather.
 
-    2.26.1 has the elements divided by C. Then more elements an index would make a gather slower, the opposite of what
-    it says they are for; C is taken to be the cycles of an element, which its terms are.
+    2.26.1 has the elements divided by C. Then more elements per index would make a gather slower, the opposite of their
+    stated purpose; so we take C for the cycles per element, as its terms suggest.
     """
     itemsize = instruction["src_buffer"].dtype.itemsize
     return _gather(instruction["num_valid_indices"], instruction["num_elem_per_idx"], itemsize)
 
 
 def gather(instruction: Instruction, target: Target) -> float:
-    """As ``local_gather`` with one element an index, partitions at once. By kinship: nc_n_gather."""
+    """As ``local_gather`` with one element per index, partitions in parallel. By kinship: nc_n_gather."""
     return _gather(instruction["indices"].free_size, 1, instruction["data"].dtype.itemsize)
 
 

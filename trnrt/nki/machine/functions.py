@@ -86,7 +86,7 @@ def relu(x: Array) -> Array:
 
 
 def prelu(x: Array, slope: Array) -> Array:
-    """``x`` where it is positive, else ``slope * x``."""
+    """``x`` if positive, else ``slope * x``."""
     return np.where(x > 0, x, slope * x)
 
 

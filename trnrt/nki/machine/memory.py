@@ -87,7 +87,7 @@ class _Space:
         self._note_peak()
 
     def place(self, tile: Storage, *, keep: bool = False) -> bool:
-        """Give a tile an address (``keep``: the one that it has); return False if no gap is large enough."""
+        """Give a tile an address (``keep``: its present one); return False if no gap is large enough."""
         size = _aligned_bytes(tile)
         start = tile.address[1] if keep and tile.address is not None else self._find(tile, size)
         if start is None:

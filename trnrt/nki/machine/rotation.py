@@ -244,7 +244,7 @@ def _small_first(pools: Sequence[_Pool]) -> list[int]:
 
 
 def _divide_places(pools: Sequence[_Pool], capacity: int, places: list[int], most: int) -> list[int] | None:
-    """The places of each pool if not all can have as many as they want: one pool after the other, small ones first.
+    """The places of each pool if not all can have as many as they ask for: one pool after the other, small ones first.
 
     None if that takes more than ``_MOST_TRIES``.
     """

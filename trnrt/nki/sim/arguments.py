@@ -50,7 +50,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Given:
-    """A call's arguments, with arrays in the place of other libraries' tensors.
+    """A call's arguments, with other libraries' tensors replaced by arrays.
 
     ``tensors`` maps the identity of an array to the tensor that it was made from.
     """
@@ -105,7 +105,7 @@ class Target:
 
 
 def host_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
-    """The arguments of a call as the simulator takes them. KernelError for a tensor that can't be read."""
+    """The arguments of a call in the simulator's form. Raises KernelError for a tensor that can't be read."""
     kernel = function.__name__
     names = [*inspect.signature(function).parameters]
     tensors: dict[int, Any] = {}
@@ -135,7 +135,7 @@ def map_tensors(function: Callable[[str, Any], Any], name: str, value: Any) -> A
 
 
 def device_dtype(dtype: object, what: str) -> DType:
-    """The format that a tensor argument has on the device; KernelError that names the argument if it has none."""
+    """The format of a tensor argument on the device; KernelError that names the argument if there is none."""
     try:
         return as_dtype(dtype)
     except TypeError as error:
@@ -195,7 +195,7 @@ def _read(kernel: str, name: str, value: Any) -> Array:
 
 
 def _to_array(value: Any) -> Array:
-    """A tensor as an array, which shares its memory where that can be."""
+    """A tensor as an array, which shares its memory if possible."""
     if not _is_torch(value):
         return np.asarray(value) if hasattr(value, "__array__") else np.from_dlpack(value)
     plain = value.detach().cpu()
@@ -257,7 +257,7 @@ def _share_memory(one: Array, other: Array) -> bool:
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Whether two elements may lie on the same bytes: each stride must step over what the shorter ones span."""
+    """True if two elements may share bytes: each stride must step over the span of the shorter ones."""
     span = array.itemsize
     for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
         if size > 1 and stride < span:

@@ -1,4 +1,4 @@
-"""What many rules check: dtypes, generations, memories, how many elements a partition an operand holds."""
+"""Common checks of many rules: dtypes, generations, memories, elements per partition of an operand."""
 
 from __future__ import annotations
 

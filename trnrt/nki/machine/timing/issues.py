@@ -128,7 +128,7 @@ class Issues:
             for producer in instruction.after:
                 found = places.get(id(producer))
                 if found is not None:
-                    # In a device loop, the one of the same iteration. Waiting for one that comes later is a deadlock.
+                    # In a device loop, the issue of the same iteration. Waiting for a later one is a deadlock.
                     earlier = found[max(0, bisect_left(found, number) - 1)]
                     waits[number].add(self.facts[earlier].order, (earlier,))
         return waits

@@ -45,7 +45,7 @@ class _Copy:
 
     @property
     def whole(self) -> bool:
-        """Whether it copies all of a tile to all of a tile."""
+        """True if it copies a whole tile to a whole tile."""
         sides = ((self.src, self.read), (self.dst, self.written))
         return all(block == (0, tile.shape[0], 0, tile.partition_elements) for tile, block in sides)
 
@@ -215,7 +215,7 @@ class _Rewriting:
             self._merge(group)
 
     def _joins(self, copy: _Copy, group: list[_Copy]) -> bool:
-        """Whether a copy can be merged with those before it, which are then made as late as it."""
+        """True if a copy can be merged with those before it, which are then made at its position."""
         first, instruction = group[0], self.instructions[copy.position]
         alike = [(one.src.shape, one.src.dtype, one.dst.shape, one.dst.dtype) for one in (first, copy)]
         if not copy.whole or alike[0] != alike[1] or self.loop[first.position] != self.loop[copy.position]:

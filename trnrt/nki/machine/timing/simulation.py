@@ -25,7 +25,7 @@ _DMA = -1  # the DMA engines, in an event in the place of an issue
 def schedule(program: Program) -> Timeline:
     """The timeline of ``program``, whose tiles must have addresses.
 
-    Raises KernelError if instructions wait for each other for ever, or if device loops make too many of them.
+    Raises KernelError if instructions deadlock, or if device loops make too many of them.
     """
     with without_collection():
         return Schedule(Issues(program)).run()

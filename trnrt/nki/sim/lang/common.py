@@ -45,7 +45,7 @@ def require_operand(what: str, value: object, argument: str) -> NkiTensor | Scal
 
 
 def result_dtype(what: str, wanted: object, default: DType) -> DType:
-    """The dtype that was asked for, or the default."""
+    """The requested dtype, or the default."""
     if wanted is None:
         return default
     try:
@@ -69,12 +69,12 @@ def promote(one: DType, other: DType) -> DType:
 
 
 def tile(shape: Sequence[int], dtype: DType, buffer: MemoryRegion = MemoryRegion.sbuf, what: str = "nl") -> NkiTensor:
-    """A new tensor that nothing has written, for the function ``what``."""
+    """A new, unwritten tensor, for the function ``what``."""
     return active_tracer(what).allocate(tuple(shape), dtype, buffer, "", None, what)
 
 
 def result_tile(what: str, x: NkiTensor, dtype: object) -> NkiTensor:
-    """A new tile in the shape of the tile ``x``, in ``dtype`` or by default that of ``x``."""
+    """A new tile with the shape of the tile ``x``, in ``dtype`` or by default that of ``x``."""
     x = require_tile(what, x)
     return tile(x.shape, result_dtype(what, dtype, x.dtype))
 
@@ -97,7 +97,7 @@ def copy_to_sbuf(x: NkiTensor) -> NkiTensor:
 
 
 def refuse_when_strict(what: str, problem: str, instead: str) -> None:
-    """KernelError in strict mode: AWS's simulator computes this, its compiler has no instructions for it."""
+    """Raise KernelError in strict mode: AWS's simulator computes this, its compiler has no instructions for it."""
     if active_tracer(f"nl.{what}").strict:
         raise KernelError(f"nl.{what}: {problem}, which fails on hardware; write {instead}")
 
