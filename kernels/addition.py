@@ -21,7 +21,7 @@ MOST_BYTES = 8192
 
 
 def add_naive(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
-    """dst = a + b as one tile, an element a partition.
+    """dst = a + b as one tile, an element per partition.
 
     dst, a, b: HBM (N,)
     limits: N <= 128
@@ -34,7 +34,7 @@ def add_naive(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 
 def add_rows(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
-    """dst = a + b in tiles of an element a partition: every packet of a transfer is a single element.
+    """dst = a + b in tiles of an element per partition: every packet of a transfer is a single element.
 
     dst, a, b: HBM (N,)
 

@@ -13,7 +13,7 @@ from trnrt.nki import nisa, nl
 
 # Elements of a partition that engines copy; DMA or products, which take about 2 us first, do more in the meantime.
 ENGINE_ELEMENTS = 4096
-# Copies of at least this many elements a partition are shared by the vector and the scalar engine, by their clocks on
+# Copies of at least this many elements per partition are shared by the vector and the scalar engine, by their clocks on
 # trn1: 1.12 and 1.4 GHz.
 SHARED = 256
 VECTOR_SHARE = 44  # percent

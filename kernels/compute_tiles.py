@@ -193,7 +193,7 @@ def strides_of(sizes: list[int], flags: list[list[bool]], source: int) -> list[i
 
 
 def row_pieces(rows: int, columns: int, most: int) -> list[tuple[int, int, int]]:
-    """(first row, partitions, rows a partition): short rows share partitions."""
+    """(first row, partitions, rows per partition): short rows share partitions."""
     pmax = nl.tile_size.pmax
     groups = 1
     if columns < SHORT and rows > pmax:

@@ -35,7 +35,7 @@ TURNED = 16
 
 
 def weight_bytes(features: int, outputs: int, item: int) -> int:
-    """Bytes a partition of the weights that are together, of elements of ``item`` bytes."""
+    """Bytes per partition of the weights that are together, of elements of ``item`` bytes."""
     return ceil_div(features, nl.tile_size.pmax) * min(OUTPUTS, outputs) * item
 
 

@@ -169,7 +169,7 @@ def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
 
 
 def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
-    """About how long the way through SBUF takes with ``outer`` dimensions as partitions; 0 where it is impossible."""
+    """About how long the way through SBUF takes with ``outer`` dimensions as partitions; 0 if it is impossible."""
     inner = dims[outer:]
     loaded, stored = by_source(inner), elements(inner)
     first, second = pattern(loaded, 1), pattern(inner, 2)

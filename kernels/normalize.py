@@ -9,7 +9,7 @@ from trnrt.nki import nisa, nl
 CHUNK = 4096
 # float32 counts the elements of a row up to here.
 MAX_COLUMNS = COUNTED
-# One number a column, or one a row.
+# One number per column, or one per row.
 Coefficients = Optional[nl.NkiTensor]
 
 

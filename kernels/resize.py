@@ -13,13 +13,13 @@ from trnrt.nki import nisa, nl
 
 # The largest image: rows and columns.
 MAX_SIZE = 2048
-# Bytes a partition for the image, for each matrix (or its part for a bank of results), for the result of the first
+# Bytes per partition for the image, for each matrix (or its part for a bank of results), for the result of the first
 # product, and for the results.
 IMAGE_BYTES = 16 * 1024
 MATRIX_BYTES = 32 * 1024
 BETWEEN_BYTES = 32 * 1024
 RESULT_BYTES = 16 * 1024
-# Bytes a partition of pixels that are repeated.
+# Bytes per partition of pixels that are repeated.
 REPEATED_BYTES = 32 * 1024
 
 

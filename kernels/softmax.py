@@ -83,7 +83,7 @@ def _normalize_short(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool)
 
 
 def _normalize_packed(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, log: bool) -> None:
-    """y_sb (P, K, F) = the result of K rows a partition."""
+    """y_sb (P, K, F) = the result of K rows per partition."""
     n, more, columns = x_sb.shape
     one_sb = nl.ndarray((n, more), dtype=nl.float32, buffer=nl.sbuf)
     each = one_sb.expand_dim(2).broadcast(2, columns)

@@ -28,7 +28,7 @@ def finish(model: onnx.ModelProto, path: Path, labels: tuple[str, ...], *, image
     """Strip `model` in place, set what trnrt reads, check it and write it to `path`.
 
     `labels` are the class names in class order. `image`: whether the input is an image rather than a row of numbers.
-    Raises ValueError where something of the exporting machine is left, onnx.checker.ValidationError where the
+    Raises ValueError if something of the exporting machine is left, onnx.checker.ValidationError if the
     model is not valid.
     """
     strip(model)
@@ -71,7 +71,7 @@ def name_batch(model: onnx.ModelProto) -> None:
 
 
 def assert_clean(model: onnx.ModelProto) -> None:
-    """Raise ValueError where anything within the model carries a note, or its bytes hold something like a path."""
+    """Raise ValueError if anything within the model carries a note, or its bytes hold something like a path."""
     for part in parts(model):
         kept = [note for note in NOTES if part is not model and getattr(part, note, None)]
         if kept:

@@ -74,7 +74,7 @@ def _pack(tree: Path, work: Path, names: Sequence[str]) -> Library:
 
 
 def _check_commit(tree: Path) -> None:
-    """OptionError where the tree is another commit's, or was edited."""
+    """OptionError if the tree is another commit's, or was edited."""
     if not tree.is_dir():
         raise OptionError(f"--tree: there is no folder {tree}", hint=f"git worktree add --detach {tree} {COMMIT}")
     head, changed = (_git(tree, *line) for line in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))

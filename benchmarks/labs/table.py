@@ -183,7 +183,7 @@ def _large_convs() -> list[Case]:
 
 
 def _convs(benchmark_us: float, profiler_us: float | None = None) -> tuple[Figure, ...]:
-    """A student's kernel by a benchmark, and the fastest public profile where there is one."""
+    """A student's kernel by a benchmark, and the fastest public profile if there is one."""
     found = [measured(benchmark_us, "benchmark", _CS149)]
     if profiler_us is not None:
         found.append(measured(profiler_us, "profiler", f"{_CS149}, the fastest public profile"))

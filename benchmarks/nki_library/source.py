@@ -10,7 +10,7 @@ from trnrt.errors import OptionError
 
 
 def check_out(source: str | None, folder: Path) -> Path:
-    """Clone the library, from ``source`` (a clone or a bare mirror) where there is one, and go to its commit.
+    """Clone the library, from ``source`` (a clone or a bare mirror) if there is one, and go to its commit.
 
     Raises:
         OptionError: if it can't be cloned, or has not that commit.

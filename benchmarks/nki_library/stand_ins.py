@@ -83,7 +83,7 @@ def static_cast(array: Any, dtype: Any) -> Any:
 
 
 def is_float_type(dtype: Any) -> bool:
-    """Whether ``dtype`` is a floating-point dtype."""
+    """True if ``dtype`` is a floating-point dtype."""
     return as_dtype(dtype).is_float
 
 

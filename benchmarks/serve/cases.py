@@ -121,7 +121,7 @@ def _throughput(bench: Bench, served: tuple[Server, Sample], still: tuple[Server
 
 
 def _rates(bench: Bench, *served: tuple[Server, Sample]) -> list[float]:
-    """The median requests a second of each server, loaded in turns."""
+    """The median requests per second of each server, loaded in turns."""
     rates: list[list[float]] = [[] for _ in served]
     for server, sample in served:
         drive(server, sample, clients=CLIENTS, seconds=0.5)

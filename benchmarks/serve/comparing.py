@@ -156,7 +156,7 @@ def _quantiles(latencies: Array) -> tuple[float, float]:
 
 
 def _pin(pid: int, number: int) -> None:
-    """All threads of a process on one processor, where there are enough."""
+    """All threads of a process on one processor, if there are enough."""
     known = sorted(os.sched_getaffinity(0))
     if len(known) > 1:
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -237,7 +237,7 @@ def _host(deadline: float) -> Host | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the host, compare, and print; 1 where others never left the machine alone."""
+    """Measure the host, compare, and print; 1 if others never left the machine alone."""
     deadline = time.monotonic() + 60 * (float(arguments[0]) if arguments else MINUTES)
     host = _host(deadline)
     if host is None:

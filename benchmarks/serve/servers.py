@@ -155,7 +155,7 @@ def children(pid: int) -> list[int]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has in use; 0 where it is gone."""
+    """Bytes of memory that a process has in use; 0 if it is gone."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

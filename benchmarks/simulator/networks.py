@@ -77,7 +77,7 @@ def _write_randomized(source: Path, target: Path) -> None:
         shape = tuple(int(size) for size in shapes[node.input[0]])
         spread = math.sqrt(2 / math.prod(shape[1:])) if len(shape) > 1 else 0.1
         numbers = generator.standard_normal(shape, np.float32) * np.float32(spread)
-        # One number a channel may be a variance.
+        # One number per channel may be a variance.
         drawn.append(numpy_helper.from_array(numbers if len(shape) > 1 else np.abs(numbers) + 0.5, node.output[0]))
     del model.graph.node[:]
     model.graph.node.extend(nodes)

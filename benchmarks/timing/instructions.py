@@ -20,7 +20,7 @@ Tensor = Any
 Emit = Callable[[Tensor, Tensor], Any]  # (dst, src): one instruction
 Measure = Callable[[str], float]  # target -> nanoseconds
 
-COLUMNS = 512  # where a published time is a function of the number of elements a partition
+COLUMNS = 512  # where a published time is a function of the number of elements per partition
 PS_PER_NS = 1000
 
 

@@ -106,7 +106,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def _inside_text(row: Row) -> str:
-    """Whether the range contains the measurement; a range that is too wide never does."""
+    """True if the range contains the measurement; a range that is too wide never does."""
     return "too wide" if row.ratio > WIDEST else "yes" if row.inside else "no"
 
 

@@ -7,7 +7,7 @@ from trnrt.nki import nisa, nl
 # (first, end) of the rows and of the columns that are worked on.
 Area = tuple[Pair, Pair]
 
-# Elements a partition of a tile of zeros.
+# Elements per partition of a tile of zeros.
 ZEROS = 2048
 
 

@@ -9,7 +9,7 @@ from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_extent
 from trnrt.nki import nl
 
-# Bytes a partition for the weights at hand, for a band of input (all its channel blocks), and for a band of
+# Bytes per partition for the weights at hand, for a band of input (all its channel blocks), and for a band of
 # convolution results, pooled or not. Kept from the first convolutions of any kind (November 2026): the weights of a 3x3
 # kernel over 1280 channels fit, and all tiles together the planner's WORKING_BYTES (``test_budgets.py``). When one
 # changes, measure the networks. The search tries other POOL_BYTES, as ``band_bytes``.
@@ -46,7 +46,7 @@ def band_steps(
 
 
 def band_budgets(band_bytes: int) -> Pair:
-    """Bytes a partition of a band of input, and of its results: what conv2d's argument means."""
+    """Bytes per partition of a band of input, and of its results: what conv2d's argument means."""
     return (BAND_BYTES, band_bytes if band_bytes > 0 else POOL_BYTES)
 
 

@@ -302,7 +302,7 @@ class Batcher:
         while batch:
             try:
                 answers, lost = self._answers(batch, free_since)
-            except BaseException as error:  # no request may wait for ever
+            except BaseException as error:  # no request may wait forever
                 answers = [(member, logged_problem(error, member.request)) for member in batch]
             free_since = time.perf_counter()
             batch = self._next_full() if lost is None else []

@@ -70,7 +70,7 @@ class LoadedModel:
         )
 
     def rows(self, feeds: Mapping[str, Array]) -> int:
-        """The rows of these inputs; 1 where the model has no batch."""
+        """The rows of these inputs; 1 if the model has no batch."""
         return count_rows(self.session.model, feeds)
 
     def bucket(self, rows: int) -> int:
@@ -85,7 +85,7 @@ class LoadedModel:
         return sum(predictions[size].us for size in sizes) if all(size in predictions for size in sizes) else None
 
     def _varies_in_rows_only(self) -> bool:
-        """Whether the number of independent rows is all that varies in the inputs."""
+        """True if the number of independent rows is all that varies in the inputs."""
         described = self.described
         varying = 0 if described.batch is None else 1
         fixed = all(size >= 0 for meta in described.inputs for size in meta.shape[varying:])

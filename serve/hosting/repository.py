@@ -45,7 +45,7 @@ class Repository:
         self.draining = False
         self.core_lost = asyncio.Event()
         self.others_loading = False
-        """Whether other workers still load their models: this one answers for all."""
+        """True if other workers still load their models: this one answers for all."""
         self.broadcast: Broadcast = self.act
         self._unloaded = unloaded
         known = model_files(settings) if files is None else files
@@ -64,7 +64,7 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Whether every model but the unloaded ones is ready, on all workers, and the server is not shutting down."""
+        """True if every model but the unloaded ones is ready, on all workers, and the server is not shutting down."""
         return not self.draining and not self.others_loading and not self.reasons
 
     @property

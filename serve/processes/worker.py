@@ -165,7 +165,7 @@ class Worker:
         await asyncio.gather(keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
 
     async def _wait_until(self, task: asyncio.Task[None], end: float) -> bool:
-        """Whether the task is done by then; a second ``stop`` ends the wait, too."""
+        """True if the task is done by then; a second ``stop`` ends the wait, too."""
         hurrying = asyncio.create_task(self._hurrying.wait())
         waited = [task, hurrying]
         await asyncio.wait(waited, timeout=max(0.0, end - time.monotonic()), return_when=asyncio.FIRST_COMPLETED)

@@ -203,7 +203,7 @@ class Row:
 
     @property
     def inside(self) -> bool:
-        """Whether the range has one of the published figures, and is no wider than ``WIDEST``."""
+        """True if the range has one of the published figures, and is no wider than ``WIDEST``."""
         within = any(self.low_us <= value <= self.high_us for value in self.case.values_us)
         return within and self.ratio <= WIDEST
 

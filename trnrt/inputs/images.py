@@ -84,7 +84,7 @@ class ImageOptions:
 class Recipe:
     """How images become the input ``name``.
 
-    ``height`` and ``width`` are None where the model takes any. ``mean`` and ``std`` have one number, or one per
+    ``height`` and ``width`` are None if the model takes any. ``mean`` and ``std`` have one number, or one per
     channel, in the colour's order. ``sources`` has the origin of each setting.
     """
 

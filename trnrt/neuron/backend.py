@@ -363,7 +363,7 @@ def _run(module: Any, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether a result fits a dtype. PyTorch/XLA may hold a kernel's unsigned integers in another integer type."""
+    """True if a result fits a dtype. PyTorch/XLA may hold a kernel's unsigned integers in another integer type."""
     return array.dtype == dtype or (array.dtype.kind in "iu" and dtype.kind in "iu")
 
 

@@ -37,7 +37,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the cores are still locked."""
+        """True if the cores are still locked."""
         return bool(self._files)
 
     def release(self) -> None:

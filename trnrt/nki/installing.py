@@ -52,7 +52,7 @@ class mutable_tensor(tensor):  # noqa: N801 - NKI's name
 
 
 def aws_nki_installed() -> bool:
-    """Whether AWS's `nki` is installed. The PyPI package of that name is an empty placeholder without these modules."""
+    """True if AWS's `nki` is installed. The PyPI package of that name is an empty placeholder without these modules."""
     with _hide_ours():
         return _is_importable("nki.language") and _is_importable("nki.isa")
 

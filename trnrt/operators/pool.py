@@ -107,7 +107,7 @@ def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
 
 
 def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
-    """Whether all windows of a pooling node divide by the same number; maxima don't divide."""
+    """True if all windows of a pooling node divide by the same number; maxima don't divide."""
     if node.op_type != "AveragePool":
         return True
     window, _ = _window(node, _source_shape(lowering, node)[2:])

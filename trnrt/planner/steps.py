@@ -116,7 +116,7 @@ class Step:
         return name
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """Bytes a partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
+        """Bytes per partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
         return WORKING_BYTES
 
     def part(self, images: int) -> Step | None:

@@ -269,7 +269,7 @@ def _recorded_parts(directory: Path, found: dict[str, Any] | None) -> Iterable[P
 
 
 def _is_part(line: object) -> TypeGuard[dict[str, Any]]:
-    """Whether this is a part as ``asdict`` writes it, and not something that was edited."""
+    """True if this is a part as ``asdict`` writes it, and not something that was edited."""
     if not isinstance(line, dict) or line.keys() != {item.name for item in fields(PartDone)}:
         return False
     counts = (line[name] for name in ("number", "rows", "predicted", "bad", "size"))
@@ -290,7 +290,7 @@ def _parse_line(line: bytes) -> Any:
 
 
 def _is_whole(job: Job, part: PartDone) -> bool:
-    """Whether a part's files match their record."""
+    """True if a part's files match their record."""
     try:
         path = part_file(job, part.number)
         if path.stat().st_size != part.size or digest_of(path) != part.sha256:

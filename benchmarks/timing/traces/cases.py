@@ -104,7 +104,7 @@ def likeness(one: Run, other: Run) -> float:
 
 
 def _work(run: Run) -> Counter[tuple[str, str]]:
-    """Kind -> its events' sizes together: elements a partition, or bytes. A product's dtype is a part of its kind."""
+    """Kind -> its events' sizes together: elements per partition, or bytes. A product's dtype is a part of its kind."""
     work = Counter[tuple[str, str]]()
     for event in run.events:
         if event.kind not in HELPERS and event.size:

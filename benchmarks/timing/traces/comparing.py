@@ -185,7 +185,7 @@ def _summary(engine: str, measured: Run, ours: Run, pairs: tuple[Pair, ...]) -> 
 
 
 def _lane(measured: Run, ours: Run, pair: Pair) -> str:
-    """The engine of a pair: the measured one's, where there is one."""
+    """The engine of a pair: the measured one's, if there is one."""
     event = measured.events[pair.measured[0]] if pair.measured else ours.events[pair.ours[0]]
     return event.engine
 

@@ -116,7 +116,7 @@ class Report:
 
 
 def read_report(path: Path) -> Report:
-    """The report in a file. InputError where it is another kind of file, or lacks a table or a field."""
+    """The report in a file. InputError if it is another kind of file, or lacks a table or a field."""
     tables = _tables(path)
     rows = _Rows(path, tables)
     named = [row for row in rows.of("instruction") if row.text("bir_instruction_name", "")]

@@ -57,7 +57,7 @@ def why_unknown(model: ir.Model) -> Iterator[Reason]:
 
 
 def _makes_list(node: ir.Node) -> bool:
-    """Whether the node makes a list of dicts, which needs no shape."""
+    """True if the node makes a list of dicts, which needs no shape."""
     is_zip_map = node.domain == "ai.onnx.ml" and node.op_type == "ZipMap"
     return is_zip_map and all(value is not None and is_resolved(value) for value in node.inputs)
 
@@ -157,7 +157,7 @@ def _regressor_kind(node: ir.Node) -> Kind | None:
 
 
 def _classifier_kinds(node: ir.Node) -> dict[str, Kind]:
-    """LinearClassifier gives a label and a row of scores for each row, one a class."""
+    """LinearClassifier gives a label and a row of scores for each row, one per class."""
     shape, (label, scores) = static_shape(node.inputs[0]), node.outputs
     if not shape:
         return {}

@@ -30,7 +30,7 @@ def is_kept(order: Order) -> bool:
 
 
 def moves_nothing(shape: Sequence[int], order: Order) -> bool:
-    """Whether a Transpose whose result has ``shape`` only moves axes of one element."""
+    """True if a Transpose whose result has ``shape`` only moves axes of one element."""
     real = [axis for axis, size in zip(order, shape, strict=True) if size > 1]
     return real == sorted(real)
 

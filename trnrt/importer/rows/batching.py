@@ -176,7 +176,7 @@ def _input_origins(node: ir.Node, origins: dict[ir.Value, tuple[int, int]]) -> l
 
 
 def _is_alike(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed) -> bool:
-    """Whether a node and its counterpart do the same with a row."""
+    """True if a node and its counterpart do the same with a row."""
     if (node.domain, node.op_type) != (its.domain, its.op_type) or len(node.inputs) != len(its.inputs):
         return False
     if {a.name: _comparable_value(a) for a in node.attributes.values()} != {
@@ -216,7 +216,7 @@ def _place(value: ir.Value, followed: _Followed) -> object:
 
 
 def _is_same_constant(a: ir.Value | None, b: ir.Value | None, of_a: _Followed, of_b: _Followed) -> bool:
-    """Whether two constants are equal, or lie along the batch and are equal for each row; True if neither is one."""
+    """True if two constants are equal, or lie along the batch and are equal for each row; True if neither is one."""
     if a is None or b is None or a.const_value is b.const_value:
         return (a is None) == (b is None)
     one, other = constant_array(a), constant_array(b)

@@ -74,7 +74,7 @@ def constant(value: float, dtype: DType) -> Array:
 
 
 def exact(view: View) -> bool:
-    """Whether float32 results can be computed directly into the view's array, without rounding."""
+    """True if float32 results can be computed directly into the view's array, without rounding."""
     return rounder(view.dtype) is None
 
 

@@ -4,8 +4,8 @@ A cost is a function (instruction, target) -> cycles; a declaration's ``cycles``
 rest: the latency from start to end, the least interval of two instructions, semaphores, and the loading of an
 activation function's table. DMA and the tensor engine have their own models.
 
-``N`` is the number of elements a partition of the widest tile that streams through the engine, without operands of one
-element a partition that are broadcast (``columns``). The sources, the first one that has a figure is used:
+``N`` is the number of elements per partition of the widest tile that streams through the engine, without operands of
+one element per partition that are broadcast (``columns``). Of these sources, the first one with a figure is used:
 
 - *measured*: the published figures of trnrt/calibration/measurements.json;
 - *2.26.1*: "Estimated instruction cost" of each function of nki.isa in the Neuron SDK documentation 2.26.1;
@@ -14,13 +14,13 @@ element a partition that are broadcast (``columns``). The sources, the first one
 - *by kinship*: nothing is published; the cost of what is most like it.
 
 By kinship are: tensor_scalar_cumulative (tensor_scalar_reduce without its result), select_reduce
-(tensor_copy_predicated), activate2 (activation), the loading and storing of random states (one element a cycle), rng on
-trn1 and trn2 (dropout), nc_n_gather (local_gather of single elements), and of the GpSimd engine tensor_copy,
-memset, tensor_scalar, tensor_tensor, rng, nonzero_with_count, sequence_bounds and tensor_partition_reduce (iota and
+(tensor_copy_predicated), activate2 (activation), the loading and storing of random states (one element per cycle), rng
+on trn1 and trn2 (dropout), nc_n_gather (local_gather of single elements), and of the GpSimd engine tensor_copy, memset,
+tensor_scalar, tensor_tensor, rng, nonzero_with_count, sequence_bounds and tensor_partition_reduce (iota and
 affine_select). Those of the GpSimd engine may be many times too small, as they are programs.
 
 The rates of copies, tensor_scalar and tensor_tensor fit one explanation, which no source gives: on trn1 the vector
-engine reads 4 bytes a cycle and partition, so two float32 inputs take two cycles an element and two of 16 bits one;
+engine reads 4 bytes per cycle and partition, so two float32 inputs take two cycles per element and two of 16 bits one;
 from trn2 on SBUF delivers 8, PSUM still 4.
 """
 
@@ -40,7 +40,7 @@ RECIPROCAL_DEPTH = 64  # see reciprocal
 BN_TUPLE_CYCLES = 13  # 2.26.1, bn_aggr: cycles of one (count, mean, variance * count)
 GATHER_UNROLLED = 4  # 2.26.1, local_gather: t
 GATHER_OVERHEAD = 28  # 2.26.1, local_gather: cycles of t indices besides their elements
-QUAD_RATE = 4  # trainium3_arch: elements a cycle of the vector engine's exponential, and random numbers
+QUAD_RATE = 4  # trainium3_arch: elements per cycle of the vector engine's exponential, and random numbers
 TOPK_CYCLES = 4  # 2.32, topk: cycles of one element
 
 _V4 = 4  # NeuronCore-v4, trn3
@@ -101,7 +101,7 @@ def sequencer_only(instruction: Instruction, target: Target) -> float:
 
 
 def streaming(instruction: Instruction, target: Target) -> float:
-    """N: one element a cycle, whatever the dtype.
+    """N: one element per cycle, whatever the dtype.
 
     2.26.1: bn_stats, dropout, max8, nc_find_index8, nc_stream_shuffle, range_select; and nc_match_replace8, where it
     says min(64, N) and is taken to mean max.
@@ -129,7 +129,7 @@ def _result(instruction: Instruction, target: Target, cycles: float) -> float:
 
 def fixed_cycles(instruction: Instruction, target: Target) -> float:
     """The part of an instruction's cycles that does not grow with its elements: the start of a kernel of the GpSimd
-    engine, the read of an operand of one element a partition, and the reading of the accumulators."""
+    engine, the read of an operand of one element per partition, and the reading of the accumulators."""
     if instruction.engine is Engine.gpsimd:
         return GPSIMD_START
     cost = instruction.operation.cycles
@@ -189,7 +189,7 @@ def two_inputs(instruction: Instruction, target: Target) -> float:
 
     Fast on trn1 are 16-bit tiles, inputs contiguous in SBUF, that are added, subtracted or multiplied (2.26.1:
     tensor_tensor, which names bfloat16); from trn2 on 16-bit tiles whose inputs are in SBUF (trainium2_arch). Measured,
-    with float32: 2.02 cycles an element on trn1, 1.00 on trn2.
+    with float32: 2.02 cycles per element on trn1, 1.00 on trn2.
     """
     if instruction.engine is Engine.gpsimd:
         return gpsimd_kernel(instruction, target)
@@ -310,7 +310,7 @@ def _gather(indices: int, each: int, itemsize: int) -> float:
 
 
 def local_gather(instruction: Instruction, target: Target) -> float:
-    """150 + elements * C, C = (28 + 4e) / 4e / min(4/itemsize, e) with e elements an index. 2.26.1: local_gather.
+    """150 + elements * C, C = (28 + 4e) / 4e / min(4/itemsize, e) with e elements per index. 2.26.1: local_gather.
 
     2.26.1 has the elements divided by C. Then more elements per index would make a gather slower, the opposite of their
     stated purpose; so we take C for the cycles per element, as its terms suggest.

@@ -71,7 +71,7 @@ def _common_source(loads: list[Instruction]) -> View | None:
 
 
 def _is_piece(dst: View, src: View, argument: int) -> bool:
-    """Whether ``dst`` is columns of a tile, and ``src`` the same columns of the argument."""
+    """True if ``dst`` is columns of a tile, and ``src`` the same columns of the argument."""
     return (
         src.storage.index == argument
         and (src.shape, src.strides, src.offset) == (dst.shape, dst.strides, dst.offset)

@@ -306,7 +306,7 @@ class Executor:
 
 
 def _overwrites(instruction: Instruction, storage: Storage) -> bool:
-    """Whether an instruction writes every element of a storage and reads none."""
+    """True if an instruction writes every element of a storage and reads none."""
     if any(view.storage is storage for view in instruction.reads()):
         return False
     return any(view.storage is storage and view.covers_storage() for view in instruction.writes())

@@ -137,7 +137,7 @@ class Dynamic:
     """The part of an address that is known only at run time.
 
     ``scalar`` (a register, or a tile of one element) shifts the whole view by its value times ``stride`` elements.
-    ``vector`` (a tile of one index a partition) gives each index of the view's first dimension its own start. Indices
+    ``vector`` (a tile of one index per partition) gives each index of the view's first dimension its own start. Indices
     are below ``limit``, the size of the dimension that they select from.
     """
 
@@ -233,7 +233,7 @@ class View:
         return count
 
     def covers_storage(self) -> bool:
-        """Whether the view has every element of its storage, in any order of dimensions."""
+        """True if the view has every element of its storage, in any order of dimensions."""
         if self.cast is not None or self.dynamic is not None:
             return False
         if self.shape == self.storage.shape and self.strides == self.storage.strides:
@@ -295,7 +295,7 @@ class Declaration:
     which elements of its results depend on which inputs; None: masks or indices choose, and results count as written.
 
     Operands: ``writes`` and ``reads`` name the tensor arguments; those of ``numbers`` may be a number instead, those of
-    ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast. Those of ``partly`` are
+    ``optional`` may be None, those of ``columns`` hold one element per partition and broadcast. Those of ``partly`` are
     read only where a mask selects them, those of ``indexed`` at the indices of another operand. ``registers`` names the
     argument that holds the engine's own registers, read and written; ``reduces`` says how results are reduced into
     them. ``meets``: two cores wait for each other here.

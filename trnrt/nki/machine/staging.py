@@ -109,7 +109,7 @@ class Stager:
         self._count = -1
 
     def wants(self, instruction: Instruction) -> bool:
-        """Whether an operand of the instruction has to be staged."""
+        """True if an operand of the instruction has to be staged."""
         return any(self._is_staged(view) for _, view in instruction.operands)
 
     def bind(self, instruction: Instruction, arrays: Arrays) -> Action:

@@ -106,7 +106,7 @@ def _dying(program: Program) -> dict[int, list[int]]:
 
 
 def _never_runs(begin: Instruction) -> bool:
-    """Whether a device loop has constant bounds and no iterations."""
+    """True if a device loop has constant bounds and no iterations."""
     loop = begin["loop"]
     constant = isinstance(loop.start, int) and isinstance(loop.stop, int)
     return loop.condition is None and constant and not range(loop.start, loop.stop, loop.step)

@@ -160,7 +160,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _holds_tensors(values: Any) -> bool:
-    """Whether any item, at any depth, is an array, a ``Spec``, or converts to an array."""
+    """True if any item, at any depth, is an array, a ``Spec``, or converts to an array."""
     for item in values:
         nested = item.values() if type(item) is dict else item
         if type(item) in (list, tuple, dict) and _holds_tensors(nested):
@@ -171,7 +171,7 @@ def _holds_tensors(values: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether this is another library's tensor."""
+    """True if this is another library's tensor."""
     if isinstance(value, (np.ndarray, np.generic, View, type)) or not hasattr(value, "shape"):
         return False
     return _is_torch(value) or hasattr(value, "__array__") or hasattr(value, "__dlpack__")

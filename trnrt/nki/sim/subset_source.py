@@ -115,7 +115,7 @@ def _first_line(function: Function) -> int:
 
 
 def read(source: str, filename: str, entries: Collection[int] = ()) -> SourceFile:
-    """Parse ``source``. Raises SyntaxError, ValueError or RecursionError where it isn't Python."""
+    """Parse ``source``. Raises SyntaxError, ValueError or RecursionError if it isn't Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes: the file's own affair
         tree = ast.parse(source, filename)

@@ -312,7 +312,7 @@ class NkiTensor(DeviceValue, View):
         return dim % count
 
     def _free_dim(self, dim: int, method: str, count: int | None = None) -> int:
-        """``dim`` counted from the front; KernelError where it is the partition dimension."""
+        """``dim`` counted from the front; KernelError if it is the partition dimension."""
         found = self._dim(dim, method, count)
         if self.on_chip and found == 0:
             raise KernelError(f"{method}() on the partition dimension of {self}; it works on free dimensions")

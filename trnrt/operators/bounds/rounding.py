@@ -42,7 +42,7 @@ class Rounding:
 
     @property
     def is_short(self) -> bool:
-        """Whether tensors between nodes are rounded to less than float32."""
+        """True if tensors between nodes are rounded to less than float32."""
         return self.dtype != "float32"
 
     @property

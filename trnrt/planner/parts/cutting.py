@@ -63,7 +63,7 @@ def _info(value: ir.Value) -> TensorInfo:
 
 
 def serialize_part(part: ImportedModel) -> bytes:
-    """A part as onnxruntime loads it. ModelFileError where it is larger than a message can be."""
+    """A part as onnxruntime loads it. ModelFileError if it is larger than a message can be."""
     size = sum(value.const_value.nbytes for value in part.model.graph.initializers.values() if value.const_value)
     too_large = f"{printable(part.name)}: the part for the CPU holds {size:,} bytes of constants; onnxruntime takes"
     if size > LARGEST_PART:

@@ -158,7 +158,7 @@ def _agree(steps: list[Step], placed: Placed) -> None:
 
 
 def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, int]]:
-    """The tensors that are in SBUF at each step, with their bytes a partition."""
+    """The tensors that are in SBUF at each step, with their bytes per partition."""
     spans: dict[str, tuple[int, int]] = {}
     for index, step in enumerate(steps):
         for value in [step.output, *(source.value for source in step.sources)]:

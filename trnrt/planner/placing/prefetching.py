@@ -98,7 +98,7 @@ class Rooms:
 
     @property
     def left_alone(self) -> int:
-        """Bytes a partition that the gaps between tiles may take."""
+        """Bytes per partition that the gaps between tiles may take."""
         return int(self.usable * (1 - self.share))
 
     def span(self, first: int, last: int) -> tuple[int, int]:

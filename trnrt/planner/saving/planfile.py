@@ -234,7 +234,7 @@ def _check_loading(entry: Entry, step: StepReport) -> None:
 def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterator[str]:
     """Differences between a file and its plan, in words, where the file repeats the default plan.
 
-    OptionError where the user changed it.
+    OptionError if the user changed it.
     """
     before = {(step.name, step.nodes): step for step in default.steps}
     for entry, step in _pairs(file, made, default):

@@ -8,7 +8,7 @@ from trnrt.nki.machine.targets import Target
 
 
 def capacity(region: MemoryRegion, target: Target) -> int:
-    """Bytes a partition that tiles may use."""
+    """Bytes per partition that tiles may use."""
     return target.psum_bytes if region is MemoryRegion.psum else target.sbuf_usable_bytes
 
 

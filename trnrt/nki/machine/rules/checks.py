@@ -48,7 +48,7 @@ def check_memory(instruction: Instruction, wanted: MemoryRegion, *args: str) -> 
 
 
 def check_size(instruction: Instruction, wanted: int, *args: str) -> str | None:
-    """The first of ``args`` that is given and doesn't hold ``wanted`` elements a partition."""
+    """The first of ``args`` that is given and doesn't hold ``wanted`` elements per partition."""
     for arg in args:
         view = instruction[arg]
         if view is not None and view.free_size != wanted:
@@ -57,7 +57,7 @@ def check_size(instruction: Instruction, wanted: int, *args: str) -> str | None:
 
 
 def check_size_limit(instruction: Instruction, limit: int, arg: str) -> str | None:
-    """``arg`` if it holds more than ``limit`` elements a partition."""
+    """``arg`` if it holds more than ``limit`` elements per partition."""
     size = instruction[arg].free_size
     return f"{arg} holds {size} elements a partition; the limit is {limit}" if size > limit else None
 

@@ -179,7 +179,7 @@ def function_of(instruction: Instruction) -> str:
 
 
 def _is_transfer(instruction: Instruction) -> bool:
-    """Whether an instruction is a DMA transfer (printing on the device is not modelled as one)."""
+    """True if an instruction is a DMA transfer (printing on the device is not modelled as one)."""
     writes = bool(instruction.operands) and instruction.operands[0][0] in instruction.operation.writes
     return writes and (instruction.engine is Engine.dma or instruction.operation.name == "sendrecv")
 

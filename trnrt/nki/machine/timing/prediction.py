@@ -42,7 +42,7 @@ class Range:
 
     @property
     def too_wide(self) -> bool:
-        """Whether the range is too wide for plans."""
+        """True if the range is too wide for plans."""
         return self.ratio > WIDEST
 
 

@@ -43,7 +43,7 @@ class Region:
         ]
 
     def overlaps(self, other: Region) -> bool:
-        """Whether the two may have an element in common."""
+        """True if the two may have an element in common."""
         if self.whole or other.whole:
             return True
         if self.box is None or other.box is None:
@@ -57,7 +57,7 @@ class Region:
         return True
 
     def covers(self, other: Region) -> bool:
-        """Whether it is certain to have every element of ``other``."""
+        """True if it is certain to have every element of ``other``."""
         if self.whole:
             return True
         if self.box is None or other.box is None:

@@ -140,7 +140,7 @@ class _Rewriting:
         self.copies = [copy for copy in self.copies if copy.position not in self.removed]
 
     def _reads_in_time(self, position: int, view: View, copies: list[_Copy]) -> bool:
-        """Whether PSUM still has the copied values at ``position``, and the instruction there may be changed."""
+        """True if PSUM still has the copied values at ``position``, and the instruction there may be changed."""
         instruction = self.program.instructions[position]
         copy = _source(view, copies)
         if copy is None or position < copy.position or instruction.engine not in _READERS or instruction.in_order:
@@ -167,7 +167,7 @@ class _Rewriting:
         return any(rule.refuses and rule.check(instruction, self.target) is not None for rule in rules)
 
     def _count_held(self) -> list[int]:
-        """The bytes a partition of PSUM, in whole banks, that tiles hold at each position."""
+        """The bytes per partition of PSUM, in whole banks, that tiles hold at each position."""
         held = [0] * (len(self.instructions) + 1)
         for index, (first, last) in self.program.lifetimes().items():
             if self.storages[index].buffer is MemoryRegion.psum:

@@ -87,12 +87,12 @@ def copy_tile(x: NkiTensor, dtype: DType, shape: Sequence[int] | None = None) ->
 
 
 def cast(x: NkiTensor, dtype: DType) -> NkiTensor:
-    """``x``, or a copy of it where it has another dtype."""
+    """``x``, or a copy of it if it has another dtype."""
     return x if x.dtype == dtype else copy_tile(x, dtype)
 
 
 def copy_to_sbuf(x: NkiTensor) -> NkiTensor:
-    """``x``, or a copy of it in SBUF where it is in PSUM."""
+    """``x``, or a copy of it in SBUF if it is in PSUM."""
     return x if x.buffer is MemoryRegion.sbuf else copy_tile(x, x.dtype)
 
 

@@ -17,7 +17,7 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["empty_like", "full", "ndarray", "ones", "rand", "random_seed", "zeros", "zeros_like"]
 
-_FILL_COLUMNS = 2048  # elements a partition of the tile that fills a tensor in HBM
+_FILL_COLUMNS = 2048  # elements per partition of the tile that fills a tensor in HBM
 _RANDOM_BITS = 16
 _RAND2_GENERATION = 4  # the first that has nisa.rand2
 

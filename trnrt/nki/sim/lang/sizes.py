@@ -39,12 +39,12 @@ class TileSize:
 
     @property
     def sbuf_fmax_bytes(self) -> int:
-        """Usable SBUF bytes a partition."""
+        """Usable SBUF bytes per partition."""
         return _target("sbuf_fmax_bytes").sbuf_usable_bytes
 
     @property
     def sbuf_fmax(self) -> int:
-        """Usable SBUF elements a partition, in float32."""
+        """Usable SBUF elements per partition, in float32."""
         return _target("sbuf_fmax").sbuf_usable_bytes // 4
 
     total_available_sbuf_size = sbuf_fmax_bytes  # AWS's older name
