@@ -11,4 +11,4 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The checkout: processes that are started with ``python -m benchmarks...`` run there."""
+"""The checkout, in which processes started with ``python -m benchmarks...`` run."""

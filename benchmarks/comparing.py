@@ -16,7 +16,7 @@ Clock = Literal["benchmark", "profiler", "host"]
 Verdict = Literal["pass", "missed"]
 
 RATIO_KINDS: frozenset[Kind] = frozenset({"measured kernel", "less host"})
-"""The kinds that a ratio may be formed with: the device's time of the same work."""
+"""The kinds that allow a ratio: the device's time of the same work."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def ratio(predicted_us: float, figure: Figure | None) -> float | None:
 
 
 def verdict(reached: bool) -> Verdict:
-    """A bar's verdict, from whether the headline of the prediction reaches it."""
+    """A bar's verdict: ``reached`` says if the prediction's headline meets it."""
     return "pass" if reached else "missed"
 
 

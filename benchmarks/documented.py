@@ -16,7 +16,7 @@ OVERVIEW = "nki/get-started/about/nki-dma-overview.rst"
 # trn2, and a bound must not exceed what the hardware needs. For trn1 the overview has 27.2, too, which 16 engines could
 # not get out of HBM; the fastest published kernel reached 263 GB/s of the guide's 272.
 _ENGINE_GBPS = {"trn1": (17.0, GUIDE), "trn2": (27.2, OVERVIEW), "trn3": (38.4, OVERVIEW)}
-_ENGINES = 16  # of a core: both documents
+_ENGINES = 16  # per core, in both documents
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def seconds(run: Run) -> float:
 
 
 def in_turns(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """The seconds of each function, round for round, after one call of each that does not count."""
+    """The seconds of each function, in turns, after one uncounted call of each."""
     for run in runs:
         run()
     taken: list[list[float]] = [[] for _ in runs]

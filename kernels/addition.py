@@ -10,7 +10,8 @@ from trnrt.nki import nisa, nl
 STREAM_COLUMNS = 1000
 # Elements of a partition in the tiles whose addresses the kernel chooses.
 DIRECT_COLUMNS = 512
-# A long enough vector is cut in at least this many pieces: sums of the first are stored right behind the last loads.
+# A long enough vector is cut into at least this many pieces, so that stores of the first sums follow the last loads
+# directly.
 PIECES = 4
 # The bytes per partition of a piece: below LEAST_BYTES a trigger takes longer than its data, above MOST_BYTES nothing
 # is gained. Six random lengths in float32 take, predicted on average: with PIECES = 8 0.8 % less (3 % more to 6 %
@@ -91,7 +92,7 @@ def add_colliding(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 
 def _add_at(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor, distance: int) -> None:
-    """a + b in tiles of DIRECT_COLUMNS; the six of two rounds start ``distance`` bytes after each other."""
+    """a + b in tiles of DIRECT_COLUMNS; the six tiles of two rounds start ``distance`` bytes apart."""
     piece = nl.tile_size.pmax * DIRECT_COLUMNS
     assert a.shape[0] % piece == 0, f"direct addition: {a.shape[0]} elements; it takes multiples of {piece}"
     shape = (nl.tile_size.pmax, DIRECT_COLUMNS)

@@ -57,7 +57,7 @@ def argmin(
 def _extreme(
     dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor], smallest: bool, last: bool
 ) -> None:
-    """argmax, or argmin: that is the argmax of the negated elements."""
+    """argmax, or argmin as the argmax of the negated elements."""
     columns = src.shape[-1]
     assert columns <= MAX_COLUMNS, f"argmax: rows of {columns} elements; the limit is {MAX_COLUMNS}"
     if columns <= SHORT_COLUMNS and rows > nl.tile_size.pmax and is_hbm_tensor(src):
@@ -108,7 +108,7 @@ def _search_packed(x_sb: nl.NkiTensor, ranks_sb: nl.NkiTensor) -> tuple[nl.NkiTe
     is_nan_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
     numbers_sb = nl.ndarray(x_sb.shape, dtype=x_sb.dtype, buffer=nl.sbuf)
     best_sb = nl.ndarray((n, more, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN equals not even itself
+    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN doesn't equal even itself
     nisa.tensor_copy(dst=numbers_sb, src=x_sb)
     nisa.tensor_copy_predicated(dst=numbers_sb, src=x_sb[:, :, 0:1].broadcast(2, columns), predicate=is_nan_sb)
     nisa.tensor_reduce(dst=best_sb, op=nl.maximum, data=numbers_sb, axis=(2,))
@@ -156,8 +156,8 @@ def _extreme_blocks(
 def _extreme_whole(
     dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, values: Optional[nl.NkiTensor], smallest: bool
 ) -> None:
-    """argmax, or argmin, of the ``n`` rows of a block, each at once; in as few dependent instructions
-    as possible: a small model's label waits for them all."""
+    """argmax, or argmin, of the ``n`` rows of a block, in one search each. It uses as few dependent instructions as
+    possible, because a small model's label waits for all of them."""
     columns = src.shape[-1]
     copied = is_hbm_tensor(src) or smallest or columns < SEARCH_MIN
     x_sb = _chunk(src, block, n, 0, columns, smallest) if copied else src[0:n, block, :]
@@ -216,9 +216,9 @@ def _chunk(src: nl.NkiTensor, block: int, n: int, c0: int, columns: int, negated
 
 
 def _replace_nan(x_sb: nl.NkiTensor, first_sb: nl.NkiTensor) -> None:
-    """Put the row's first element in the place of each NaN: that is never found before the row's start."""
+    """Replace each NaN by the row's first element, which is never found anywhere but at the row's start."""
     is_nan_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN equals not even itself
+    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN doesn't equal even itself
     nisa.tensor_copy_predicated(dst=x_sb, src=first_sb.broadcast(1, x_sb.shape[1]), predicate=is_nan_sb)
 
 
@@ -271,7 +271,8 @@ def _keep_better(
     better_sb: nl.NkiTensor,
     c0: int,
 ) -> None:
-    """place_sb becomes c0 + found_sb, where better_sb is 1 or ``c0`` is 0; best_sb the larger of it and top_sb."""
+    """place_sb becomes c0 + found_sb if better_sb is 1 or ``c0`` is 0; best_sb becomes the larger of itself and
+    top_sb."""
     if c0 == 0:
         nisa.tensor_copy(dst=best_sb, src=top_sb)
         nisa.tensor_copy(dst=place_sb, src=found_sb)

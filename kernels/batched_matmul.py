@@ -203,8 +203,8 @@ def _finish(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, act: str, number: int) -
 def _load(
     tensor: nl.NkiTensor, factor: Factor, count: int, depths: tuple[int, int], sizes: tuple[int, int]
 ) -> nl.NkiTensor:
-    """``depths`` (first, end) of the contraction and ``sizes`` of the rows or columns of some matrices, in SBUF
-    (P, K/128, G, F): index b*128 + p of the contraction on partition p. G is 1 where the matrices are all one."""
+    """``depths`` (first, end) of the contraction and ``sizes`` of the rows or columns of some matrices, in SBUF (P,
+    K/128, G, F): index b*128 + p of the contraction on partition p. G is 1 if all matrices are the same."""
     batch, along, across = factor.batch, factor.along, factor.across
     depth, size = depths[1] - depths[0], sizes[1] - sizes[0]
     count = 1 if batch == 0 else count

@@ -11,7 +11,7 @@ from typing import Any
 from trnrt.kernels.common import ceil_div, count_elements, is_hbm_tensor, keep_where
 from trnrt.nki import nisa, nl
 
-# Elements of a partition that engines copy; DMA or products, which take about 2 us first, do more in the meantime.
+# Elements per partition that engines copy; beyond that, DMA or products are faster, despite their start of about 2 us.
 ENGINE_ELEMENTS = 4096
 # Copies of at least this many elements per partition are shared by the vector and the scalar engine, by their clocks on
 # trn1: 1.12 and 1.4 GHz.
@@ -149,7 +149,7 @@ def _by_products(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run])
 
 
 def _select(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run], block: int) -> None:
-    """A block of dst as the sum of the products of pieces, whole blocks of their sources, with matrices that select."""
+    """A block of dst as the sum of products: pieces, as whole blocks of their sources, times selecting matrices."""
     rows = 0
     matrices = []
     for piece in pieces:

@@ -80,7 +80,8 @@ def load(src: nl.NkiTensor) -> nl.NkiTensor:
 
 
 def transpose_is_exact() -> bool:
-    """trn1 transposes by multiplying with an identity, which spreads NaN and infinity over their row."""
+    """True if the tensor engine transposes exactly. trn1 multiplies with an identity, which spreads NaN and infinity
+    over their row."""
     return nisa.get_nc_version() >= nisa.nc_version.gen3
 
 

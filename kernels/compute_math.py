@@ -60,10 +60,10 @@ def is_power_of_two(number: float) -> bool:
 
 
 def divide(dst: nl.NkiTensor, x: Any, y: Any) -> None:
-    """dst = x / y, rounded as a division is where y and the quotient are normal numbers.
+    """dst = x / y, rounded as a division is if y and the quotient are normal numbers.
 
-    x * (1 / y) is two roundings off. Its remainder, computed exactly, divided by y is the correction. The correction
-    is NaN or infinite where the quotient or y is: there the first product is right.
+    x * (1 / y) is two roundings off. Its remainder, computed exactly and divided by y, is the correction. If the
+    quotient or y is infinite or NaN, so is the correction; then the first product is right.
     """
     if is_number(y) and is_power_of_two(y):
         nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=1.0 / y)
@@ -92,10 +92,8 @@ def _mend(quotient_sb: nl.NkiTensor, x: Any, y: nl.NkiTensor, inverse_sb: nl.Nki
 
 
 def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
-    """dst = the remainder of x / y: with the sign of x (C's fmod), or of y (Python's %).
-
-    Exact where the quotient is below 2**24.
-    """
+    """dst = the remainder of x / y: with the sign of x (C's fmod), or of y (Python's %). Exact if the quotient is below
+    2**24."""
     x = column(x, dst) if is_number(x) else as_float32(x)
     y = column(y, dst) if is_number(y) else as_float32(y)
     size_sb, by_sb = fresh(x.shape), fresh(y.shape)
@@ -124,7 +122,7 @@ def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
 
 
 def _sign_as(dst: nl.NkiTensor, rest_sb: nl.NkiTensor, y: nl.NkiTensor) -> None:
-    """dst = rest_sb, and y more where their signs differ."""
+    """dst = rest_sb, plus y if their signs differ."""
     sign_sb, y_sign_sb, sum_sb = fresh(rest_sb.shape), fresh(y.shape), fresh(rest_sb.shape)
     nisa.activation(dst=sign_sb, op=nl.sign, data=rest_sb)
     nisa.activation(dst=y_sign_sb, op=nl.sign, data=y)

@@ -47,7 +47,7 @@ VECTOR = {
     "xor": nl.logical_xor,
 }
 
-# Functions of the scalar engine that hold for every float32.
+# Functions of the scalar engine that are right for every float32.
 SCALAR = {
     "relu": nl.relu,
     "sigmoid": nl.sigmoid,
@@ -95,7 +95,7 @@ def evaluate(dst: nl.NkiTensor, name: str, args: list[Any]) -> None:
 
 
 def _unary(dst: nl.NkiTensor, name: str, x: nl.NkiTensor) -> None:
-    """The functions of one value that the scalar engine has not, or not for every number."""
+    """The functions of one value that the scalar engine lacks, or computes for some numbers only."""
     if name == "copy":
         nisa.tensor_copy(dst=dst, src=x)
     elif name in WITH_NUMBER:

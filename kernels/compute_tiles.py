@@ -28,7 +28,7 @@ def run(dst: nl.NkiTensor, sources: list[Any], ops: tuple[tuple[Any, ...], ...])
     skipped = 0
     for i in range(len(ops)):
         if skipped > 0:
-            # It was computed together with the operator before.
+            # It was computed together with the preceding operator.
             skipped = skipped - 1
             values.append(values[len(values) - 1])
         else:
@@ -155,10 +155,8 @@ def tiles_at_once(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
 
 
 def merge_dims(shape: tuple[int, ...], srcs: list[nl.NkiTensor]) -> tuple[list[int], list[list[bool]]]:
-    """The dimensions of a tensor, neighbours made one where every source has both or repeats along both.
-
-    Gives their sizes, and for each whether each source has it; 1s in front make them four.
-    """
+    """The dimensions of a tensor, with neighbours merged if every source either has both or repeats along both. Returns
+    their sizes, and for each dimension which sources have it; leading 1s make them four."""
     sizes: list[int] = []
     flags: list[list[bool]] = []
     for dim in range(len(shape)):
@@ -212,7 +210,7 @@ def row_pieces(rows: int, columns: int, most: int) -> list[tuple[int, int, int]]
 
 
 def column_pieces(columns: int, partitions: int, most: int) -> list[tuple[int, int, int]]:
-    """(first column, parts, columns a part): a row is cut in as many parts as it has ``partitions``."""
+    """(first column, parts, columns per part): a row is cut into as many parts as it has ``partitions``."""
     parts = max(1, min(partitions, columns // SHORT_PART))
     for fewer in range(parts, parts // 2, -1):
         if columns % parts != 0 and columns % fewer == 0:
@@ -338,7 +336,7 @@ def compute_tile(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops:
 
 
 def _flat(tile: nl.NkiTensor, size: int, first: int, last: int) -> nl.NkiTensor:
-    """Elements ``first`` to ``last`` of the ``size`` that a tile has a partition as (P, 1, n); a copy if not dense."""
+    """Elements ``first`` to ``last`` of a tile with ``size`` per partition, as (P, 1, n); a copy if not contiguous."""
     if count_elements(tile.shape[1:]) == 1 and size > 1:
         return tile
     if not tile.is_contiguous():

@@ -8,7 +8,7 @@ from trnrt.kernels.common import ceil_div
 from trnrt.kernels.operands import BANK, copy
 from trnrt.nki import nisa, nki, nl
 
-# Rows of the contraction in one product, two a partition.
+# Rows of the contraction in one product, two per partition.
 PAIRS = 2
 # Columns of dst in one block: four PSUM banks.
 COLUMNS = 2048

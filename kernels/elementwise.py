@@ -51,7 +51,7 @@ def compute(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[
 
 
 def _compute_hbm(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[Any, ...], ...]) -> None:
-    """compute for tensors in HBM: the pieces of all tensors, row by row, or along a row where its numbers repeat."""
+    """compute for tensors in HBM: the pieces of all tensors, row by row, or along a row if its numbers repeat."""
     tensors = []
     for src in srcs:
         tensors.append(src)
@@ -70,7 +70,7 @@ def _compute_hbm(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[t
 
 
 def _compute_tile(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[Any, ...], ...]) -> None:
-    """compute for tiles in SBUF, block by block where sources are one number a block and partition."""
+    """compute for tiles in SBUF, block by block if sources have one number per block and partition."""
     values = []
     blocks = 1
     gated = False

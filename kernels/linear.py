@@ -16,11 +16,11 @@ from trnrt.nki import nisa, nl
 # The most bytes per partition of one load of weights (in their dtype), and of one block of activations (float32).
 WEIGHT_BYTES = 16 * 1024
 ACTIVATION_BYTES = 48 * 1024
-# One row of more features would not fit ACTIVATION_BYTES: 128 partitions of float32.
+# A row with more features would not fit ACTIVATION_BYTES: 128 partitions of float32.
 MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
 # PSUM banks that accumulate at once; the other half is being evacuated.
 BANKS = 4
-# Columns of the result whose weights are together: of float32, one bank of rows, or BANKS of features.
+# Columns of the result that share a load of weights: of float32, one bank of rows, or BANKS of features.
 OUTPUTS = 512
 # Loads of weights under way or in use at once, for which a plan leaves room: with fewer, DMA would wait for one load's
 # products before it starts the next. Raised from 4 when the search began to vary the size of loads.
@@ -35,7 +35,7 @@ TURNED = 16
 
 
 def weight_bytes(features: int, outputs: int, item: int) -> int:
-    """Bytes per partition of the weights that are together, of elements of ``item`` bytes."""
+    """Bytes per partition of the weights for OUTPUTS columns, with elements of ``item`` bytes."""
     return ceil_div(features, nl.tile_size.pmax) * min(OUTPUTS, outputs) * item
 
 
@@ -107,7 +107,7 @@ def _sum_products(
         m_size = min(nl.tile_size.pmax, across - m0)
         banks.append(nl.ndarray((m_size, along), dtype=nl.float32, buffer=nl.psum))
     positions = x_sb.shape[2]
-    # All chunks of weights are at hand where they are in SBUF.
+    # All chunks of weights are available if they are in SBUF.
     group = max(1, load_bytes // (w.shape[2] * item_bytes(w.dtype))) if is_hbm_tensor(w) else w.shape[1]
     for c0 in range(0, w.shape[1], group):
         c1 = min(w.shape[1], c0 + group)

@@ -1,4 +1,4 @@
-"""Local response normalisation: each element over a power of the squares in a window of channels, summed."""
+"""Local response normalisation: each element over a power of the sum of squares in a window of channels."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Part(nl.NKIObject):
 
 
 def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: float, beta: float, bias: float) -> None:
-    """dst = src / (bias + alpha / size * the squares of a window of ``size`` channels, summed) ** beta.
+    """dst = src / (bias + alpha / size * the sum of squares in a window of ``size`` channels) ** beta.
 
     dst, src: HBM (N, C, H*W), or channels, SBUF (P, ceil(C/128), N, H, W)
     channels: C
@@ -61,7 +61,7 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
 
 
 def _flatten_pixels(tensor: nl.NkiTensor) -> nl.NkiTensor:
-    """Images with their rows and columns as one dimension of positions."""
+    """Images with rows and columns merged into one dimension of positions."""
     if is_hbm_tensor(tensor):
         return tensor
     parts, blocks, images, height, width = tensor.shape

@@ -17,9 +17,9 @@ BLOCK_FREE_DEPTH = 2048
 # Tiles of 128 rows and of 512 columns in a block of the third stage; of the fourth, tiles of the contraction too.
 BLOCK = (2, 2)
 FULL_BLOCK = (16, 2, 8)
-# The tensor engine takes no fewer cycles for a product, however few the columns.
+# The least cycles of a product, however few its columns.
 LEAST_COLUMNS = 64
-# Bytes that HBM delivers in a cycle of the tensor engine, about: 330 GB/s at 2.4 GHz.
+# The approximate bytes that HBM delivers per cycle of the tensor engine: 330 GB/s at 2.4 GHz.
 BYTES_A_CYCLE = 137
 
 

@@ -12,15 +12,15 @@ from trnrt.nki import nisa, nl
 MOST_DIMENSIONS = 5
 # Elements per partition of the tile that a fill is written from.
 FILL_COLUMNS = 4096
-# Through SBUF: bytes of a partition that a tile may have; four tiles fit the planner's WORKING_BYTES (before and
-# after, twice), and its dimensions besides the partitions.
+# Through SBUF: the most bytes per partition of a tile, of which four fit the planner's WORKING_BYTES (before and after,
+# twice), and its dimensions besides the partitions.
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
 # The most elements of a row on one partition for a transpose; more if the elements exceed all partitions.
 LEAST_RUN = 64
 # Estimates in nanoseconds: a packet, spread over the DMA engines; an element of a partition that an engine copies; the
-# latencies of a load, a copy and a store, about 2 us a transfer. Kept from when the way through SBUF came; measure
-# ShuffleNet and a transformer's attention when one changes.
+# latencies of a load, a copy and a store, about 2 us per transfer. Kept from when the way through SBUF was added;
+# measure ShuffleNet and a transformer's attention when one changes.
 SPREAD_NS = PACKET_NS / DMA_ENGINES
 COPY_NS = 1.0
 STAGED_NS = 5000.0
@@ -114,7 +114,8 @@ def by_source(dims: list[Dimension]) -> list[Dimension]:
 
 
 def pattern(dims: list[Dimension], side: int) -> list[list[int]]:
-    """The access pattern of dimensions on a side, 1 the source and 2 the destination; neighbours are joined."""
+    """The access pattern of dimensions on a side, 1 the source and 2 the destination; contiguous neighbours are
+    merged."""
     found: list[list[int]] = []
     for dim in dims:
         last = len(found) - 1
@@ -157,7 +158,7 @@ def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
     while at < len(dims) and dims[at][1] != 1:
         at = at + 1
     if at < len(dims) - 1:
-        # Rows that are turned: pieces of the source's or of the destination's.
+        # Transposed rows: pieces of the source's or of the destination's.
         ways.append(divide_dim(dims, at, at, size))
         ways.append(divide_dim(dims, len(dims) - 1, at, size))
     for way in ways:
@@ -178,7 +179,7 @@ def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
         return 0.0
     rows = elements(dims[0:outer])
     packets = rows * (elements(loaded) / run_of(first) + stored / run_of(second))
-    # Each DMA engine has its partitions.
+    # Each DMA engine serves its own partitions.
     share = max(1.0, nl.tile_size.pmax / rows)
     return SPREAD_NS * packets * share + COPY_NS * stored * ceil_div(rows, nl.tile_size.pmax)
 
@@ -236,8 +237,8 @@ def _stage_rows(
 
 
 def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: list[Dimension]) -> None:
-    """Copy a part whose first elements are ``to`` and ``start``; dimensions beyond MOST_DIMENSIONS, the shortest, are
-    looped over."""
+    """Copy a part whose first elements are ``to`` and ``start``; loop over the dimensions beyond MOST_DIMENSIONS, the
+    shortest ones."""
     if len(dims) > MOST_DIMENSIONS:
         shortest = 0
         for i in range(len(dims) - 1):
@@ -259,7 +260,7 @@ def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: 
 
 
 def _fill(dst: nl.NkiTensor, number: float) -> None:
-    """Write a number to all of dst, in rows of a tile that holds it."""
+    """Fill dst with a number, from rows of a tile that holds it."""
     size = count_elements(dst.shape)
     pmax = nl.tile_size.pmax
     columns = max(1, min(FILL_COLUMNS, size // pmax))

@@ -7,7 +7,7 @@ from trnrt.nki import nisa, nl
 
 # A row up to this long is in SBUF as a whole; a longer one is loaded twice, in parts of that many elements.
 CHUNK = 4096
-# float32 counts the elements of a row up to here.
+# float32 counts the elements of a row exactly up to here.
 MAX_COLUMNS = COUNTED
 # One number per column, or one per row.
 Coefficients = Optional[nl.NkiTensor]
@@ -54,7 +54,7 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
 
 
 def inverse_deviations(dst: nl.NkiTensor, src: nl.NkiTensor, eps: float) -> None:
-    """dst = 1 / sqrt(the variance + eps) of each row: what normalize_rows multiplies with.
+    """dst = 1 / sqrt(the variance + eps) of each row: the factor in normalize_rows.
 
     dst: HBM (R, 1)
     src: HBM (R, C)
@@ -187,12 +187,12 @@ def _differences(src: nl.NkiTensor, shift_sb: nl.NkiTensor) -> nl.NkiTensor:
 
 
 def _column(n: int) -> nl.NkiTensor:
-    """One float32 a partition."""
+    """One float32 per partition."""
     return nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
 
 
 def _store(dst: nl.NkiTensor, value_sb: nl.NkiTensor) -> None:
-    """float32 in SBUF to HBM, in the dtype that it has there."""
+    """Store float32 from SBUF to HBM, in the dtype of the destination."""
     y_sb = value_sb
     if dst.dtype != nl.float32:
         y_sb = nl.ndarray(value_sb.shape, dtype=dst.dtype, buffer=nl.sbuf)

@@ -123,7 +123,7 @@ def fill(a_sb: nl.NkiTensor, a: Operand, b_sb: nl.NkiTensor, b: Operand, starts:
 def _fill_piece_by_piece(
     a_sb: nl.NkiTensor, a: nl.NkiTensor, b_sb: nl.NkiTensor, b: nl.NkiTensor, starts: bool
 ) -> None:
-    """Load both factors, some of the contraction after the other."""
+    """Load both factors, one part of the contraction after the other."""
     rows, columns = a.shape[1], b.shape[1]
     tiles = ceil_div(b.shape[0], nl.tile_size.pmax)
     t0 = 0
@@ -131,7 +131,7 @@ def _fill_piece_by_piece(
         t1 = next_tile(t0, tiles, rows + columns)
         if starts and t0 == 0:
             move_tiles(b_sb[:, :, 0:columns], b, t0, t1, True)
-            # A product starts when its own columns are there.
+            # A product starts once its own columns are loaded.
             for piece in ((0, 128), (128, 384), (384, ROWS)):
                 m0, m1 = piece[0], min(piece[1], rows)
                 if m0 < m1:
@@ -154,7 +154,7 @@ def fill_operand(dst_sb: nl.NkiTensor, factor: Operand) -> None:
 def move_tiles(
     tiles_sb: nl.NkiTensor, matrix: nl.NkiTensor, t0: int, t1: int, soon: bool = False, stores: bool = False
 ) -> None:
-    """Load tiles ``t0`` to ``t1`` of a matrix in HBM (K, F) into theirs of tiles_sb (P, K / 128, F), or store them."""
+    """Load tiles ``t0`` to ``t1`` of a matrix in HBM (K, F) into those of tiles_sb (P, K / 128, F), or store them."""
     depth = matrix.shape[0]
     full = depth // nl.tile_size.pmax
     for first in range(0, full, GROUP):
@@ -170,9 +170,10 @@ def move_tiles(
 
 
 def move(tile_sb: nl.NkiTensor, view: nl.NkiTensor, soon: bool = False, stores: bool = False) -> None:
-    """A transfer between SBUF and HBM. ``soon``: data flows 0.8 us after the trigger, with hardware descriptors 1.3.
+    """A transfer between SBUF and HBM. ``soon``: data flows 0.8 us after the trigger, instead of 1.3 with hardware
+    descriptors.
 
-    Software descriptors occupy the gpsimd engine: for the first loads and the last store of a kernel only.
+    Software descriptors occupy the gpsimd engine: use them only for the first loads and the last store of a kernel.
     """
     mode = nisa.dge_mode.unknown
     if soon and nisa.get_nc_version() >= nisa.nc_version.gen3:
@@ -228,7 +229,8 @@ def turn_rows(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool = F
 
 
 def _planes(rows_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
-    """The matrices that the tensor engine turns exactly: the rows, or 16 bits of each element as a float32 number."""
+    """The matrices that the tensor engine transposes exactly: the rows, or 16 bits of each element as a float32
+    number."""
     if transpose_is_exact():
         return [rows_sb]
     bits_sb = rows_sb.view(nl.uint16)
@@ -243,7 +245,7 @@ def _planes(rows_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
 
 
 def _turn_group(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool, number: int) -> None:
-    """Turn rows of at most GROUP tiles through one PSUM bank."""
+    """Transpose rows of at most GROUP tiles through one PSUM bank."""
     rows, depth = rows_sb.shape
     full = depth // nl.tile_size.pmax
     rest = depth - full * nl.tile_size.pmax

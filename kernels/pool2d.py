@@ -162,8 +162,8 @@ def _is_whole(dst: nl.NkiTensor, src: nl.NkiTensor, kernel: Pair, pads: tuple[in
 
 
 def _whole_images(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, op: Any) -> None:
-    """dst (P, B, N, 1, 1) = the maxima, or averages (nl.add), of whole images (P, B, N, H, W): of all blocks that are
-    full at once, and of the rest."""
+    """dst (P, B, N, 1, 1) = the maxima, or averages (nl.add), of whole images (P, B, N, H, W): full blocks together,
+    then the rest."""
     pixels = src.shape[3] * src.shape[4]
     full = channels // nl.tile_size.pmax
     for span in [(0, full, nl.tile_size.pmax), (full, src.shape[1], channels - full * nl.tile_size.pmax)]:
@@ -202,12 +202,12 @@ def _tile_of(dst: nl.NkiTensor, windows: Windows) -> Tile:
 
 
 def _span(taps: int, dilation: int) -> int:
-    """From the first to the last of ``taps``, inclusive."""
+    """The distance from the first to the last of ``taps``, inclusive."""
     return (taps - 1) * dilation + 1
 
 
 def _places(dst: nl.NkiTensor, tile: Tile) -> list[Rectangle]:
-    """The rectangles that the result is computed in."""
+    """The rectangles in which the result is computed."""
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     places = []
     for n0 in range(0, images, tile.images):

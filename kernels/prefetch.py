@@ -1,4 +1,4 @@
-"""Weights on their way to SBUF ahead of the steps that use them."""
+"""Prefetch weights into SBUF ahead of the steps that use them."""
 
 from trnrt.nki import nisa, nl
 

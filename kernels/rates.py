@@ -9,10 +9,10 @@ After a change of any number, measure the networks and the labs' convolutions (d
 
 from trnrt.nki import nisa
 
-# The tensor engine's clock, where one number has to do for all targets; a column takes one cycle, of float32 four.
+# The tensor engine's clock for estimates that hold for all targets; a column takes one cycle, of float32 four.
 TENSOR_GHZ = 2.4
 FLOAT32_CYCLES = 4
-# Vector and scalar engines: elements of a partition in a nanosecond.
+# Vector and scalar engines: elements of a partition per nanosecond.
 ENGINE_GHZ = 1.2
 # DMA engines: each serves eight partitions. Bytes per nanosecond of one, and of all of them.
 DMA_ENGINES = 16
@@ -30,7 +30,7 @@ def is_recent() -> bool:
 
 
 def product_ns(columns: int, item: int, ghz: float = TENSOR_GHZ) -> float:
-    """Nanoseconds that products over ``columns`` columns take, of elements of ``item`` bytes."""
+    """Nanoseconds of products over ``columns`` columns, with elements of ``item`` bytes."""
     return columns * (FLOAT32_CYCLES if item == 4 else 1) / ghz
 
 
@@ -45,7 +45,7 @@ def packet_ns() -> float:
 
 
 def dma_engine() -> int:
-    """Bytes in a nanosecond of one DMA engine on the target."""
+    """Bytes per nanosecond of one DMA engine on the target."""
     return DMA_ENGINE if is_recent() else 20
 
 

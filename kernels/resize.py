@@ -150,7 +150,7 @@ def _resize_columns(
     step = min(width, nl.tile_size.psum_bank_fmax)
     for w0 in range(0, width, step):
         w1 = min(width, w0 + step)
-        # Images that share the partitions share a bank as well: all their columns are one piece.
+        # Images that share the partitions also share a bank: all their columns are one piece.
         p0, p1 = w0 * together, w1 * together
         part_sb = _load_matrix(columns[:, p0:p1]) if columns_sb is None else columns_sb[:, :, p0:p1]
         for r0 in range(0, height, nl.tile_size.pmax):

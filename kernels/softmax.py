@@ -7,7 +7,7 @@ from trnrt.nki import nisa, nl
 
 # A row up to this long is in SBUF as a whole, with its exponentials.
 WHOLE_COLUMNS = 8192
-# Columns that are worked on at once of a longer one.
+# Columns per chunk of a longer row.
 CHUNK = 2048
 # Bytes per partition up to which the chunks of a row stay in SBUF; those of a longer row are loaded twice.
 KEPT_BYTES = 96 * 1024
@@ -182,7 +182,7 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
 
 
 def _measure(negated_max_sb: nl.NkiTensor, total_sb: nl.NkiTensor, x_sb: nl.NkiTensor) -> None:
-    """A chunk's negated maximum, and the sum of its exponentials relative to that: chunks don't wait for each other."""
+    """A chunk's negated maximum, and the sum of its exponentials relative to it: chunks don't wait for each other."""
     exp_sb = _tile(x_sb.shape[0], x_sb.shape[1], CHUNK, nl.float32)
     nisa.tensor_reduce(dst=negated_max_sb, op=nl.maximum, data=x_sb, axis=(1,), negate=True)
     nisa.tensor_scalar(dst=negated_max_sb, data=negated_max_sb, op0=nl.minimum, operand0=HIGHEST)
@@ -217,7 +217,7 @@ def _invert_total(total_sb: nl.NkiTensor, log: bool) -> None:
 def _subtract_logarithm(
     y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, negated_max_sb: nl.NkiTensor, log_total_sb: nl.NkiTensor
 ) -> None:
-    """The difference to the maximum comes first: it is exact where it matters."""
+    """Subtract the maximum first: that difference is exact where it matters."""
     nisa.tensor_scalar(dst=y_sb, data=x_sb, op0=nl.add, operand0=negated_max_sb, op1=nl.subtract, operand1=log_total_sb)
 
 

@@ -1,4 +1,4 @@
-"""The k largest or smallest elements of each row, in order, and where they stand."""
+"""The k largest or smallest elements of each row, in order, and their places."""
 
 from typing import Optional
 
@@ -7,7 +7,7 @@ from trnrt.nki import nisa, nl
 
 # The hardware's searches take 8 to 16,384 elements and find 8 at a time.
 SEARCH_MIN, SEARCH_MAX = 8, 16384
-# Elements of a longer row that are searched at once.
+# Elements per search of a longer row.
 CHUNK = 8192
 # The most elements found per row, over all its chunks.
 MOST = 8192
@@ -95,7 +95,7 @@ def _keys(src: nl.NkiTensor, c0: int, c1: int, largest: bool) -> nl.NkiTensor:
         given_sb = nl.ndarray((n, c1 - c0), dtype=src.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=given_sb, src=src[:, c0:c1])
     is_nan_sb = nl.ndarray(given_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=is_nan_sb, data1=given_sb, data2=given_sb, op=nl.not_equal)  # NaN equals not even itself
+    nisa.tensor_tensor(dst=is_nan_sb, data1=given_sb, data2=given_sb, op=nl.not_equal)  # NaN doesn't equal even itself
     sign = 1.0 if largest else -1.0
     nisa.tensor_scalar(
         dst=keys_sb, data=given_sb, op0=nl.multiply, operand0=sign, op1=nl.maximum, operand1=MINUS_INFINITY

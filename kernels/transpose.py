@@ -7,12 +7,12 @@ from trnrt.nki import nisa, nl
 
 # Columns of the source per load, and transposed columns per store.
 COLUMNS = 1024
-# Bytes of a turned column that leave in one packet: whole blocks of 128 rows, as many as fit. Four random shapes take,
+# Bytes of a transposed column per packet of a store: whole blocks of 128 rows, as many as fit. Four random shapes take,
 # predicted on average, 1.6 % less with half of it (12 % less to 6 % more), and 0.2 % less with twice.
 PACKET_BYTES = 1024
 # Rows of the source up to this long are short: their transfers are fewer and longer.
 SHORT_BYTES = 1024
-# Rows that the DMA engines turn at once.
+# Rows that the DMA engines transpose at once.
 DMA_ROWS = 2048
 
 
@@ -118,8 +118,8 @@ def _load_blocks(src: nl.NkiTensor) -> list[list[nl.NkiTensor]]:
 
 
 def _planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
-    """The matrices that the tensor engine turns exactly: the block itself, or its bits as float32 numbers, 16 of them
-    in each."""
+    """The matrices that the tensor engine transposes exactly: the block itself, or its bits as float32 numbers, 16 of
+    them in each."""
     if transpose_is_exact():
         return [block_sb]
     bits_sb = block_sb.view(_bits_of(block_sb.dtype))
@@ -133,7 +133,7 @@ def _planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
 
 
 def _bits_of(dtype: Any) -> Any:
-    """The whole numbers that elements fall into."""
+    """The whole numbers that elements are split into."""
     return nl.uint8 if item_bytes(dtype) == 1 else nl.uint16
 
 
@@ -167,7 +167,7 @@ def _transpose_bank(
 
 
 def _bank_tile(buffer: Any, dtype: Any, width: int, count: int, rows: int) -> nl.NkiTensor:
-    """A tile (width, count, rows) in one as large as a bank, so that all of them take turns on the same addresses."""
+    """A tile (width, count, rows) inside one as large as a bank, so that all of them reuse the same addresses."""
     size = nl.tile_size.psum_bank_fmax_bytes // item_bytes(dtype)
     bank = nl.ndarray((nl.tile_size.pmax, size), dtype=dtype, buffer=buffer)
     return bank[0:width, 0 : count * rows].reshape_dim(1, (count, rows))

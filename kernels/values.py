@@ -66,7 +66,7 @@ def result_shape(values: list[Any]) -> tuple[int, int, int]:
 
 
 def apply(dst: nl.NkiTensor, x: Any, y: Any, op: Any) -> None:
-    """dst = x <op> y on the vector engine; powers of two tiles are the GpSimd engine's."""
+    """dst = x <op> y on the vector engine; the GpSimd engine computes powers of two tiles."""
     if not is_number(x) and (is_number(y) or is_column(y)):
         nisa.tensor_scalar(dst=dst, data=wide(x, dst.shape), op0=op, operand0=y)
     elif is_number(x) or is_column(x):

@@ -91,7 +91,7 @@ def time_cases(library: Library, cases: Sequence[dict[str, Any]]) -> list[Row]:
 
 @contextmanager
 def _show_progress(cases: Sequence[Item]) -> Iterator[Iterable[Item]]:
-    """The cases one after the other, with a bar where somebody watches."""
+    """Yield the cases, with a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield cases
         return

@@ -69,7 +69,7 @@ class Library:
 
     @contextmanager
     def unpack(self) -> Iterator[None]:
-        """``load`` works inside: the files are in a folder that is gone afterwards."""
+        """The files are in a folder that exists only inside this context; ``load`` works there."""
         with tempfile.TemporaryDirectory(prefix=f"{PACKAGE}-") as folder:
             for name, content in self.files.items():
                 path = Path(folder, PACKAGE, name)

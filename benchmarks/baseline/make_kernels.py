@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # where it is run as a script
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # if run as a script
 
 from benchmarks import ROOT
 from benchmarks.baseline.library import ARCHIVE, CASES, COMMIT, TARGETS, Library

@@ -113,7 +113,7 @@ def _convnext_block(b: Builder, source: str, width: int) -> str:
 
 
 def unet(side: int = SIDE) -> onnx.ModelProto:
-    """Five levels; up by transposed convolutions of 2x2; two classes a pixel. ``side``: a multiple of 16."""
+    """Five levels; up by transposed convolutions of 2x2; two classes per pixel. ``side``: a multiple of 16."""
     b = Builder("unet", side)
     widths = (64, 128, 256, 512, 1024)
     source, kept = "image", list[str]()

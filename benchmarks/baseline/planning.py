@@ -25,7 +25,7 @@ DTYPE, BATCH, EFFORT = "bfloat16", 1, 1
 
 
 def plan_network(model: onnx.ModelProto, target: str) -> tuple[Partition, list[str]]:
-    """The parts for the device and for the CPU, and why not all is one part for the device, where it is not."""
+    """The parts for the device and for the CPU, and why the whole isn't one part for the device, if so."""
     content = model.SerializeToString()
     options: dict[str, Any] = {"target": target, "dtype": DTYPE, "backend": "simulator", "cache": False}
     try:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # where it is run as a script
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # if run as a script
 
 from benchmarks import ROOT
 from benchmarks.baseline.library import Library
@@ -25,11 +25,11 @@ from benchmarks.baseline.timing import time_part
 CASE = ("resnet50", "trn2")
 ROUNDS = 7
 LIMIT = 1.5
-"""Times the commit's own CPU time, once a prediction is a range."""
+"""The most CPU time, relative to the commit's, now that a prediction is a range."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; exit code 1 where it takes more than LIMIT times as long."""
+    """Measure and print; exit code 1 if it takes more than LIMIT times as long."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.baseline.speed", description=__doc__)
     parser.add_argument("--old", type=Path, help="the other checkout, such as one of 1e68255")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="processes of each")

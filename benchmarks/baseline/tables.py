@@ -47,7 +47,7 @@ class Row:
 
     @classmethod
     def of(cls, library: Library, case: dict[str, Any], found: Range, profiler_us: float) -> Row:
-        """The row of a case that was timed."""
+        """The row of a timed case."""
         return cls(
             **{name: case[name] for name in ("kind", "name", "target", "dtype", "refused", "on_cpu")},
             low_us=found.low,

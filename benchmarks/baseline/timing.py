@@ -1,4 +1,4 @@
-"""The time of a kept case by the model of the ``trnrt`` that is imported: its parts traced, timed, and added up."""
+"""The time of a kept case by the imported ``trnrt``'s model: its parts traced, timed, and added up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Range:
 
 
 def range_of(found: Profile) -> Range:
-    """The benchmark's range of a profile, and what makes it wide most of all."""
+    """The benchmark's range of a profile, and the main cause of its width."""
     known = found.benchmark
     cause = found.causes[0].name if known.most_us > known.least_us and found.causes else ""
     return Range(known.least_us, known.us, known.most_us, cause)

@@ -35,7 +35,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Family:
-    """A kernel, and how its shapes are drawn."""
+    """A kernel, and a generator of its shapes."""
 
     name: str
     dtype: str
@@ -59,7 +59,7 @@ class Share:
 
 
 def _log_uniform(generator: np.random.Generator, low: int, high: int) -> int:
-    """A whole number, as likely between 10 and 100 as between 100 and 1000."""
+    """A whole number, log-uniform: as likely between 10 and 100 as between 100 and 1000."""
     return int(np.exp(generator.uniform(np.log(low), np.log(high + 1))))
 
 

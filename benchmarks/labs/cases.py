@@ -71,7 +71,7 @@ class Case:
 
 
 def measured(us: float, clock: Clock, source: str) -> Figure:
-    """A time that someone measured of a kernel of a case's shape."""
+    """A published measurement of a kernel on a case's shape."""
     return Figure(us, "measured kernel", clock, source)
 
 
@@ -110,7 +110,7 @@ class Row:
 
     @property
     def compared_with(self) -> str:
-        """The kind of the figure that the row's ratio is formed with."""
+        """The kind of the figure in the row's ratio."""
         return self.compared[0].figure.kind if self.ratio is not None else "no comparison"
 
     @property
@@ -121,7 +121,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Times:
-    """A case and the kernel that it is to be ahead of; ``share`` is the share of peak."""
+    """A case and the kernel that it must beat; ``share`` is the share of peak."""
 
     ours: Range
     theirs_us: float | None
@@ -181,7 +181,7 @@ def _times(case: Case, found: Prediction, theirs: Timeline | None) -> Times:
 
 
 def _compare_kernels(case: Case, prediction: Prediction) -> tuple[Compared, ...]:
-    """The case's measured kernels, the one first that ours is the least ahead of."""
+    """The case's measured kernels, the one with the worst ratio first."""
     found = []
     for figure in case.measured:
         if figure.clock == "host":

@@ -1,4 +1,4 @@
-"""The labs' kernels that are more than one call of a file of ``kernels/``: outputs as they return them."""
+"""The labs' kernels that take more than one call into ``kernels/``, with the outputs that they return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases: what others measured, the labs demand, and the targets that the kernels here must reach."""
+"""The cases: published measurements, the labs' limits, and the targets of our kernels."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _predict_class(x: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Arra
 
 
 def _draw_centred(generator: np.random.Generator, shapes: Shapes) -> list[Array]:
-    """Centred numbers, so that the classes differ: with positive weights one would win in every row."""
+    """Centred numbers, so that the classes differ: with positive weights the same one would win in every row."""
     return [generator.standard_normal(shape) / np.sqrt(shape[0]) for shape in shapes]
 
 
@@ -222,7 +222,7 @@ def _small_convs() -> list[Case]:
 
 
 def _fleet() -> list[Case]:
-    """The fleet of the second lab. It has limits and no measurements; our target is a multiple of the bound."""
+    """The fleet of the second lab. It has limits but no measurements; our target is a multiple of the bound."""
     text = (files(__package__) / "fleet.json").read_text(encoding="utf-8")
     cases = []
     for name, limit in json.loads(text)["limits_us"].items():

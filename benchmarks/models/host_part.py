@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Latency:
-    """One row of the table: end to end, microseconds, and how large the model is (``megabytes`` of 16-bit weights)."""
+    """One row of the table: end to end, microseconds, and the model's size (``megabytes`` of 16-bit weights)."""
 
     model: str
     us: float

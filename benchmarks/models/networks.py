@@ -30,7 +30,7 @@ _DRAWN = 1_000_000
 
 
 class _Builder:
-    """A graph that grows node by node; methods take and give names of values. Weights are float32 and seeded."""
+    """A graph that grows node by node; methods take and return names of values. Weights are float32 and seeded."""
 
     def __init__(self, name: str, seed: int = 0) -> None:
         # Build in place: helper.make_graph would copy a VGG's weights, half a gigabyte.
@@ -80,7 +80,7 @@ class _Builder:
         return self._store_tensor((outputs,), 0.1)
 
     def _store_tensor(self, shape: tuple[int, ...], spread: float) -> str:
-        """A tensor of the next drawn numbers, from the start again at their end: a VGG would take seconds to draw."""
+        """A tensor of the next random numbers, starting over at their end: drawing a VGG's anew would take seconds."""
         name, count = f"weight_{len(self._graph.initializer)}", math.prod(shape)
         start, self._taken = self._taken, (self._taken + count) % _DRAWN
         times, rest = divmod(count, _DRAWN)
@@ -91,7 +91,7 @@ class _Builder:
 
 
 def _basic(b: _Builder, source: str, channels: int, width: int, stride: int) -> str:
-    """Two 3x3 convolutions, without what follows the addition."""
+    """Two 3x3 convolutions, up to the addition."""
     inner = b.relu(b.conv(source, channels, width, 3, stride))
     return b.conv(inner, width, width, 3, gain=BRANCH_GAIN)
 
@@ -122,7 +122,7 @@ def _resnet(name: str, bottleneck: bool, blocks: Sequence[int]) -> onnx.ModelPro
 
 
 def _vgg(name: str, stages: Sequence[int]) -> onnx.ModelProto:
-    """``stages``: how many convolutions stand before each pooling."""
+    """``stages``: the number of convolutions before each pooling."""
     b = _Builder(name)
     source, channels, side = "image", 3, SIDE
     for count, width in zip(stages, (64, 128, 256, 512, 512), strict=True):

@@ -70,7 +70,7 @@ def _line(row: Row) -> Document:
 
 
 def _figure_kind(row: Row) -> str:
-    """The kind of figure that ``device_ratio`` is formed with."""
+    """The kind of figure in ``device_ratio``."""
     return "no comparison" if row.device_ratio is None or row.published is None else "less host"
 
 
@@ -136,7 +136,7 @@ def latency_table(rows: Sequence[Row]) -> Table:
 
 
 def throughput_table(rows: Sequence[Row]) -> Table:
-    """AWS's throughputs, an item and core; no ratio, as the host may be what limits them."""
+    """AWS's throughputs, per item and core; no ratio, as the host may be the limit."""
     lines = [
         (
             row.model,

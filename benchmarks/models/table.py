@@ -41,7 +41,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Bar:
-    """The most that a prediction may be, and whether it is: see ``benchmarks.comparing.verdict``."""
+    """The highest allowed prediction, and whether it is met: see ``benchmarks.comparing.verdict``."""
 
     kind: Literal["bound", "own target"]
     most_us: float
@@ -94,7 +94,7 @@ class Row:
 
     @property
     def host_bytes(self) -> tuple[int, int]:
-        """The bytes that the host sends to the device and gets back."""
+        """The bytes that the host sends to the device and receives back."""
         return self.work.inputs * ELEMENT_BYTES, self.work.outputs * ELEMENT_BYTES
 
     def _bar(self, kind: Literal["bound", "own target"], most_us: float) -> Bar:
@@ -125,10 +125,8 @@ def host_fit() -> HostFit:
 
 @cache
 def published() -> dict[tuple[str, str, str, int], Published]:
-    """(model, target, dtype, batch) -> what AWS measured, from ``published.json``.
-
-    A throughput becomes the time that one core takes for its batch.
-    """
+    """(model, target, dtype, batch) -> AWS's measurement, from ``published.json``. A throughput is converted to one
+    core's time for its batch."""
     document = _document()
     latency, throughput, source = document["latency"], document["throughput"], document["source"]
     fitted, found = host_fit(), {}
@@ -166,7 +164,7 @@ def kinds(network: Network) -> list[tuple[str, int]]:
 
 
 class Model:
-    """A network as a session takes it, built once for all its rows."""
+    """A network as a session's argument, built once for all its rows."""
 
     def __init__(self, network: Network) -> None:
         model = network.build()

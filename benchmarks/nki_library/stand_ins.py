@@ -40,7 +40,7 @@ _UNUSED = (
 )
 
 
-# Modules of the library's own, which its repository leaves out.
+# Modules of the library that its repository leaves out.
 _NOT_SHIPPED = (
     "test.utils.perf_analysis_private",
     "test.utils.scripts",
@@ -88,7 +88,7 @@ def is_float_type(dtype: Any) -> bool:
 
 
 def cpu_simulate(kernel: Any) -> Any:
-    """``cpu_simulate(kernel)[cores](**arguments)``, on the target that the harness put into the environment."""
+    """``cpu_simulate(kernel)[cores](**arguments)``, on the target that the harness sets in the environment."""
     capacity = os.environ.get(CAPACITY_VARIABLE, "1") != "0"
     return simulate(kernel, target=_TARGETS[os.environ["NKI_NC_VERSION"]], capacity=capacity)
 

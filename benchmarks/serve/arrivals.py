@@ -60,7 +60,7 @@ class Seen:
     compute_ms: Array
 
     def write(self, path: Path) -> None:
-        """Into a file that ``read`` takes."""
+        """Write a file for ``read``."""
         np.savez(path, **vars(self))
 
     @staticmethod
@@ -117,7 +117,7 @@ def _parameters(answer: Answer) -> dict[str, Any]:
 
 
 def as_json(stream: Stream) -> str:
-    """The stream as ``main`` takes it."""
+    """The stream as JSON for ``main``."""
     return json.dumps(asdict(stream))
 
 

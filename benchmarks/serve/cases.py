@@ -29,7 +29,7 @@ from trnrt.errors import OptionError
 from trnrt.session import InferenceSession
 
 CLIENTS = 64
-THROUGHPUT = 60.0  # % of the smaller of the session's and the instant model's
+THROUGHPUT = 60.0  # % of the smaller of two rates: the session's and the instant model's
 MERGED = 4.0  # x the same server without merging
 SLOW_ROW_MS = 5.0
 ADDED_MS = (3.0, 10.0)  # the median, and the 99th percentile
@@ -41,7 +41,7 @@ GOES_ON_S = 1.0
 INSTANT = ("benchmarks.serve.instant",)
 _DONE = (Verdict.RIGHT, Verdict.REJECTED)
 _SETTLED_S = 0.3  # until 64 new connections have sent their first requests
-_DYING_S = 0.1  # until a killed process is gone, with its connections
+_DYING_S = 0.1  # until a killed process and its connections are gone
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Bench:
 
     @property
     def cache(self) -> Path:
-        """Compiled models, for all servers."""
+        """The folder of compiled models, for all servers."""
         return self.folder / "cache"
 
     def session(self, sample: Sample, rows: int, repeats: int = 60) -> float:
@@ -79,7 +79,7 @@ class Bench:
 
 
 def usual(bench: Bench) -> list[Row]:
-    """A server with two small models: idle, with one client, with 64, and with more than it can answer."""
+    """A server with two small models: idle, with one client, with 64, and overloaded."""
     digits, other = samples.digits(bench.folder), samples.digits(bench.folder, "digits_ffnn")
     still = samples.instant(bench.folder)
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def flood(server: Server, sample: Sample, requests: int, rate: float, connection
 
 
 def growth(ledger: Ledger, seen: list[tuple[float, int]]) -> float:
-    """Bytes that memory grew by from the middle request to the end; the median of the samples near each."""
+    """The growth of memory from the middle request to the end, in bytes; the median of the samples near each."""
     middle = float(ledger.sent[len(ledger.sent) // 2])
     before = [size for moment, size in seen if moment <= middle][-5:]
     after = [size for _, size in seen][-5:]
@@ -197,7 +197,7 @@ def merging(bench: Bench) -> list[Row]:
 
 
 def measure_shutdown(bench: Bench) -> list[Row]:
-    """SIGTERM while 64 clients wait for answers, some times."""
+    """SIGTERM while 64 clients wait for answers, several times."""
     digits = samples.digits(bench.folder)
     unanswered, codes, told = 0, [], []
     for _ in range(bench.effort.stops):
@@ -214,7 +214,8 @@ def measure_shutdown(bench: Bench) -> list[Row]:
 
 
 def terminate_loaded(server: Server, sample: Sample, after_s: float = 0.7) -> tuple[Ledger, float, int]:
-    """Load a server, and stop it meanwhile: what became of the requests, the moment of the signal, its exit code."""
+    """Load a server, and stop it meanwhile; returns the fate of the requests, the moment of the signal, its exit
+    code."""
     with loading(server, sample, clients=CLIENTS, seconds=30.0, patience_s=5.0) as driver:
         time.sleep(after_s)
         moment = time.monotonic()
@@ -258,12 +259,12 @@ def failures(ledger: Ledger) -> int:
 
 
 def in_flight(ledger: Ledger, moment: float) -> int:
-    """Requests that were sent before this moment, and answered later or never."""
+    """Requests sent before this moment, and answered later or never."""
     return int(((ledger.sent < moment) & ~(ledger.answered < moment)).sum())
 
 
 def silence(ledger: Ledger, moment: float) -> float:
-    """The longest time without a right answer to anybody, from this moment to the last request."""
+    """The longest time in which no client got a right answer, from this moment to the last request."""
     right = np.sort(ledger.answered[(ledger.verdict == Verdict.RIGHT) & (ledger.answered >= moment)])
     moments: list[float] = [moment, *right.tolist(), float(ledger.sent.max())]
     return max(after - before for before, after in pairwise(moments))

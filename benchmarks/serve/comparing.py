@@ -91,7 +91,7 @@ class Run:
 
 @dataclass
 class Compared:
-    """The undisturbed runs of a point, what others took of the machine in each, and how many were thrown away."""
+    """The undisturbed runs of a point, the CPU that others used during each, and the number of discarded runs."""
 
     point: Point
     runs: list[Run]
@@ -106,7 +106,7 @@ def served(shape: tuple[int, ...], device_us: float) -> Served:
 
 
 def points(host: Host) -> Iterator[Point]:
-    """All that is compared; the rates depend on the host."""
+    """All compared points; the rates depend on the host."""
     for shape in hosting.SHAPES:
         for device_us in DEVICE_US:
             worker = served(shape, device_us).worker(DEFAULT_MOST, 1, host)
@@ -156,7 +156,7 @@ def _quantiles(latencies: Array) -> tuple[float, float]:
 
 
 def _pin(pid: int, number: int) -> None:
-    """All threads of a process on one processor, if there are enough."""
+    """Pin all threads of a process to one processor, if there are enough."""
     known = sorted(os.sched_getaffinity(0))
     if len(known) > 1:
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -1,4 +1,4 @@
-"""Starts the load generator against a server, and looks at the server while it runs."""
+"""Start the load generator against a server, and inspect the server while it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAMPLE_S = 0.02
 
 @dataclass(frozen=True)
 class Driver:
-    """A load generator that has begun."""
+    """A running load generator."""
 
     process: subprocess.Popen[bytes]
     load: Load
@@ -58,14 +58,14 @@ def loading(server: Server, sample: Sample, **how: Any) -> Iterator[Driver]:
 
 
 def drive(server: Server, sample: Sample, **how: Any) -> Ledger:
-    """Send a load, and wait for its end."""
+    """Send a load, and wait until it is done."""
     with loading(server, sample, **how) as driver:
         return driver.ledger()
 
 
 @contextmanager
 def watching_memory(server: Server) -> Iterator[list[tuple[float, int]]]:
-    """Moments with the bytes that the server had in memory then, while the context lasts."""
+    """(moment, bytes of the server's memory), sampled while the context lasts."""
     seen: list[tuple[float, int]] = []
     done = threading.Event()
 

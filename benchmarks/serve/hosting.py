@@ -127,7 +127,7 @@ KINDS += [Kind(SHAPES[0], False, 1, pause) for pause in PAUSES]
 
 
 def measured(take: Callable[[Server, Callable[[], Spent]], Spent] = lambda _, measure: measure()) -> Iterator[Spent]:
-    """The CPU time of each kind of request; ``take`` decides when, and how often, a server is measured."""
+    """The CPU time of each kind of request; ``take`` decides when and how often to measure a server."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         servers = {shape: stack.enter_context(_instant(folder, shape)) for shape in SHAPES}
@@ -148,7 +148,7 @@ def told(found: Sequence[Spent]) -> dict[str, float]:
     read = (alone_large - alone_small) / size
     merging = (merged_large - small) / size - read
     cold_us = max(1.0, cold - alone)
-    # The share of it that there is after the shorter pause says how fast a server cools down.
+    # The share that is left after the shorter pause tells how fast a server cools down.
     share = min(max((cooled - alone) / cold_us, _LEAST), 1 - _LEAST)
     return {
         "request_us": merged,

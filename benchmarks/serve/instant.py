@@ -22,7 +22,7 @@ Array = NDArray[Any]
 def run(
     self: InferenceSession, output_names: Sequence[str] | None, feeds: Mapping[str, Array] | None = None
 ) -> list[Array]:
-    """Zeros in the shape of the model's output, without looking at the rows."""
+    """Zeros in the shape of the model's output; ignores the rows."""
     rows = next(iter((feeds or {}).values())).shape[0]
     (output,) = self.model.outputs
     return [np.zeros((rows, *(size for size in output.shape[1:] if isinstance(size, int))), np.float32)]

@@ -22,7 +22,7 @@ from benchmarks.serve.wire import Answer
 Array = NDArray[Any]
 
 TOLERANCE = 2e-4
-"""The most that an output may be off, of the largest number of its row: float32, summed in another order."""
+"""The allowed error of an output, relative to the largest number of its row: float32, summed in another order."""
 
 
 class Verdict(IntEnum):
@@ -44,7 +44,7 @@ class Verdict(IntEnum):
 
 
 def id_of(index: int) -> str:
-    """The id of a load's ``index``-th request, always as long, so that every request is."""
+    """The id of a load's ``index``-th request, of fixed length, so that all requests have the same length."""
     return f"load-{index:08d}"
 
 
@@ -105,7 +105,7 @@ class Ledger:
     refused: int = 0
 
     def write(self, path: Path) -> None:
-        """Into a file that ``read`` takes."""
+        """Write a file for ``read``."""
         arrays: dict[str, Any] = vars(self)
         np.savez(path, **arrays)
 
@@ -129,13 +129,13 @@ class Ledger:
 
     @property
     def rate(self) -> float:
-        """Right answers a second, between the first answer and the last."""
+        """Right answers per second, between the first answer and the last."""
         right = self.answered[self.verdict == Verdict.RIGHT]
         return (len(right) - 1) / float(right.max() - right.min()) if len(right) > 1 else 0.0
 
     @property
     def latencies(self) -> Array:
-        """Seconds from sending to the whole answer, of the right ones."""
+        """Seconds from sending to the whole answer, for the right ones."""
         right = self.verdict == Verdict.RIGHT
         found: Array = self.answered[right] - self.sent[right]
         return found

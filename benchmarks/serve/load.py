@@ -97,7 +97,7 @@ class Generator:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, begun: Callable[[], None]) -> None:
-        """Make the connections, say that it is ``begun``, and send all there is to send."""
+        """Make the connections, report that it has ``begun``, and send the load."""
         await asyncio.gather(*(self._connect(number) for number in range(self._load.clients)))
         if not self._open:
             raise ConnectionError(f"nobody listens on port {self._load.port}")
@@ -187,7 +187,7 @@ class Generator:
     def _lose_connection(self, connection: Connection) -> None:
         self._open.discard(connection)
         if self._over:
-            return  # it was this side that ended it
+            return  # this side ended it
         if connection in self._free:
             self._free.remove(connection)
         if connection.busy is not None:
@@ -203,7 +203,7 @@ class Generator:
 
 
 def main(arguments: list[str]) -> None:
-    """Send the load that the first argument describes, and write its ledger to the second."""
+    """Send the load in the first argument, and write its ledger to the second."""
     load = Load(**json.loads(arguments[0]))
     generator = Generator(load, Requests(load))
 
@@ -226,7 +226,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def as_json(load: Load) -> str:
-    """The load as ``main`` takes it."""
+    """The load as JSON for ``main``."""
     return json.dumps(asdict(load))
 
 

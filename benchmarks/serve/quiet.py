@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 MOST_OTHERS = 0.25
-"""Processors that others may take, on average, while something is measured."""
+"""Processors that others may use, on average, during a measurement."""
 _LOOK_S = 0.25
 _AGAIN_S = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -33,11 +33,11 @@ class Clock:
 
     @staticmethod
     def now(*pids: int) -> Clock:
-        """Now; of these processes, of this one, and of its children that have ended."""
+        """The present clock, with the CPU times of these processes, this one, and its children that have ended."""
         return Clock(time.monotonic(), _busy(), sum(map(cpu_seconds, pids)) + sum(os.times()[:4]))
 
     def others(self, later: Clock) -> float:
-        """Processors that others took from here to there."""
+        """Processors that others used between the two clocks."""
         busy = (later.busy - self.busy) - (later.own - self.own)
         return max(0.0, busy / (later.moment - self.moment))
 

@@ -64,7 +64,7 @@ class Server:
         return [pid for pid in children(self.process.pid) if b"spawn_main" in _command(pid)]
 
     def resident(self) -> int:
-        """Bytes of memory in use, of the server's process and those it started."""
+        """Bytes of memory in use by the server's process and its children."""
         return sum(resident(pid) for pid in [self.process.pid, *children(self.process.pid)])
 
     def stop(self) -> int:
@@ -112,7 +112,7 @@ def serving(
 
 
 def _ready(process: subprocess.Popen[bytes], log: Path, ready_s: float, stop_s: float) -> Server:
-    """The server that this process is, once every model is ready."""
+    """The server of this process, once every model is ready."""
     deadline = time.monotonic() + ready_s
     while True:
         listens = re.search(r"listening on http://\S+:(\d+);", _read_log(log))
@@ -155,7 +155,7 @@ def children(pid: int) -> list[int]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has in use; 0 if it is gone."""
+    """Bytes of memory in use by a process; 0 if it is gone."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

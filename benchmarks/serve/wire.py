@@ -17,7 +17,7 @@ _LENGTH = b"\r\ncontent-length:"
 
 @dataclass(frozen=True)
 class Answer:
-    """A response as it came; ``head`` is the status line and the headers."""
+    """A raw response; ``head`` is the status line and the headers."""
 
     status: int
     head: bytes
@@ -72,8 +72,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way out."""
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one, but not by its class
+        """Keep the transport."""
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one, but not an instance
 
     def send(self, request: bytes, index: int) -> None:
         """Send a request, the caller's ``index``-th; ``busy`` is its index until it is answered."""
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on every whole response: more than one is a fault that the caller counts."""
+        """Pass on every whole response: more than one is a fault that the caller counts."""
         held = self._held + data if self._held else data
         while held:
             answer, held = take(held)

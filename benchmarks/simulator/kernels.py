@@ -37,7 +37,7 @@ def tiled_matmul(lhs_t: Tensor, rhs: Tensor, tile_n: int = 512) -> Tensor:
 
 @jit
 def conv_by_rows(images: Tensor, weights: Tensor) -> Tensor:
-    """relu of a 3x3 convolution without padding, one output row a matmul.
+    """relu of a 3x3 convolution without padding, one output row per matmul.
 
     images: HBM (128, N, H + 2, W + 2), weights: HBM (128, 9, 128); the result is (128, N, H, W)
     """

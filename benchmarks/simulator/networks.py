@@ -82,7 +82,7 @@ def _write_randomized(source: Path, target: Path) -> None:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(drawn)
-    # An initializer that is an input, too, could be replaced by a caller: onnxruntime would not take it for a constant.
+    # If an initializer is also an input, a caller could replace it: onnxruntime would not treat it as a constant.
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in stored and value.name not in shapes]
     del model.graph.input[:]
@@ -166,7 +166,7 @@ def _runner(system: str, model: str) -> Callable[[], object]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # of the light networks' unused constants there is a warning each
+    options.log_severity_level = 3  # otherwise each unused constant of the light networks gives a warning
     theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     (image,) = theirs.get_inputs()
     drawn: Array = np.random.default_rng(0).random(image.shape).astype(np.float32)

@@ -20,7 +20,7 @@ _VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VEC
 
 
 def measure(name: str, *, quick: bool = False) -> list[Row]:
-    """The rows of a case, with the BLAS threads that it asks for."""
+    """The rows of a case, with its number of BLAS threads."""
     case = CASES[name]
     if can_limit_threads():
         with threads(case.threads):

@@ -19,7 +19,7 @@ class Calibration:
     rows: tuple[Row, ...]
     instructions: tuple[InstructionRow, ...]
     fit: Fit | None = None
-    shortening_error: float = 0.0  # of the kernels that were fitted to
+    shortening_error: float = 0.0  # of the kernels in the fit
 
     @property
     def passed(self) -> bool:

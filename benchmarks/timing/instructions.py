@@ -20,7 +20,7 @@ Tensor = Any
 Emit = Callable[[Tensor, Tensor], Any]  # (dst, src): one instruction
 Measure = Callable[[str], float]  # target -> nanoseconds
 
-COLUMNS = 512  # where a published time is a function of the number of elements per partition
+COLUMNS = 512  # for published times that depend on the number of elements per partition
 PS_PER_NS = 1000
 
 
@@ -126,7 +126,7 @@ def _run(emit: Emit, target: str, columns: int, memory: Any, count: int, *, writ
 
 
 def _duration(emit: Emit, columns: int, target: str, *, memory: Any = nl.sbuf, written: int | None = None) -> float:
-    """The second of two: the activation table is there."""
+    """The duration of the second of two: by then the activation table is loaded."""
     line = _run(emit, target, columns, memory, 2, written=written)
     return (line.end[1] - line.start[1]) / PS_PER_NS
 
@@ -208,7 +208,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def compare_instructions() -> list[InstructionRow]:
-    """A row for each published instruction whose time the model gives."""
+    """A row for each published instruction that the model can time."""
     entries = [entry for entry in published_facts()["instructions"] if entry["id"] in MEASURES]
     return [
         InstructionRow(
@@ -219,10 +219,10 @@ def compare_instructions() -> list[InstructionRow]:
 
 
 def measured_ns(entry: Document) -> float:
-    """The one figure of an entry that has one, a range or a function of N."""
+    """The single figure of an entry that has one, a range or a function of N."""
     if "fixed" in entry:
         return float(entry["fixed"] + entry["per_element"] * COLUMNS)
     value = entry["value"]
-    if entry["id"] == "dma-packet-16-trn1":  # of two sizes the first
+    if entry["id"] == "dma-packet-16-trn1":  # the first of two sizes
         return float(value[0])
     return float(sum(value) / len(value)) if isinstance(value, list) else float(value)

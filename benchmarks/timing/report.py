@@ -79,7 +79,7 @@ def _row(row: Row) -> Document:
 
 
 def timing_parts(found: Calibration) -> list[RenderableType]:
-    """All that a terminal shows, from top to bottom."""
+    """The whole output for a terminal, from top to bottom."""
     parts: list[RenderableType] = [timing_table(found.rows), _verdict(found.rows)]
     parts += [instructions_table(found.instructions)]
     if found.fit is not None:

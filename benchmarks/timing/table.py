@@ -1,4 +1,4 @@
-"""The calibration table: measured, predicted, error, and whether that is good enough."""
+"""The calibration table: measured, predicted, error, and verdict."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _convolve_groups(
         made = (c1 - c0) * outs // ins
         weights = w[0 : min(c1 - c0, nl.tile_size.pmax), call * blocks : (call + 1) * blocks]
         if whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
-            # All outputs, although the last groups have fewer: each partition's weights are one piece then.
+            # Include all outputs, although the last groups have fewer: then each partition's weights are contiguous.
             weights = load(weights)
         to, seen = some_channels(dst, call * outs, call * outs + made), some_channels(src, c0, c1)
         weights, column = weights[:, :, :, 0:made], bias[:, call * columns : (call + 1) * columns]
@@ -185,8 +185,8 @@ def convolve(
 
 
 def _choose_packing(src: nl.NkiTensor, outputs: int, layer: Layer, width: int) -> Packing:
-    """The packing of taps that takes least, as far as its weights stay in SBUF; whole rows only if they fit there.
-    ``width``: columns of the result."""
+    """The fastest packing of taps whose weights stay in SBUF; whole rows only if they fit there. ``width``: columns of
+    the result."""
     shape, way = layer.shape, layer.way
     if way == "taps":
         return (1, 1, 0)
@@ -262,7 +262,7 @@ def _bands(dst: nl.NkiTensor, layer: Layer, pack: Packing) -> tuple[list[Rectang
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     n_step, r_step, c_step = band_steps(images, height, width, layer.shape, layer.pooling, pack, layer.band_bytes)
     bank = nl.tile_size.psum_bank_fmax
-    row = c_step * layer.pooling.stride[0] * layer.pooling.stride[1]  # of the convolution's results, about
+    row = c_step * layer.pooling.stride[0] * layer.pooling.stride[1]  # about the convolution results of a row
     n_first = min(n_step, ceil_div(bank, r_step * row))
     r_first = min(r_step, max(ceil_div(r_step, 4), ceil_div(bank, row))) if n_first == 1 else r_step
     bands = []

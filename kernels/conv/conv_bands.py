@@ -69,10 +69,10 @@ def _packed_band(
     pack: Packing,
     most: tuple[int, int, int],
 ) -> nl.NkiTensor:
-    """The same with several taps on the partitions; ``first`` is what tap (0, 0) sees at (0, 0)."""
+    """The same with several taps on the partitions; ``first`` is the position that tap (0, 0) sees at (0, 0)."""
     channels, n_size = shape.channels, images[1] - images[0]
     parts = channels * pack[0] * pack[1] * spread(channels, pack)
-    # In the shape of its transfers: the simulator then sees that they write to different places.
+    # Write in the transfers' shape: then the simulator sees that they write to different places.
     if pack[2] > 0:
         tile_sb = nl.ndarray((parts, most[0], most[1] * most[2]), dtype=src.dtype, buffer=nl.sbuf)
     else:
@@ -144,7 +144,7 @@ def _load_packed(
     channels, dilation = shape.channels, shape.dilation
     _, _, _, rows, cols = x_sb.shape
     step = shape.stride[0] // band_row_step(shape, pack)
-    # The lowest row is missing most at the first tap, the highest at the last.
+    # The first tap misses most of the lowest row, the last tap most of the highest.
     down, right = (pack[0] - 1) * dilation[0], (pack[1] - 1) * dilation[1]
     lows, _ = _inner_range((rows, cols), first, (step, 1), src)
     _, highs = _inner_range((rows, cols), (first[0] + down, first[1] + right), (step, 1), src)

@@ -46,7 +46,7 @@ def band_steps(
 
 
 def band_budgets(band_bytes: int) -> Pair:
-    """Bytes per partition of a band of input, and of its results: what conv2d's argument means."""
+    """The bytes per partition of a band of input and of its results, for conv2d's argument ``band_bytes``."""
     return (BAND_BYTES, band_bytes if band_bytes > 0 else POOL_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""A convolution's products, and the way of their sums from PSUM to HBM: bias, activation, pooling."""
+"""The products of a convolution, and the rest of the way to HBM: bias, activation, pooling, stores."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +71,7 @@ class Method(nl.NKIObject):
 
 @dataclass
 class Weights(nl.NKIObject):
-    """The weights of ``outputs`` (first, end), and what of its padded input a band holds."""
+    """The weights of ``outputs`` (first, end), and the part of the padded input that a band holds."""
 
     tensor: Any
     outputs: Pair
@@ -126,7 +126,7 @@ def _taps(kernel: Pair, pack: Packing, lead: Pair) -> list[tuple[int, int, int]]
 
 
 def _visible(start: int, count: int, step: int, low: int, high: int) -> Pair:
-    """(first, end) of the results that see something from ``low`` to ``high``; result i looks at start + i*step."""
+    """(first, end) of the results that see any of ``low`` to ``high``; result i looks at start + i*step."""
     return (max(0, ceil_div(low - start, step)), min(count, ceil_div(high - start, step)))
 
 

@@ -94,7 +94,7 @@ def is_packed(pack: Packing) -> bool:
 
 
 def band_row_step(shape: ConvShape, pack: Packing) -> int:
-    """Rows of a band from one row of results to the next: 1 where rows between them were left out."""
+    """Rows of a band from one row of results to the next: 1 if the rows between them were left out."""
     return 1 if is_packed(pack) and pack[0] == shape.kernel[0] and pack[2] == 0 else shape.stride[0]
 
 
@@ -104,7 +104,8 @@ def products_of(kernel: Pair, pack: Packing) -> int:
 
 
 def band_extent(rows: int, cols: int, shape: ConvShape, pack: Packing) -> Pair:
-    """(rows, columns) of a band on a partition. Where a partition serves one kernel row, it has no others' rows."""
+    """(rows, columns) of a band on a partition. If a partition serves a single kernel row, it has only that row's
+    rows."""
     kernel, dilation = shape.kernel, shape.dilation
     if not is_packed(pack):
         return input_extent(rows, cols, kernel, shape.stride, dilation)
@@ -115,7 +116,7 @@ def band_extent(rows: int, cols: int, shape: ConvShape, pack: Packing) -> Pair:
 
 
 def columns_saved(shape: ConvShape, images: int, outputs: int) -> int:
-    """Columns of products that packing as many taps as find room saves."""
+    """The columns of products saved by packing as many taps as fit."""
     kernel = shape.kernel
     saved = kernel[0] * kernel[1] - products_of(kernel, packing(shape.channels, kernel, 0))
     return saved * images * shape.size[0] * shape.size[1] * ceil_div(outputs, nl.tile_size.pmax)
@@ -137,8 +138,8 @@ def leading_tap(src: nl.NkiTensor, shape: ConvShape) -> Pair:
 
 
 def leading_packed(src: nl.NkiTensor, shape: ConvShape, pack: Packing) -> Pair:
-    """The same of packed taps (row 0, column), where a band holds the image's own rows and zeros for those above and
-    below it: there is one if no taps of two columns share the partitions. (-1, -1): padding has to exist."""
+    """The same for packed taps (row 0, column), if a band holds the image's own rows and zeros for those above and
+    below: there is one if no two columns of taps share the partitions. (-1, -1): padding has to exist."""
     own = is_packed(pack) and pack[1] == 1 and pack[2] == src.shape[-1]
     column = leading(src.shape[-1], shape, 1)
     return (0, column) if own and column >= 0 else (-1, -1)

@@ -15,7 +15,7 @@ from trnrt.nki import nisa, nl
 
 # Partitions from one kernel row to the next; an engine's tile starts at a multiple of this.
 APART = 32
-# Kernel rows that find room.
+# The most kernel rows on the partitions.
 MOST_ROWS = 4
 
 
@@ -65,7 +65,7 @@ def conv2d_stacked(
     assert kernel[0] <= MOST_ROWS, f"conv2d_stacked: a kernel of {kernel[0]} rows; the limit is {MOST_ROWS}"
     parts = APART * (kernel[0] - 1) + channels
     stack_sb = nl.ndarray((parts, 1, image_count(src), size[0], src.shape[-1]), dtype=src.dtype, buffer=nl.sbuf)
-    # Also where no kernel row writes: zero weights don't hide a NaN.
+    # Zero them even if no kernel row is written there: zero weights don't hide a NaN.
     nisa.memset(dst=stack_sb, value=0.0, engine=nisa.engine.gpsimd)
     image_sb = _at_hand(src, channels)
     for u in range(kernel[0]):
@@ -98,7 +98,7 @@ def _at_hand(src: nl.NkiTensor, channels: int) -> nl.NkiTensor:
 
 
 def _copy(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
-    """The second of three copies by the scalar engine, the others by the vector engine."""
+    """Copies alternate: the scalar engine takes the second of three, the vector engine the others."""
     if number % 2 == 1:
         nisa.activation(dst=dst, op=nl.copy, data=src)
     else:

@@ -36,7 +36,7 @@ POOL_BYTES = 28 * 1024
 BAND_BYTES = 12 * 1024
 BANDS = 3
 FIRST_BAND = 2048
-# From trn2 on, where packets cost little, more channels are computed no faster so.
+# From trn2 on, where packets cost little, more channels gain nothing from strips.
 MOST_CHANNELS = 8
 # The number of parts in which a strip's pooled results move to their place; those of the last image move as they are
 # computed.
@@ -72,7 +72,7 @@ class Strips(nl.NKIObject):
         return self.outputs if self.count == 1 else nl.tile_size.pmax // self.count
 
     def lanes(self) -> int:
-        """Shifted channels of all strips."""
+        """The number of shifted channels of all strips."""
         return self.count * self.shape.kernel[0] * self.shape.channels
 
     def apart(self) -> int:
@@ -80,11 +80,11 @@ class Strips(nl.NKIObject):
         return nl.tile_size.pmax // self.lanes()
 
     def products(self) -> int:
-        """Products that sum up a result."""
+        """The number of products that sum up a result."""
         return ceil_div(self.shape.kernel[1], self.columns)
 
     def partitions(self) -> int:
-        """Partitions that a product sums over."""
+        """The number of partitions that a product sums over."""
         return (self.lanes() - 1) * self.apart() + self.columns
 
     def has_gaps(self) -> bool:

@@ -149,7 +149,8 @@ def _pool_tiles(plan: Strips) -> list[nl.NkiTensor]:
 
 
 def _fill_rows(conv_sb: nl.NkiTensor, rows: Rows, plan: Strips) -> None:
-    """Fill what pooling sees beyond the first and the last row of the convolution, among ``rows`` of each strip."""
+    """Fill the rows that pooling sees beyond the first and the last row of the convolution, among ``rows`` of each
+    strip."""
     each, fill = plan.each(), pool_fill(plan.pooling.op)
     for strip in range(plan.count):
         first = plan.first_row(strip)

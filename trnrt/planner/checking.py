@@ -12,7 +12,7 @@ from trnrt.text import name_text, names_text, quote
 
 
 def check_choices(choices: Choices, nodes: Iterable[NodeReport], steps: Sequence[StepReport]) -> None:
-    """OptionError for a name that a plan, made with these choices, has no place for.
+    """Raise OptionError for a name in the choices that the plan made with them doesn't have.
 
     ``nodes`` are the reports of all nodes of the model, ``steps`` all steps of its parts.
     """

@@ -26,7 +26,7 @@ from trnrt.planner.rendering.module import KernelModule, Material
 from trnrt.planner.searching.fitting import Fitted, repeat_part
 from trnrt.planner.searching.search import search
 
-# Names in notes are as ``repr`` writes them.
+# Notes show names in their ``repr``.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
@@ -179,7 +179,7 @@ def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
 
 
 def _leaving_values(lowering: Lowering) -> set[str]:
-    """Values that leave the device: model outputs, and what boundary nodes read."""
+    """Values that leave the device: model outputs, and inputs of boundary nodes."""
     wanted = {lowering.root(value) for value in lowering.graph.outputs}
     return wanted | {name for node in lowering.host for name in node.inputs}
 

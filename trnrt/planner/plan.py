@@ -101,8 +101,7 @@ class DeviceTensor:
 
 @dataclass(frozen=True)
 class HostNode:
-    """A boundary node that runs on the host: a conversion or look-up of a final index or label, or of an index that an
-    input holds."""
+    """A boundary node that runs on the host: converts or looks up a final index or label, or an index from an input."""
 
     name: str
     op: str

@@ -73,7 +73,7 @@ def _by_input(model: ImportedModel, given: Mapping[str, Shape]) -> dict[str, Sha
 def _fill_sizes(
     info: TensorInfo, sizes: tuple[int | str | None, ...], given: Shape, *, has_batch: bool
 ) -> tuple[int | str | None, ...]:
-    """The sizes with given ones in the place of open ones; a given shape may leave out the batch."""
+    """The sizes with given ones in place of open ones; a given shape may leave out the batch."""
     whole = (sizes[0], *given) if has_batch and len(given) == len(sizes) - 1 else given
     declared = "x".join(str(d) if isinstance(d, int) else printable(d or "?") for d in info.shape)
     given_shape = f"shape {_shape_text(given)} for input {printable(info.name)!r}, which is {declared}"

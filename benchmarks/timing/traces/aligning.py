@@ -27,7 +27,7 @@ Class = tuple[str, str, int]
 
 
 class Pair(NamedTuple):
-    """Events of each side by their index. Several of ours: they were merged; several of theirs: one was split."""
+    """Indices of paired events of each side. Several of ours: they were merged; several of theirs: one was split."""
 
     measured: tuple[int, ...]
     ours: tuple[int, ...]
@@ -81,7 +81,7 @@ def _align_engine(sides: _Sides, theirs: list[int], mine: list[int]) -> list[Pai
 
 
 def _by_class(sides: _Sides, theirs: list[int], mine: list[int], how: str, *, always: bool) -> list[Pair]:
-    """Pairs of one class, the first with the first; unless ``always`` only where both sides have equally many."""
+    """Pairs of one class, in order; unless ``always``, only if both sides have equally many."""
     classes: dict[Class, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number in theirs:
         classes[_class(sides.theirs[number])][0].append(number)
@@ -115,7 +115,7 @@ def _sequence(sides: _Sides, left: list[int], right: list[int]) -> list[Pair]:
 
 
 def _in_order(pairs: list[Pair]) -> list[Pair]:
-    """The pairs of an engine; those outside of the longest sequence that both sides have in one order are marked."""
+    """The pairs of an engine; those outside of the longest sequence in the same order on both sides are marked."""
     ordered = sorted(pairs)
     ends: list[tuple[int, ...]] = []  # by length of the sequence: the lowest last index of ours
     lengths = []

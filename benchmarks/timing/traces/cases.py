@@ -27,7 +27,7 @@ LEAST_LIKENESS = 0.8
 
 @dataclass(frozen=True)
 class TraceCase:
-    """A kernel of the structure of a traced one, with its arguments."""
+    """A kernel with the structure of a traced one, and its arguments."""
 
     name: str
     kernel: Callable[..., Any]
@@ -51,7 +51,7 @@ CASES = tuple(
 
 @dataclass(frozen=True)
 class Match:
-    """The case of a trace, how like it the trace is (0 to 1), and whether it was guessed."""
+    """The case of a trace, its likeness (0 to 1), and whether it was guessed."""
 
     case: TraceCase
     likeness: float

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.timing.traces.record import Run
 
 PERIODS_NS = (4096 / 1.2, 8192 / 1.2, 16384 / 1.2)
-"""Powers of two of the engine's slow clock (1.2 GHz), the ones about as long as published windows."""
+"""Powers of two of the engine's slow clock (1.2 GHz) that are about as long as published windows."""
 
 _NEAR_NS = 3
 
@@ -71,7 +71,7 @@ def _grid(run: Run, period: float, changes: list[int]) -> Grid:
 
 
 def _full_at(run: Run, time: float) -> bool:
-    """The rate just after a time."""
+    """True if the clock runs at the full rate just after a time."""
     return any(window.full for window in run.windows if window.start <= time + _NEAR_NS < window.end)
 
 

@@ -1,4 +1,5 @@
-"""A trace and our timeline of the same kernel side by side: a row an event, a summary an engine, and what differs."""
+"""A trace and our timeline of the same kernel side by side: a row per event, a summary per engine, and the
+differences."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """An event, or with ``data`` a transfer on its queue, on the side or sides that have it."""
+    """An event, or with ``data`` a transfer on its queue, on one or both sides."""
 
     lane: str
     what: str
@@ -60,10 +61,8 @@ class Row:
 
 @dataclass(frozen=True)
 class EngineSummary:
-    """An engine's events: how many of each side, by how they were paired, and how long they take together.
-
-    ``difference`` is the median of ours less the measured duration, of pairs of one kind and size.
-    """
+    """An engine's events: the number on each side, by how they were paired, and their total time. ``difference`` is the
+    median of ours less the measured duration, of pairs of one kind and size."""
 
     engine: str
     measured: int
@@ -130,7 +129,7 @@ def _what(events: list[Event]) -> str:
 
 
 def _texts(texts: list[str]) -> str:
-    """Texts, equal ones counted."""
+    """Texts, with equal ones counted."""
     return ", ".join(f"{count} x {text}" if count > 1 else text for text, count in Counter(texts).items())
 
 

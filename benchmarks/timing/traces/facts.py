@@ -48,7 +48,7 @@ class Fact:
 
 
 def compare_facts(measured: Run, ours: Run) -> list[Fact]:
-    """Each fact that either run has, by mechanism."""
+    """Each fact of either run, by mechanism."""
     theirs, mine = _collect_values(measured), _collect_values(ours)
     keys = sorted({*theirs, *mine}, key=lambda key: (MECHANISMS.index(key[0]), key))
     return [Fact(*key, _spread(theirs.get(key, [])), _spread(mine.get(key, []))) for key in keys]

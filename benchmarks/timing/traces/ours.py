@@ -1,7 +1,7 @@
-"""A timeline as a run: our side of a comparison, in the words and the record that a measured one has.
+"""A timeline as a run: our side of a comparison, in the same record and words as a measured one.
 
 A profiler shows the trigger of a transfer with software descriptors after gpsimd has made them, and as a short
-instruction. So does our run; the timeline has gpsimd busy with them from the beginning.
+instruction. So does our run; in the timeline gpsimd is busy with them from the beginning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHORT = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
 def run_of(timeline: Timeline) -> Run:
-    """The run that a timeline predicts, the profiler's head and tail included."""
+    """The run predicted by a timeline, with the profiler's head and tail."""
     return _Converter(timeline).run()
 
 
@@ -141,7 +141,7 @@ def _direction(instruction: Instruction) -> str:
 
 
 def _describe(instruction: Instruction) -> tuple[str, int, str]:
-    """Kind, size and place of an instruction, in the words that a measured one has."""
+    """Kind, size and place of an instruction, in the words of a measured one."""
     name = instruction.operation.name
     views: list[View] = [view for _, view in instruction.operands]
     dst, sources = views[0] if views else None, views[1:]

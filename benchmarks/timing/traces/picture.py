@@ -1,4 +1,4 @@
-"""A measured run and ours in one picture that Perfetto opens: two processes, each from its kernel's first event on."""
+"""A measured run and ours in one picture for Perfetto: two processes, each from its kernel's first event on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from benchmarks.timing.traces.record import Run
 
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
-_TRACKS = 1000  # threads of a process at most, as no two share a number
-_FLOWS = 10_000_000  # arrows of a process at most
+_TRACKS = 1000  # the most threads of a process, as no two share a number
+_FLOWS = 10_000_000  # the most arrows of a process
 
 Span = tuple[str, str, int, int, dict[str, Any], int]  # lane, name, start, end, arguments, event or -1
 

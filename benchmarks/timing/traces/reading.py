@@ -33,8 +33,8 @@ _OPERAND = re.compile(r"\b(src|dst)\d*=(?:(\w+)@)?0x([0-9a-f]+)\[[-\d,]*\]\[([\d
 _ELEMENT = re.compile(r"\b(src|dst)_elem_size=(\d+)")
 _PATTERN = re.compile(r"\b(src|dst)_pattern=\[([-\d,]*)\]\[([\d,]+)\]")
 _SEMAPHORE = re.compile(r"(?:S\[)?(\d+)\]?(?: \((\w+)\))?")
-_PSUM = 0x2000000  # where PSUM's addresses begin, as the traces have them
-_PARTITION_STEP = 1 << 18  # from a partition's address to the next one's
+_PSUM = 0x2000000  # PSUM's first address in the traces
+_PARTITION_STEP = 1 << 18  # the distance between the addresses of neighbouring partitions
 
 
 class Operand(NamedTuple):
@@ -90,7 +90,7 @@ class RawPacket(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A semaphore's new value. ``label``: the engine or DMA queue that it counts for."""
+    """A semaphore's new value. ``label``: the engine or DMA queue behind it."""
 
     semaphore: int
     label: str
@@ -272,11 +272,11 @@ def _trigger(row: _Row, text: str) -> Trigger | None:
         return None
     if row.fields.get("sbuf_write_bytes") or row.fields.get("sbuf_read_bytes"):
         into, out_of = bool(row.fields.get("hbm_read_bytes")), bool(row.fields.get("hbm_write_bytes"))
-    else:  # a step from partition to partition says which side is SBUF
+    else:  # the side with a step between partitions is SBUF
         chips = {side for side, steps, _ in patterns if str(_PARTITION_STEP) in steps.split(",")}
         into, out_of = chips == {"dst"}, chips == {"src"}
     direction = "move" if into == out_of else "load" if into else "store"
-    size = sizes.get("src" if direction == "load" else "dst", max(sizes.values()))  # HBM's side: some cast
+    size = sizes.get("src" if direction == "load" else "dst", max(sizes.values()))  # HBM's side: some transfers cast
     return Trigger(direction, size, int(sets[1]), int(sets[2]))
 
 

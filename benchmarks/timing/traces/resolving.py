@@ -28,7 +28,7 @@ class _Group(NamedTuple):
     """The instructions of one event, by their place in the report; a product has several."""
 
     members: list[int]
-    extra: list[tuple[int, int]]  # the waits of instructions before it that only wait
+    extra: list[tuple[int, int]]  # the waits of preceding instructions that only wait
 
 
 def read_run(path: Path) -> Run:
@@ -78,7 +78,8 @@ class _Resolver:
         )
 
     def _group_instructions(self) -> list[_Group]:
-        """An event's instructions: the passes of a product together, and the waits that precede it on its engine."""
+        """Group the instructions of each event: the passes of a product, and the waits that precede it on its
+        engine."""
         groups: list[_Group] = []
         products: dict[str, _Group] = {}  # the latest product of each name: weights load ahead of earlier products
         pending: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -281,7 +282,7 @@ def _passes(members: list[Instruction]) -> tuple[Pass, ...]:
 
 
 def _describe(members: list[Instruction]) -> tuple[str, int, str]:
-    """Kind, size and place of an event, in the words that a timeline's have, too."""
+    """Kind, size and place of an event, in the same words as a timeline's."""
     first = members[0]
     if first.trigger is not None:
         return first.trigger.direction, first.trigger.size, ""

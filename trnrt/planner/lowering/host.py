@@ -1,4 +1,4 @@
-"""Functions that host nodes compute with: known by name, so that a plan can be saved without code."""
+"""Functions of host nodes: registered by name, so that a plan can be saved without code."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ MODES = (
     "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 )
-# "simple" is what Upsample, and Resize in opset 10, do: they round up only where they shrink.
+# "simple" is the rounding of Upsample, and of Resize in opset 10: up only if they shrink.
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
-# onnxruntime takes a coordinate this close to a half for one: 4 * 7/8 is 3.4999998 in float32.
+# onnxruntime treats a coordinate this close to a half as a half: 4 * 7/8 is 3.4999998 in float32.
 _TIE = np.float32(1e-6)
 
 
@@ -85,7 +85,7 @@ def _crop_coordinates(axis: Axis, place: Array) -> Array:
 
 
 def outside_mask(axis: Axis) -> Array:
-    """(result,): whether a result is the attribute extrapolation_value."""
+    """(result,): true for results that are the attribute extrapolation_value."""
     places = coordinates(axis)
     if axis.mode != "tf_crop_and_resize" or axis.scale == 1:
         return np.zeros(axis.result, bool)
@@ -93,7 +93,7 @@ def outside_mask(axis: Axis) -> Array:
 
 
 def nearest_indices(axis: Axis, rounding: str) -> Array:
-    """(result,): which element each result is a copy of; -1 where it is the attribute extrapolation_value.
+    """(result,): the index of the element that each result copies; -1 for the attribute extrapolation_value.
 
     ``rounding`` is the attribute nearest_mode, or "simple".
     """

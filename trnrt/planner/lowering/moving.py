@@ -13,7 +13,7 @@ from trnrt.planner.lowering.views import View, merge_dims
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 
-# DMA transfers of one step beyond which it is refused: each takes about 2 us.
+# A step with more DMA transfers than this is refused: each takes about 2 us.
 MOST_PARTS = 16384
 
 
@@ -84,7 +84,7 @@ class MoveStep(Step):
 
 
 def _merge_dimensions(part: Part) -> movement.Part:
-    """A part as the kernel takes it, over as few dimensions as possible."""
+    """A part in the kernel's form, over as few dimensions as possible."""
     shape, (taken, put) = merge_dims(part.taken.shape, (part.taken.strides, part.put.strides))
     if not shape:
         shape, taken, put = (1,), (1,), (1,)

@@ -24,7 +24,7 @@ _FUSED = Refusal(
 
 
 def refusal(node: ir.Node) -> Blocked:
-    """Why a node of an operator that has no lowering function can't run, and what would help."""
+    """Why a node of an operator without a lowering function can't run, and a way out."""
     found = _refusal(node)
     return Blocked(found.reason, found.hint)
 

@@ -1,4 +1,4 @@
-"""Row numbers: indices that an input of the model holds. The host prepares them, and the device looks rows up."""
+"""Row numbers: indices in an input of the model. The host prepares them, and the device looks rows up."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
 from trnrt.planner.steps import Operand, Step
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-# Types that the session's dtype holds: truth as 0 and 1, and in float32 the whole numbers of two bytes.
+# Types that the session's dtype can represent: truth values as 0 and 1, and in float32 two-byte integers.
 _TRUTH = {ir.DataType.BOOL}
 _SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
 # Integers that the core made itself (a cast) are whole numbers in the session's dtype.
@@ -153,7 +153,7 @@ class Lowering:
         return Operand(self._copies[pattern], view.shape)
 
     def view_of(self, value: ir.Value | None, *, short_integers: bool = False) -> View:
-        """A tensor of the device as an access pattern on a stored one. Blocks a value that the device does not hold."""
+        """A tensor of the device as an access pattern on a stored one. Blocks a value that isn't on the device."""
         self.shape(value)
         assert value is not None
         self._check_dtype(value, short_integers)
@@ -195,12 +195,12 @@ class Lowering:
         return self._view(value)
 
     def prepare(self, tensor: DeviceTensor, node: HostNode) -> None:
-        """Have the host make ``tensor`` of inputs of the model, and give it to the device as one."""
+        """Have the host compute ``tensor`` from inputs of the model, and pass it to the device as one."""
         self.before.append(node)
         self.prepared_inputs.append(tensor)
 
     def root(self, value: ir.Value) -> str:
-        """The stored value that ``value`` is a view of (itself, mostly)."""
+        """The stored value under the view ``value`` (usually itself)."""
         name = value_name(value)
         return self._views[name].root if name in self._views else name
 
@@ -250,7 +250,7 @@ class Lowering:
             self._on_host.add(value_name(made))
         view = self._view(source)
         other = view.reshape(shape)
-        if other is None:  # the elements of a view that is not dense, in another order of dimensions
+        if other is None:  # the elements of a non-contiguous view, in another order of dimensions
             whole = self.operand_of(view)
             other = View.whole(whole.value, shape)
         self.add_view(node, made, other, why)
@@ -267,8 +267,7 @@ class Lowering:
         self._views[value_name(made)] = view
 
     def settle_outputs(self) -> None:
-        """Copy outputs of the model that are views, unless they only give elements another shape: the host can do
-        that."""
+        """Copy outputs of the model that are views, except mere reshapes, which the host can do."""
         for value in self.graph.outputs:
             view = self._views.get(value_name(value))
             if view is not None and not view.is_whole and not self.is_on_host(value):
@@ -335,7 +334,7 @@ class Lowering:
         return found
 
     def report(self, node: ir.Node, place: str, reason: str, step: str | None = None) -> None:
-        """Note how a node was lowered."""
+        """Record how a node was lowered."""
         self.reports[node_name(node)] = NodeReport(node_name(node), operator_name(node), step, None, place, reason)
 
 
@@ -344,7 +343,7 @@ def _values(graph: ir.Graph) -> list[ir.Value]:
 
 
 def _ordered_values(graph: ir.Graph, stored: set[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The values of the graph that are stored under their own names, with their dimensions in order."""
+    """The values of the graph stored under their own names, with their dimensions in order."""
     made = [value for node in graph for value in node.outputs if value.name in stored]
     return {value_name(v): (value_name(v), tuple(range(len(v.shape or ())))) for v in made}
 

@@ -13,10 +13,10 @@ from trnrt.planner.lowering.walk import value_name
 from trnrt.planner.naming import printable
 
 LARGEST_PART = 2**31 - 1
-"""Bytes of a part for the CPU: it is handed to onnxruntime as one protobuf message, which can't be larger."""
+"""The most bytes of a part for the CPU: onnxruntime gets it as one protobuf message, which can't be larger."""
 
 _SMALL = 1024
-"""Bytes of a constant that inference is shown: shapes and axes are small."""
+"""The most bytes of a constant for inference: shapes and axes are small."""
 
 
 def type_open_values(model: ir.Model) -> None:

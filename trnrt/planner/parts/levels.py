@@ -78,7 +78,7 @@ class Flow:
 
 
 def group_nodes(flow: Flow, on_cpu: Callable[[str], bool]) -> list[tuple[bool, list[ir.Node]]]:
-    """The parts in order as (whether on the CPU, nodes in the graph's order); two neighbours are never of one kind."""
+    """The parts in order as (on the CPU, nodes in the graph's order); neighbours always differ in kind."""
     levels = _levels(flow, on_cpu)
     _move_up(flow, levels)
     order = {node: number for number, node in enumerate(flow.nodes)}
@@ -120,7 +120,7 @@ def _move_up(flow: Flow, levels: dict[ir.Node, int]) -> None:
 
 
 def _connected_groups(nodes: Sequence[ir.Node], readers: dict[ir.Node, list[ir.Node]]) -> list[set[ir.Node]]:
-    """The nodes in groups, within which they read of each other."""
+    """The nodes in groups connected by the values that they read."""
     neighbours: dict[ir.Node, set[ir.Node]] = {node: set() for node in nodes}
     for node in nodes:
         for reader in readers[node]:

@@ -270,7 +270,7 @@ class _Partitioner:
         return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, serialize_part(part))
 
     def _crossing(self, before: list[ir.Node], after: list[ir.Node]) -> Crossing:
-        """The crossing of a CPU part: the device part before it hands values over, the one after it takes some.
+        """The crossing of a CPU part: from the device part before it, and to the one after it.
 
         The model's own inputs and outputs cross without fallback, too: they are not counted.
         """

@@ -22,8 +22,8 @@ from trnrt.planner.steps import Step
 
 Fewer = Callable[[int], GraphView | None]
 AT_ONCE = 16
-"""A batch of up to this many rows is planned as a whole: planning its parts, too, would take longer. ResNet-50
-on trn1 was the measure: 16 images ran well in one pass, 32 took half the time in several."""
+"""The largest batch to plan only as a whole: planning its parts, too, would take longer. ResNet-50 on trn1 was the
+measure: 16 images ran well in one pass, 32 took half the time in several."""
 # Their second input is a shape, which may contain the batch.
 _SHAPED = {"Reshape", "Expand"}
 

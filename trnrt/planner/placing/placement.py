@@ -48,7 +48,7 @@ class Placed:
         return (self.sweep.images, *shape[1:]) if self.sweep is not None and value in self.within else shape
 
     def largest_in_sbuf(self) -> str | None:
-        """The tensor that takes most of SBUF, if any is there."""
+        """The tensor that takes most of SBUF, if there is one."""
         held = {value for value, layout in self.layouts.items() if layout is not Layout.HBM}
         return max(held, key=lambda value: (_partition_bytes(value, self, 1), value), default=None)
 

@@ -63,12 +63,12 @@ class Transfer:
         return self.parts[-1].step
 
     def append(self, step: int, key: str, array: Array, *, bias: bool = False) -> None:
-        """Put an array (P, ...) behind the others."""
+        """Append an array (P, ...)."""
         self.parts.append(Part(step, key, self.columns, array.shape, bias))
         self.columns += prod(array.shape[1:])
 
     def join_arrays(self, calls: Sequence[Call]) -> Array:
-        """The arrays side by side, as HBM (P, columns) holds them."""
+        """The arrays side by side, as stored in HBM (P, columns)."""
         held = [(calls[part.step].biases if part.bias else calls[part.step].weights)[part.key] for part in self.parts]
         rows = max(array.shape[0] for array in held)
         flat = [array.reshape(array.shape[0], -1) for array in held]
@@ -206,7 +206,7 @@ def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], rooms: 
     """True if a weight of ``step`` can join a transfer, and fits from the transfer's first step on."""
     total = transfer.columns * itemsize + more
     first, last = rooms.span(transfer.first, step)
-    # The first product of the model waits for the first transfer: no later weight may share it.
+    # The model's first product waits for the first transfer: no later weight may share it.
     return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[first : last + 1]) // 2
 
 
@@ -236,5 +236,5 @@ def _bytes(array: Array, itemsize: int) -> int:
 
 
 def rows_of(transfer: Transfer) -> int:
-    """The partitions that a transfer fills."""
+    """The number of partitions in a transfer."""
     return min(PARTITIONS, max(part.shape[0] for part in transfer.parts))

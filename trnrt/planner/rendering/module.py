@@ -346,7 +346,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
 
 
 def _call(step: Step, placed: Placed, choices: Choices) -> Call:
-    """The step's call; if it is to load its own weights, only its biases can come with others."""
+    """The step's call; if it loads its own weights, only its biases can be prefetched."""
     call = step.call(placed)
     if step.name not in choices.own_weights:
         return call

@@ -152,7 +152,7 @@ def _word(step: dict[str, Any], key: str, words: Sequence[str]) -> str | None:
 
 
 def _check_nodes(file: PlanFile, steps: Sequence[StepReport]) -> None:
-    """Every node that steps compute is in the file, and no other."""
+    """Check that steps compute exactly the nodes in the file."""
     known = list(dict.fromkeys(node for step in steps for node in step.nodes))
     named = {node for entry in file.entries for node in entry.nodes}
     for node in sorted(named.difference(known)):

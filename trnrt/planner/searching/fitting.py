@@ -23,8 +23,8 @@ from trnrt.planner.searching.trial import trace_source
 # the search existed; a larger one is refused more often, and each refusal costs a trace. When one changes, measure the
 # networks with many weights (ResNet-101, the VGGs), and their planning time.
 _SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
-# After tracing this many instructions to time sweeps, no other is tried. It is no time, so that a plan is the same
-# anywhere. Measure the networks of large batches when it changes, and how long they take to plan.
+# After tracing this many instructions to time sweeps, no further one is tried. It is not a time, so that plans are the
+# same everywhere. Measure the networks of large batches when it changes, and their planning time.
 MOST_TRACED = 160_000
 
 
@@ -96,7 +96,7 @@ def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
 
 
 class _Sweeping:
-    """The search for the best sweep: its beginning, then its end, then its number of images, each while it helps."""
+    """The search for the best sweep: its start, then its end, then its number of images, each as long as it gains."""
 
     def __init__(self, material: Material, plain: Fitted, traced: int) -> None:
         self._material = material
@@ -107,7 +107,7 @@ class _Sweeping:
 
     @property
     def traced_count(self) -> int:
-        """The instructions that have been traced, those for parts of the batch among them."""
+        """The number of traced instructions, including those for parts of the batch."""
         return MOST_TRACED - self._left
 
     def search(self, firsts: range, ends: range, counts: list[int]) -> None:
@@ -138,7 +138,7 @@ class _Sweeping:
         if self._left <= 0:
             return False
         fitted = _fit(self._material, sweep)
-        if fitted is None:  # it was traced with each share, and found no room with any
+        if fitted is None:  # it was traced with each share, and never fit
             self._left -= len(_SHARES) * self._cost
             return False
         time = self._predict_us(fitted)

@@ -81,7 +81,7 @@ class Move:
 
     @property
     def what(self) -> str:
-        """In words."""
+        """The change in words."""
         if self.option == "no_fuse":
             return f"not fused: {', '.join(sorted(self.names))}"
         if self.option == "own_weights":
@@ -174,7 +174,7 @@ class _Search:
         return None if fitted is None else (fitted, time_module(material.steps, fitted))
 
     def _survey(self, groups: Sequence[Sequence[Move]]) -> dict[Move, float]:
-        """The gain that each change promises: microseconds that its steps end earlier when all layers change
+        """The gain that each change promises: microseconds that its steps end earlier if all layers change
         something."""
         promised: dict[Move, float] = {}
         for number in range(max(map(len, groups), default=0)):
@@ -278,8 +278,8 @@ class _Layers:
         return [Move((name,), "own_weights", names=frozenset({name})) for name in reversed(names)]
 
     def fusions(self) -> list[Move]:
-        """Nodes of steps with large results, in steps of their own, the smallest first, which lose least; not where
-        steps are numbered for a sweep."""
+        """Nodes of steps with large results, each in a step of its own, the smallest first, which lose least; none if a
+        sweep numbers the steps."""
         if self.fitted.placed.sweep is not None:
             return []
         alike: dict[object, list[tuple[str, str]]] = {}
