@@ -23,7 +23,7 @@ from trnrt.validate import Noise, open_onnxruntime
 
 Array = NDArray[Any]
 MOST_SHAPES = 32
-"""The limit of compiled shapes beside the buckets': a client with ever new ones must not fill the memory."""
+"""The limit of compiled shapes beside the buckets': clients that keep sending new shapes must not fill the memory."""
 
 
 class LoadedModel:
@@ -92,7 +92,7 @@ class LoadedModel:
         return fixed and not self.parameters and (described.batch is None or described.mixing is None)
 
     def _describe(self, settings: ServeSettings) -> Description:
-        """All that is known before the model has run."""
+        """Describe the model, as far as known before its first run."""
         model, metadata = self.session.model, dict(self.session.model.metadata)
         mixing = self._why_mixing()
         if isinstance(model.batch, int):

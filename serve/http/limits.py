@@ -27,7 +27,7 @@ HEALTH = ("/v2/health/live", "/v2/health/ready")
 METRICS = "/metrics"
 OPEN = ("/", "/docs", "/openapi.json")
 OPEN_FOLDER = "/pages/"
-"""These paths need no key: health, and pages and scripts, which hold nothing of the models."""
+"""These paths need no key: health, and pages and scripts, which contain nothing of the models."""
 UNTIMED = "/v2/repository/"
 """Paths without a deadline: loading a model takes as long as compiling it."""
 

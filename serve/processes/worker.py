@@ -27,7 +27,7 @@ from trnrt.serve.processes.summary import SummaryRow, summary_rows
 
 OnLoaded = Callable[[list[SummaryRow]], None]
 LINGER_S = 0.3
-"""How long new requests still get an answer, 503, after a shutdown began: no client shall find the port closed."""
+"""How long new requests still get an answer, 503, after a shutdown began, so that no client finds the port closed."""
 SAMPLE_S = 5.0
 SWITCH_S = 0.0005
 """How long a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event loop that
@@ -143,7 +143,7 @@ class Worker:
         return 1
 
     async def _leave(self, keeper: Doorkeeper, server: _Server, serving: asyncio.Task[None]) -> int:
-        """Become not ready, answer what was accepted, close."""
+        """Become not ready, answer the accepted requests, close."""
         end = time.monotonic() + self.settings.drain_timeout
         self.repository.draining = True
         log("info", "draining", accepted=keeper.pending_requests)

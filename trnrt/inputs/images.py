@@ -369,7 +369,7 @@ def _turn_upright(picture: Image, steps: dict[str, None]) -> Image:
     if turn is None:
         return picture
     steps["turned upright, as its EXIF data says"] = None
-    # Not ImageOps.exif_transpose, which also writes the EXIF data anew, and fails where that is damaged.
+    # Not ImageOps.exif_transpose, which also rewrites the EXIF data, and fails if that is damaged.
     return picture.transpose(Image.Transpose[turn])
 
 

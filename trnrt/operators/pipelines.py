@@ -37,7 +37,7 @@ def bound_scaler(case: Case) -> list[Array]:
 
 
 def bound_imputer(case: Case) -> list[Array]:
-    """Elements as they are, or a constant."""
+    """Unchanged elements, or a constant."""
     return [case.e]
 
 
