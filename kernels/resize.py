@@ -189,7 +189,7 @@ def repeat_pixels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     number = 0
     r0 = 0
     while r0 < rows:
-        # As many rows as fill all partitions; the last ones one row per partition.
+        # Rows that fill all partitions; the last rows go one per partition.
         count = min(nl.tile_size.pmax, (rows - r0) // held)
         if count == 0:
             held, count = 1, min(nl.tile_size.pmax, rows - r0)

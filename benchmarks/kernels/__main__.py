@@ -20,8 +20,7 @@ def measure_shares(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Predict each family of kernels on seeded random shapes: the hardware's least time as a share of the predicted
-    time."""
+    """Predict each family of kernels on seeded random shapes; show how close they are to the hardware's limit."""
     from benchmarks.kernels.families import FAMILIES, measure
     from benchmarks.kernels.report import shares_document, shares_table
     from trnrt.nki.sim.kernel import default_target

@@ -26,7 +26,7 @@ def compare_models(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Predict whole networks against the physical bound, with AWS's times beside it; exit 1 if a bar is missed."""
+    """Predict whole networks, beside the physical bound and AWS's times; exit 1 if a bar is missed."""
     from benchmarks.models.report import models_document, models_parts
     from benchmarks.models.table import Model, named
     from trnrt.nki.sim.kernel import default_target

@@ -249,7 +249,7 @@ def _band_steps(images: int, height: int, width: int, channels: int, taps: Taps)
 def _images_held(rows: int, cols: int, channels: int, taps: Taps) -> int:
     """The number of images whose bands of ``rows`` x ``cols`` results fit at once."""
     kernel, stride, dilation = taps.kernel, taps.stride, taps.dilation
-    # As many rows and columns of input as the results may see, wherever they start.
+    # The rows and columns of input that the results may need, wherever they start.
     high = (rows - 1 + (kernel[0] - 1) * dilation[0]) // stride[0] + 1
     wide = (cols - 1 + (kernel[1] - 1) * dilation[1]) // stride[1] + 1
     input_bytes = ceil_div(channels, nl.tile_size.pmax) * high * wide * 4

@@ -41,8 +41,8 @@ MOST_CHANNELS = 8
 # The number of parts in which a strip's pooled results move to their place; those of the last image move as they are
 # computed.
 PARTS = 3
-# Nanoseconds until the first padded images are in HBM, and bytes in a nanosecond at which an engine reads and writes
-# them: ``packing.nanoseconds`` assumes less for the same, and both are kept, as either changes the choice.
+# Nanoseconds until the first padded images are in HBM, and an engine's bytes per nanosecond to read and write them:
+# ``packing.nanoseconds`` assumes less for the same, and both are kept, as either changes the choice.
 PADDING_NS, PADDING_ENGINE = 8000, 20
 
 

@@ -1,4 +1,4 @@
-"""A worker: it serves its models on a socket, and answers what it accepted before it ends."""
+"""A worker: serves its models on a socket, and answers all accepted requests before it ends."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LINGER_S = 0.3
 """How long new requests still get an answer, 503, after a shutdown began, so that no client finds the port closed."""
 SAMPLE_S = 5.0
 SWITCH_S = 0.0005
-"""How long a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event loop that
-is busy refusing requests delays a model's thread at each step of a batch."""
+"""The longest time that a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event
+loop that is busy refusing requests delays a model's thread at each step of a batch."""
 KEEP_ALIVE_S = 75
 _CLOSE = (b"connection", b"close")
 

@@ -58,7 +58,7 @@ def measurements() -> Mapping[str, Document]:
 
 @dataclass(frozen=True)
 class Case:
-    """How a published measurement is predicted.
+    """The prediction of a published measurement.
 
     ``arguments`` returns the kernel's arguments for a number of repeated units (elements, tiles, blocks ...); the
     published kernel has ``length`` of them. ``short``: shorter kernels and the weights of their times, whose sum is the

@@ -34,8 +34,8 @@ def convolve_rows(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge_m
     """A row of the output at a time; each row of x is reloaded for each product of a row of taps, and for each 128
     output channels.
 
-    All weights are in one tile, in which the columns of a stationary tile lie as many elements apart as there are tiles
-    and taps. The published kernel names one place for a row of x; its time shows that the compiler used several.
+    All weights are in one tile: the columns of a stationary tile are as many elements apart as there are tiles and
+    taps. The published kernel names one place for a row of x; its time shows that the compiler used several.
     """
     channels, height, width = x.shape[0], x.shape[1] - 2, x.shape[2] - 2
     outputs = weights.shape[0]

@@ -1,4 +1,4 @@
-"""How long requests wait for a NeuronCore: a worker of ``trnrt serve``, simulated request by request.
+"""Simulate how long requests wait for a NeuronCore: a worker of ``trnrt serve``, request by request.
 
 A worker is an event loop, which reads requests and writes answers one after the other, and a model's thread, which
 computes batches. They share Python's interpreter: the thread's work beside the device delays the loop. No formula is
@@ -217,7 +217,7 @@ class _Play:
             self._warm_up(self.read)
         self.now += self.worker.in_us
         self.read = self.now
-        # The thread finishes batches meanwhile, with the queue as it was.
+        # Meanwhile the thread finishes batches, with the queue unchanged.
         while self.done <= self.now:
             self._finish()
         if len(self.queue) < self.worker.queue:

@@ -427,7 +427,7 @@ def _pictures_text(
 
 
 def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], steps: Iterable[str] = ()) -> str:
-    """One line on what a recipe does to ``files``, with the origin of each setting; some files needed ``steps``."""
+    """One line on a recipe's effect on ``files``, with the origin of each setting; some files needed ``steps``."""
     if how.dtype == "uint8":
         formula = "pixels as they are"
     else:

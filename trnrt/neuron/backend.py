@@ -47,7 +47,7 @@ DEBUG_SETTINGS = {
 """With these, compiled kernels keep their source lines (tools/neuron-explorer/environment-variables.rst, and
 nki/guides/use-neuron-profile.rst)."""
 GRACE_S = 5.0
-"""Seconds beyond the runtime's own limit, in whole seconds, after which we stop waiting, in case that fails."""
+"""Seconds that we wait beyond the runtime's own limit, in whole seconds, in case that limit fails."""
 
 _PLACING = threading.Lock()  # torch_neuronx.neuron_cores_context documents that it is for one thread at a time
 _hung: set[int] = set()

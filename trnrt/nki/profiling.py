@@ -56,7 +56,7 @@ class Predicted(Named):
 
 @dataclass(frozen=True, slots=True)
 class EngineUse(Named):
-    """How long an engine (or the DMA engines together) was busy, and that as a share of the total."""
+    """The busy time of an engine (or of the DMA engines together), also as a share of the total."""
 
     busy_us: float
     share: float

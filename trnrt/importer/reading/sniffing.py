@@ -1,4 +1,4 @@
-"""Guesses what a file is that isn't an ONNX model, with a way out for each common mistake."""
+"""Guess the kind of a file that isn't an ONNX model, with a way out for each common mistake."""
 
 from __future__ import annotations
 

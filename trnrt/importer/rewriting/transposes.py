@@ -78,7 +78,7 @@ def order_of(node: ir.Node) -> Order | None:
 
 
 def node_orders(node: ir.Node, order: Order) -> NodeOrders | None:
-    """How the node works if its main input is stored in ``order``; None if it can't."""
+    """The node's orders if its main input is stored in ``order``; None if it can't use that."""
     record = record_of(node)
     if record is None or not all(map(is_resolved, named_outputs(node))):
         return None

@@ -1,4 +1,4 @@
-"""Where the batch of a model lies in a tensor, and helpers for the rules about it, which are in the operators' records.
+"""The place of a model's batch in a tensor, and helpers for the rules about it, which are in the operators' records.
 
 A tensor is laid out row-major; ``(element // stride) % rows`` is an element's row. So the stride says where the batch
 is, whatever the tensor's shape.

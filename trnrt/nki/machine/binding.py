@@ -28,7 +28,7 @@ class Arrays(Protocol):
         """A temporary float32 array, shared by all instructions with this shape and use."""
 
     def warn(self, instruction: Instruction, message: str) -> None:
-        """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
+        """Warn about an instruction; once per run for each operation on a line of the kernel."""
 
 
 def view_array(view: View, held: Array) -> Array:

@@ -115,7 +115,7 @@ class _Memory:
         return self._registers.setdefault(register.index, [0])
 
     def warn(self, instruction: Instruction, message: str) -> None:
-        """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
+        """Warn about an instruction; once per run for each operation on a line of the kernel."""
         operation, source = instruction.operation.name, instruction.source
         known = operation, instruction.args.get("op"), source
         if known not in self.warned:

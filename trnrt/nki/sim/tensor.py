@@ -284,7 +284,7 @@ class NkiTensor(DeviceValue, View):
             raise KernelError(f"{operation}: {arg}, {self.get_pattern()} from element {self.offset} on, {problem}")
 
     def _problem(self) -> str | None:
-        """How the view leaves its storage or partition; None if it stays inside."""
+        """An error text if the view leaves its storage or partition; else None."""
         first, last = self._extent()
         size = self.storage.size * self.storage.dtype.itemsize // self.dtype.itemsize
         if self.dynamic is None and (first < 0 or last >= size):

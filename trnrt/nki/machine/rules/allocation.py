@@ -1,4 +1,4 @@
-"""Where a tile may be: rules for one `nl.ndarray`. Its address is None unless the kernel gave one."""
+"""Rules for the place of a tile, for one `nl.ndarray`. Its address is None unless the kernel gave one."""
 
 from __future__ import annotations
 

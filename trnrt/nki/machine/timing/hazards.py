@@ -172,7 +172,7 @@ class Hazards:
         return waits
 
     def _use_registers(self, instruction: Instruction, number: int, lane: int, waits: Waits) -> None:
-        """Wait for the scalar registers that it reads, and for the users of one that it overwrites."""
+        """Wait for the scalar registers that it reads, and for the users of a register that it overwrites."""
         if instruction.operation.name in _REGISTERS:
             used = [instruction.args["src"]]
         else:
@@ -259,7 +259,7 @@ class Hazards:
         return found
 
     def _inherited_runs(self, storage: Storage) -> dict[int, Run]:
-        """The last issues of each lane that touched the storages that had this storage's bytes before."""
+        """The last issues of each lane on the storages that formerly had this storage's bytes."""
         found: dict[int, Run] = {}
         for index in self._heirs.get(storage.index, ()):
             earlier = self._accesses.get(index)

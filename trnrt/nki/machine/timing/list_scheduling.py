@@ -168,7 +168,7 @@ class ListSchedule(Schedule):
             self._look(other)
 
     def _second_waits(self, issue: int, stream: Stream, free: int) -> int:
-        """How long further semaphores hold up an issue, if they were set only after its stream was free."""
+        """The delay of an issue by further semaphores, if they were set only after its stream was free."""
         if not stream.second_wait:
             return 0
         facts, runs = self.issues.facts, self.issues.waits[issue].ends

@@ -94,7 +94,7 @@ class Schedule:
         heappush(self.events, (time, issue))
 
     def _free(self, stream: Stream, facts: Facts) -> int:
-        """When a stream can start an instruction, apart from its waits."""
+        """The time at which a stream can start an instruction, apart from its waits."""
         if facts.start is None:
             if facts.order == 0:
                 return self.tensor.earliest()

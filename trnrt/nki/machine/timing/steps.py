@@ -1,4 +1,4 @@
-"""How the time of a kernel divides into its steps, and what bounds each step.
+"""The division of a kernel's time into its steps, and the bound of each step.
 
 The time is divided along the critical path: from the last instruction to the one that it waited for, and so on to the
 start. Each instant belongs to the one instruction of the path that delayed the kernel then, so the parts add up to the
