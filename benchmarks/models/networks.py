@@ -80,7 +80,8 @@ class _Builder:
         return self._store_tensor((outputs,), 0.1)
 
     def _store_tensor(self, shape: tuple[int, ...], spread: float) -> str:
-        """A tensor of the next random numbers, starting over at their end: drawing a VGG's anew would take seconds."""
+        """A tensor of the next random numbers, starting over at their end: drawing new ones for a VGG would take
+        seconds."""
         name, count = f"weight_{len(self._graph.initializer)}", math.prod(shape)
         start, self._taken = self._taken, (self._taken + count) % _DRAWN
         times, rest = divmod(count, _DRAWN)
@@ -136,7 +137,7 @@ def _vgg(name: str, stages: Sequence[int]) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Network:
-    """One architecture: ``build`` gives its model, built anew at each call."""
+    """One architecture: ``build`` gives a new model at each call."""
 
     name: str
     build: Callable[[], onnx.ModelProto]

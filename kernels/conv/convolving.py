@@ -176,8 +176,8 @@ def evacuate(
 
 
 def vector_helps(products: int, act: str) -> bool:
-    """True if the vector engine should take every other bank: not on trn1, where it shares PSUM with the scalar engine,
-    nor if one engine is fast enough."""
+    """True if the vector engine should take every other bank. False on trn1, where it shares PSUM with the scalar
+    engine, and if one engine is fast enough."""
     helps = act == "none" or act == "relu"
     return helps and products <= FEW_PRODUCTS and nisa.get_nc_version() >= nisa.nc_version.gen3
 

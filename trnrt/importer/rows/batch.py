@@ -63,7 +63,7 @@ def constant_integers(node: ir.Node, position: int, what: str) -> list[int] | No
 
 
 def is_same_for_rows(array: np.ndarray | None, axis: int, rows: int) -> bool:
-    """True if a constant, whose dimension ``axis`` lies along the batch, is the same for each row."""
+    """True if a constant whose dimension ``axis`` is the batch is the same for each row."""
     if array is None or array.shape[axis] % rows:
         return False
     if not array.size or not array.strides[axis]:

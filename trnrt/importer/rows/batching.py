@@ -206,7 +206,7 @@ def _comparable_value(attribute: ir.Attr) -> Any:
 
 
 def _place(value: ir.Value, followed: _Followed) -> object:
-    """A value's shape, and where the batch lies in it, in terms that hold for any number of rows."""
+    """A value's shape, and the place of the batch in it, independent of the number of rows."""
     shape, batch = static_shape(value), followed.batches.get(value)
     if batch is None or shape is None:
         return shape

@@ -170,7 +170,7 @@ class Lowering:
     def _check_dtype(self, value: ir.Value, short_integers: bool) -> None:
         kind = value.dtype
         if self.moves_indices:
-            return  # only access patterns come of them, which the host follows
+            return  # they only become access patterns, which the host follows
         short = short_integers and kind in _SHORT_INTEGERS and self.dtype == "float32"
         whole = short_integers and kind in INTEGERS and self.root(value) in self._whole_numbers
         if kind in FLOATS | _TRUTH or short or whole:

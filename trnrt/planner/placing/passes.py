@@ -106,7 +106,7 @@ def same_steps(whole: Lowering, part: Lowering, batch: int, rows: int) -> bool:
 
 
 def same_crossing(whole: list[DeviceTensor], part: list[DeviceTensor], batch: int, rows: int) -> bool:
-    """True if the tensors that cross the boundary are equal but for the number of rows."""
+    """True if the tensors that cross the boundary are equal, apart from the number of rows."""
     return [(t.name, t.dtype, (batch, *t.shape[1:])) for t in part] == [(t.name, t.dtype, t.shape) for t in whole] and {
         tensor.shape[:1] for tensor in part
     } == {(rows,)}

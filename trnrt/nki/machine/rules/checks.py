@@ -39,7 +39,7 @@ def generation_rule(name: str, says: str, source: str, first: int) -> Rule:
 
 
 def check_memory(instruction: Instruction, wanted: MemoryRegion, *args: str) -> str | None:
-    """The first of ``args`` that lies elsewhere."""
+    """The first of ``args`` in another memory."""
     for arg in args:
         buffer = instruction[arg].buffer
         if buffer is not wanted:
