@@ -45,7 +45,7 @@ async def repository_index(request: Request) -> Response:
 
 
 async def repository_load(request: Request) -> Response:
-    """Load a model, or load it anew, on all workers. Off (403) unless the server was started with --admin."""
+    """Load or reload a model on all workers. Off (403) unless the server was started with --admin."""
     return await _act_on_all(request, "load")
 
 

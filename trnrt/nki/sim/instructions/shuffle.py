@@ -386,7 +386,7 @@ def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str |
 
 
 def largest(values: Array, k: int) -> Array:
-    """(rows, n) -> (rows, k): where the k largest of each row stand, smallest first.
+    """(rows, n) -> (rows, k): the places of the k largest of each row, smallest first.
 
     Of equal values the first ones are the larger; NaN is larger than all.
     """

@@ -1,7 +1,7 @@
 """Operators called as functions, ``nl.add(x, y)``, and the functions of one or two tiles that are no operators.
 
 Instructions: tensor_tensor for two tiles; tensor_scalar for a tile and a number; activation for functions of the
-scalar engine; exceptions stand at the functions. Of two tiles in PSUM the second is copied to SBUF first.
+scalar engine; exceptions are in the functions' docstrings. Of two tiles in PSUM the second is copied to SBUF first.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _require_hbm(what: str, value: object, argument: str) -> NkiTensor:
 
 
 def _all_partitions(x: NkiTensor, shape: Sequence[int], dtype: object) -> NkiTensor:
-    """The one partition of ``x`` in each of ``shape[0]`` partitions: a DMA whose source stands still."""
+    """The one partition of ``x`` in each of ``shape[0]`` partitions: a DMA with a source stride of 0."""
     dst = tile(shape, result_dtype("broadcast_to", dtype, x.dtype))
     isa.dma_copy(dst, replace(x, shape=tuple(shape), strides=(0, *x.strides[1:])))
     return dst
